@@ -1,0 +1,34 @@
+"""brim: elastic training that fills a cluster to the brim.
+
+Importing this package does not import torch: the names that need it are looked up on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0.dev0"
+
+# public name -> the module that has it ("" where the name is a module itself)
+_LAZY = {
+    "data": "brim.train",
+    "metrics": "brim.train",
+    "models": "brim",
+    "param": "brim.train.params",
+}
+
+__all__ = ["__version__", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'brim' has no attribute {name!r}")
+    home = _LAZY[name]
+    if home == "brim.train" or home == "brim":
+        return importlib.import_module(f"{home}.{name}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""The role that starts and stops workers on one node and is the hub of their barriers."""

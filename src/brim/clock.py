@@ -1,0 +1,40 @@
+"""The only module that reads a clock."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["SystemClock", "VirtualClock"]
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class VirtualClock:
+    """A clock that moves only when told to: for tests and simulation.
+
+    >>> clock = VirtualClock(start=100.0)
+    >>> clock.advance(2.5)
+    >>> clock.now()
+    102.5
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+
+    def now(self) -> float:
+        return self._now
+
+    def wall(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        assert seconds >= 0, f"time does not run backwards: {seconds}"
+        self._now += seconds

@@ -1,0 +1,1 @@
+"""Pure functions, snapshot in, decision out: who gets how many workers, where, and why."""

@@ -1,0 +1,1 @@
+"""Files that must be whole or absent: the only durable bytes."""

@@ -1,0 +1,1 @@
+"""What a run tells its people: events, progress, reports."""

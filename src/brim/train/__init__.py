@@ -1,0 +1,1 @@
+"""What a training script imports, and the worker that runs it: the only importer of torch beside models."""

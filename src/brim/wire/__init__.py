@@ -1,0 +1,1 @@
+"""Messages, codec, links, server and client: the only sockets."""
