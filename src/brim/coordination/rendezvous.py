@@ -391,7 +391,10 @@ class Rendezvous:
         if self.phase is Phase.ENDING:
             return [Dismiss(worker)]
         if self.phase is Phase.GATHERING:
-            return self._install() if len(self._ready()) >= min(self.minimum, self.target) else []
+            gang = (
+                min(self.minimum, self.target) if not self.round else 1
+            )  # later: go on with whoever is there
+            return self._install() if len(self._ready()) >= gang else []
         return self._hold_if_due()
 
     def _asks_to_leave(self, worker: str) -> list[Command]:
@@ -492,7 +495,7 @@ class Rendezvous:
         return commands
 
     def _emptiest_agent(self) -> str:
-        count = {agent: 0 for agent in self.agents}
+        count = dict.fromkeys(self.agents, 0)
         for worker in self.workers.values():
             count[worker.agent] += 1
         return min(self.agents, key=lambda agent: (count[agent], self.agents.index(agent)))
