@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from dataclasses import dataclass
@@ -9,8 +10,16 @@ from dataclasses import dataclass
 import msgspec
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
 
-__all__ = ["RUN_DIR", "WorkerContext", "context_from_environment", "environment_for", "spec_of_a_loner"]
+__all__ = [
+    "RUN_DIR",
+    "WorkerContext",
+    "context_from_environment",
+    "environment_for",
+    "shared_environment",
+    "spec_of_a_loner",
+]
 
 _LINK, _MEMORY = "BRIM_LINK_FD", "BRIM_MEMORY_FD"
 _WORKER, _SPEC, _HOST = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST"
@@ -45,13 +54,18 @@ def environment_for(
 ) -> dict[str, str]:
     """The variables by which a process that is started anew learns its context."""
     return {
+        **shared_environment(spec, run_dir),
         _WORKER: worker,
         _SPEC: msgspec.json.encode(spec).decode(),
-        RUN_DIR: run_dir,
         _HOST: host,
         _LINK: str(link),
         _MEMORY: str(memory),
     }
+
+
+def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
+    """The variables that the user's code reads, the same in all processes of a job."""
+    return {RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
 
 
 def context_from_environment() -> WorkerContext | None:
@@ -70,6 +84,6 @@ def context_from_environment() -> WorkerContext | None:
     )
 
 
-def spec_of_a_loner() -> JobSpec:
+def spec_of_a_loner(seed: int) -> JobSpec:
     """The job of a script that is run by itself, without brim around it."""
-    return JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
+    return JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed)

@@ -39,7 +39,7 @@ from brim.train.state import weights_sha256
 from brim.wire.messages import CheckpointMade, Completed, Evaluated, Facts, MicroReport, StepReport
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Evaluate", "Job", "MicroBatch"]
+__all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
 
 Evaluate = Callable[["Job"], dict[str, float]]
 
@@ -162,7 +162,7 @@ class Job:
         )
         spans = cut(schedule.span(step), parts)
         accumulator = Accumulator(parts, plan.rank_blocks(rank), exchange.rows)
-        self._contributions.begin()
+        self._losses.clear()
         for micro in plan.micro_batches(rank):
             self.members.poll()
             self._contributions.reset()
@@ -175,7 +175,7 @@ class Job:
             _seed_everything(mix(self.spec.seed, step, micro))
             inputs, target = fetch(dataset, samples)
             crc32 = zlib.crc32(samples.astype("<i8", copy=False).tobytes())
-            batch = MicroBatch(_to(inputs, self.device), _to(target, self.device))
+            batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
             self._spent("data", started)
             self._weight, self._stepped = len(span) / len(schedule.span(step)), False
             started = time.perf_counter()
@@ -378,7 +378,7 @@ def _seed_everything(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def to_device(value: Any, device: torch.device) -> Any:
     """A collated value on another device."""
     if device.type == "cpu":
         return value
@@ -386,7 +386,7 @@ def _to(value: Any, device: torch.device) -> Any:
         case Tensor():
             return value.to(device, non_blocking=True)
         case dict():
-            return {key: _to(each, device) for key, each in value.items()}
+            return {key: to_device(each, device) for key, each in value.items()}
         case tuple() | list():
-            return type(value)(_to(each, device) for each in value)
+            return type(value)(to_device(each, device) for each in value)
     return value

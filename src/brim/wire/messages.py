@@ -6,13 +6,14 @@ stream), people and master (one gRPC call). Decoding checks every type; what doe
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from brim.coordination.rendezvous import World
 from brim.domain.job import JobSpec
-from brim.errors import ProtocolError
+from brim.errors import EnvironmentFault, ProtocolError, SpecError, UserCodeError
 
 __all__ = [
     "AgentMessage",
@@ -49,12 +50,17 @@ __all__ = [
     "SignalWorker",
     "StartWorkers",
     "StepReport",
+    "TemplateMessage",
+    "TemplateReady",
     "ToWorker",
     "Warn",
     "WorkerBound",
+    "WorkerEnded",
+    "WorkerForked",
     "WorkerMessage",
     "WorkerStarted",
     "WriteNow",
+    "failure_of",
 ]
 
 T = TypeVar("T")
@@ -315,6 +321,43 @@ MasterMessage = (
     | SignalWorker
     | EndRun
 )
+
+
+# template → agent -----------------------------------------------------------------------------------------
+
+
+class TemplateReady(Message, frozen=True):
+    """Workers can be asked for; `start_method` is how they will start: `fork` or `spawn`."""
+
+    start_method: str
+
+
+class WorkerForked(Message, frozen=True):
+    worker: str
+    pid: int
+
+
+class WorkerEnded(Message, frozen=True):
+    """`status` is an exit code, or minus the number of a signal."""
+
+    worker: str
+    status: int
+
+
+TemplateMessage = TemplateReady | WorkerForked | WorkerEnded | Failed
+
+
+def failure_of(error: BaseException) -> Failed:
+    """What the master is told of an error: who must act, and the words for them."""
+    match error:
+        case UserCodeError():
+            return Failed(who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace)
+        case SpecError():
+            return Failed(who="spec", message=str(error))
+        case EnvironmentFault():
+            return Failed(who="environment", message=str(error))
+    trace = "".join(traceback.format_exception(error))
+    return Failed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
 
 
 # people → master ------------------------------------------------------------------------------------------
