@@ -1,4 +1,4 @@
-"""A run as its records tell it: one fold, shared by the live view, the plain lines, `brim status` and the report."""
+"""A run as its records tell it: one fold, shared by the live view, `brim status` and the report."""
 
 from __future__ import annotations
 
