@@ -79,7 +79,8 @@ def _checkpoints(directory: Path) -> list[Path]:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint under a directory."""
-    return (_checkpoints(directory) or [None])[-1]
+    found = _checkpoints(directory)
+    return found[-1] if found else None
 
 
 def read_checkpoint(path: Path) -> Any:

@@ -45,8 +45,11 @@ class RoundChanged(Exception):
 class Members(Protocol):
     """What the training loop asks of the other workers of its job."""
 
-    rank: int
-    world_size: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
 
     def join(self, layout: Layout, facts: Facts) -> None:
         """Say that this worker is warm and may be named in a round."""

@@ -58,6 +58,8 @@ class Template:
             self._prepare()
         except BrimError as error:
             self._tell(failure_of(error))
+            self._control.recv(1)  # nothing can be started any more: wait until the agent is gone
+            return
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._tell(TemplateReady(start_method=self._method))

@@ -36,4 +36,5 @@ def prepare_file(spec: JobSpec) -> Prepared:
 
 
 def forking_is_safe() -> bool:
-    return not torch.cuda.is_initialized() and threading.active_count() == 1
+    initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return not initialised and threading.active_count() == 1
