@@ -194,11 +194,13 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
             np.append(cell.token_numbers, np.nan)[code] for cell, code in zip(cells, picked, strict=True)
         ]
         return codes, [_as_token(value) for value in apply(column.by, numbers, column.name).tolist()]
+    if len(cells) == 1:
+        return codes, [*cells[0].tokens, ""]
     texts = [
         [cell.tokens[one] if one >= 0 else "" for one in code.tolist()]
         for cell, code in zip(cells, picked, strict=True)
     ]
-    return codes, texts[0] if len(texts) == 1 else [_CROSS.join(parts) for parts in zip(*texts, strict=True)]
+    return codes, [_CROSS.join(parts) for parts in zip(*texts, strict=True)]
 
 
 def _as_token(value: object) -> str:
