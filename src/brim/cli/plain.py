@@ -1,0 +1,81 @@
+"""A run as plain lines: for pipes, logs and dumb terminals."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TextIO
+
+from brim.domain.accounting import StepRecord
+from brim.telemetry.history import RunHistory, describe_event
+from brim.telemetry.records import Event
+
+__all__ = ["PlainView", "clock_time", "describe_progress", "left"]
+
+
+class PlainView:
+    """One timestamped line per event, and one about every `every` seconds of steps.
+
+    Args:
+        stream: where to write.
+        every: seconds between two lines about steps.
+    """
+
+    def __init__(self, stream: TextIO, *, every: float = 2.0) -> None:
+        self._stream, self._every = stream, every
+        self._next_step_line = 0.0
+        self._last_at = 0.0
+
+    def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
+        for record in fresh:
+            self._last_at = record.at
+            if isinstance(record, StepRecord):
+                if record.at >= self._next_step_line:
+                    self._next_step_line = record.at + self._every
+                    self._line(describe_progress(record, history))
+            elif text := describe_event(record, history):
+                self._line(text)
+
+    def note(self, text: str) -> None:
+        self._line(text)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _line(self, text: str) -> None:
+        self._stream.write(f"{clock_time(self._last_at)} {text}\n")
+        self._stream.flush()
+
+
+def describe_progress(step: StepRecord, history: RunHistory) -> str:
+    """`step 120/1,170 · epoch 1/2 · loss 0.4312 · 52,310 samples/s · 4 workers · 0:12 left`."""
+    planned = history.started.steps if history.started else 0
+    epochs = history.spec.get("epochs", "?")
+    parts = [
+        f"step {step.step:,}/{planned:,}",
+        f"epoch {step.epoch + 1}/{epochs}",
+        f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number",
+    ]
+    if rate := history.samples_per_second():
+        parts.append(f"{rate:,.0f} samples/s")
+    if history.round:
+        size = history.round.world_size
+        parts.append("1 worker" if size == 1 else f"{size} workers")
+    seconds = history.seconds_left()
+    if seconds is not None:
+        parts.append(f"{left(seconds)} left")
+    return " · ".join(parts)
+
+
+def clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S") if at else "--:--:--"
+
+
+def left(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss.
+
+    >>> left(12.4), left(3725)
+    ('0:12', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

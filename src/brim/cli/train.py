@@ -1,0 +1,164 @@
+"""`brim train` and `brim run`: check everything, start the run, follow it to its end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.options import build_spec, given, job_options
+from brim.cli.training_file import check_command, check_training_file
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+
+if TYPE_CHECKING:
+    from brim.cli.runs import RunDirectory
+    from brim.cli.watch import View
+    from brim.telemetry.history import RunReader
+
+__all__ = ["run", "train"]
+
+
+@click.command(
+    epilog="""A FILE has four functions, and may have a fifth:
+
+\b
+  def model(): ...                  a torch.nn.Module, called as model(inputs)
+  def dataset(split): ...           "train" or "test": a Dataset of (inputs, target)
+  def loss(output, target): ...     a scalar: the mean over the samples
+  def optimizer(model): ...         a torch.optim.Optimizer
+  def metrics(): ...                optional: {"auc": ...}, computed on the test split
+
+Every option can also be set as BRIM_NAME in the environment: BRIM_WORKERS=4."""
+)
+@click.argument("file", metavar="FILE")
+@job_options
+@click.pass_context
+def train(ctx: click.Context, /, file: str, **values: Any) -> int:
+    """Train the model of FILE, a Python file with a few functions.
+
+    \b
+    brim train flights.py --workers 4
+    brim train flights.py --workers 1:4 --epochs 2 --set learning_rate=0.01
+    brim train flights.py --workers 4 --faults "kill rank 1 at step 40; add 2 at step 60"
+    """
+    check_training_file(Path(file))
+    spec = build_spec(values, file=file)
+    return _start(spec, subject=file, values=values, given_names=given(ctx))
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@job_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
+    """Run COMMAND, your own training loop that calls brim.join, on every worker.
+
+    \b
+    brim run --workers 4 -- python loop.py
+    brim run --workers 1:4 --faults "term rank 0 at step 20" -- python loop.py --lr 0.1
+
+    Options of brim stand before the command. The same loop runs alone as: python loop.py
+    """
+    check_command(command)
+    spec = build_spec(values, command=command)
+    subject = next((word for word in command if word.endswith(".py")), command[0])
+    return _start(spec, subject=subject, values=values, given_names=given(ctx))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    spec: JobSpec
+    run_dir: Path
+    fresh: RunDirectory | None
+
+
+def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
+    from brim.backends import local
+    from brim.cli.watch import watch
+    from brim.telemetry.history import RunReader
+
+    _require_train_extra()
+    ready = _prepare(spec, subject=subject, values=values, given_names=given_names)
+    reader = RunReader(ready.run_dir)
+    reader.poll()  # an earlier life of the run is known, but not shown again
+    try:
+        handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
+    except SpecError:
+        if ready.fresh:
+            ready.fresh.withdraw()
+        raise
+    code = watch(handle, reader, _view())
+    return _finish(code, reader, ready, as_json=values["as_json"])
+
+
+def _require_train_extra() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise SpecError(
+            "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"
+        )
+
+
+def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> _Prepared:
+    """Find or make the run's directory, after everything that can be checked without it."""
+    from brim.cli import runs
+    from brim.clock import SystemClock
+    from brim.telemetry.history import RunReader
+
+    if not values["resume"]:
+        path = values["run_dir"] or runs.default_run_dir(subject, SystemClock().wall())
+        fresh = runs.claim(Path(path))
+        return _Prepared(spec, fresh.path, fresh)
+    run_dir = runs.find_run(values["run_dir"], field="--resume")
+    recorded = RunReader(run_dir)
+    recorded.poll()
+    return _Prepared(runs.resumed_spec(spec, recorded.history.spec, given_names), run_dir, None)
+
+
+def _view() -> View:
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from rich.console import Console
+
+        from brim.cli.live import LiveView
+
+        return LiveView(Console(stderr=True))
+    from brim.cli.plain import PlainView
+
+    return PlainView(sys.stderr)
+
+
+def _finish(code: int, reader: RunReader, ready: _Prepared, *, as_json: bool) -> int:
+    """Say how it ended: the user's own trace first, then the summary, then where the report is."""
+    from brim.cli.records import write_report
+    from brim.cli.watch import exit_code, summary_of
+
+    history = reader.history
+    failed = history.failed
+    if failed and failed.who == "spec":
+        click.echo(failed.message, err=True)
+        if ready.fresh and not history.steps:
+            ready.fresh.withdraw()
+        return exit_code(code, history)
+    if failed:
+        click.echo((failed.trace.rstrip() + "\n" if failed.trace else "") + failed.message, err=True)
+    elif not history.ended:
+        click.echo(f"brim: the run ended without a word: brim logs {ready.run_dir} may tell why", err=True)
+    report = write_report(ready.run_dir, history)
+    _print_summary(summary_of(history, ready.run_dir), report, as_json=as_json)
+    return exit_code(code, history)
+
+
+def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps(summary))
+        return
+    from brim.cli.summary import render_summary
+
+    click.echo(render_summary(summary, report=str(report or "")))

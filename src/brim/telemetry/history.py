@@ -1,0 +1,231 @@
+"""A run as its records tell it: one fold, shared by the live view, `brim status` and the report."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.domain.accounting import Restore, Session, StepRecord
+from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.records import (
+    CheckpointWritten,
+    DatasetRead,
+    EpochEnded,
+    Event,
+    Failed,
+    FaultPerformed,
+    ReFormed,
+    Restored,
+    RoundFormed,
+    RunEnded,
+    RunStarted,
+    Warned,
+    WorkerChanged,
+)
+
+__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event"]
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerLife:
+    """What became of one worker; times are wall clock."""
+
+    worker: str
+    state: str
+    since: float
+    until: float | None = None
+    pid: int = 0
+    agent: str = ""
+    rank: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """Everything the records said so far, in order."""
+
+    events: list[Event] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    started: RunStarted | None = None
+    starts: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    dataset: DatasetRead | None = None
+    round: RoundFormed | None = None
+    workers: dict[str, WorkerLife] = field(default_factory=dict)
+    epochs: dict[int, EpochEnded] = field(default_factory=dict)
+    restores: list[Restore] = field(default_factory=list)
+    failed: Failed | None = None
+    ended: RunEnded | None = None
+    recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
+
+    @property
+    def step(self) -> int:
+        """Steps committed that count: a restore takes it back."""
+        last = self.steps[-1] if self.steps else None
+        back = self.restores[-1] if self.restores else None
+        if last and (not back or last.at > back.at):
+            return last.step
+        return back.step if back else 0
+
+    @property
+    def spec(self) -> dict[str, object]:
+        return dict(self.started.spec) if self.started else {}
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The lives of the run; one without an end lasted at least until its last record."""
+        sessions = []
+        for start, following in zip(self.starts, [*self.starts[1:], float("inf")], strict=True):
+            inside = [each.at for each in (*self.events, *self.steps[-1:]) if start <= each.at < following]
+            inside += [step.at for step in self.steps if start <= step.at < following][-1:]
+            sessions.append(Session(start, max(inside, default=start)))
+        return sessions
+
+    def samples_per_second(self, *, window: float = 5.0) -> float:
+        """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
+        if len(self.recent) < 2:
+            return 0.0
+        newest = self.recent[-1].at
+        inside = [step for step in self.recent if newest - step.at <= window]
+        span = newest - inside[0].at
+        return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
+
+    def seconds_left(self) -> float | None:
+        """Until the planned end at the present rate; None where there is no rate."""
+        if not self.started or len(self.recent) < 2:
+            return None
+        span = self.recent[-1].at - self.recent[0].at
+        per_step = span / (len(self.recent) - 1)
+        return max(0, self.started.steps - self.step) * per_step
+
+    def add_step(self, step: StepRecord) -> None:
+        self.steps.append(step)
+        self.recent.append(step)
+
+    def add(self, event: Event) -> None:
+        """Fold one event in."""
+        self.events.append(event)
+        match event:
+            case RunStarted():
+                self.started, self.ended, self.failed = event, None, None
+                self.starts.append(event.at)
+                self.recent.clear()
+            case DatasetRead():
+                self.dataset = event
+            case WorkerChanged():
+                self._add_worker(event)
+            case RoundFormed():
+                self.round = event
+                for rank, worker in enumerate(event.workers):
+                    if worker in self.workers:
+                        self.workers[worker].rank = rank
+            case EpochEnded():
+                self.epochs[event.epoch] = event
+            case Restored():
+                self.restores.append(Restore(event.at, event.step))
+            case Failed():
+                self.failed = event
+            case RunEnded():
+                self.ended = event
+                self.ends.append(event.at)
+
+    def _add_worker(self, event: WorkerChanged) -> None:
+        life = self.workers.setdefault(
+            event.worker, WorkerLife(worker=event.worker, state=event.state, since=event.at)
+        )
+        life.state = event.state
+        life.pid, life.agent = event.pid or life.pid, event.agent or life.agent
+        life.rank = event.rank if event.rank is not None else life.rank
+        life.reason = event.reason or life.reason
+        if event.state in ("lost", "left"):
+            life.until = event.at
+
+
+class RunReader:
+    """Follows the two files of a run and folds what they gained into `history`."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._events, self._steps = follow_events(run_dir), follow_steps(run_dir)
+        self.history = RunHistory()
+
+    def poll(self) -> list[Event | StepRecord]:
+        """What is new, in the order of the wall clock."""
+        # Steps first: what they tell of was decided before the events that are read after them.
+        steps, events = self._steps.poll(), self._events.poll()
+        fresh: list[Event | StepRecord] = list(heapq.merge(events, steps, key=lambda record: record.at))
+        for record in fresh:
+            if isinstance(record, StepRecord):
+                self.history.add_step(record)
+            else:
+                self.history.add(record)
+        return fresh
+
+
+def describe_event(event: Event, history: RunHistory) -> str:
+    """One line for people; empty for what they need not be told."""
+    match event:
+        case RunStarted():
+            subject = event.file or " ".join(event.command)
+            return f"training {subject}: {event.steps:,} steps, records in {event.run}"
+        case DatasetRead():
+            return _describe_dataset(event)
+        case WorkerChanged():
+            return _describe_worker(event)
+        case RoundFormed():
+            cause = f" ({event.cause})" if event.cause else ""
+            return f"round {event.round}: {_workers(event.world_size)} from step {event.step}{cause}"
+        case ReFormed():
+            redone = (
+                f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""
+            )
+            return f"round {event.round} re-formed in {milliseconds(event.seconds)}{redone}"
+        case FaultPerformed():
+            return f"fault: {event.text}" + (f" ({event.worker})" if event.worker else "")
+        case EpochEnded():
+            return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(event.metrics)
+        case CheckpointWritten():
+            return f"checkpoint at step {event.step}: {event.path}"
+        case Restored():
+            return f"restored step {event.step}" + (f" from {event.path}" if event.path else "")
+        case Warned():
+            return f"warning: {event.message}"
+        case Failed():
+            return f"failed: {event.message}"
+        case RunEnded():
+            return ""
+
+
+def _describe_dataset(event: DatasetRead) -> str:
+    test = f", {event.test_samples:,} to test" if event.test_samples else ""
+    bad = (
+        f"; {event.quarantined:,} bad rows set aside in {event.quarantine_path}" if event.quarantined else ""
+    )
+    return f"data: {event.samples:,} samples to train{test}{bad}"
+
+
+def _describe_worker(event: WorkerChanged) -> str:
+    if event.state in ("started", "ready"):
+        return ""
+    reason = f" ({event.reason})" if event.reason else ""
+    return f"{event.worker} {event.state}{reason}"
+
+
+def describe_metrics(metrics: dict[str, float | None]) -> str:
+    """`: auc 0.7712, log loss 0.46`, or nothing."""
+    known = [f"{name} {value:.4f}" for name, value in metrics.items() if value is not None]
+    return ": " + ", ".join(known) if known else ""
+
+
+def milliseconds(seconds: float) -> str:
+    """Short times in ms, long ones in s.
+
+    >>> milliseconds(0.0242), milliseconds(2.5)
+    ('24 ms', '2.5 s')
+    """
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
