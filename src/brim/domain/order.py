@@ -110,7 +110,8 @@ class EpochOrder:
         inside_key = self._key(_INSIDE)
         keys = np.array([mix(inside_key, block) for block in blocks.tolist()], np.uint64)
         which = turn - turn[0]
-        return blocks[which] * width + _permute(inside, self.block_size, keys[which])
+        samples: Numbers = blocks[which] * width + _permute(inside, self.block_size, keys[which])
+        return samples
 
     def _key(self, purpose: int) -> int:
         return mix(self.seed, self.epoch, self.size, self.block_size, purpose)

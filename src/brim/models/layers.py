@@ -21,7 +21,7 @@ class Table(nn.Embedding):
     """An embedding table, initialised from N(0, 0.01²), whose lookup is quick on a CPU.
 
     There `index_select` and its backward pass take 0.8 of the time of `F.embedding` (39 fields, dim 16,
-    batches of 512 and 4096, one thread). On other devices its backward pass adds in no fixed order: not used there.
+    batches of 512 and 4096, one thread). On a GPU its backward pass adds in no fixed order: not used there.
     """
 
     def reset_parameters(self) -> None:
