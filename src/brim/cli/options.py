@@ -39,7 +39,7 @@ def _field(param: click.Parameter | None, ctx: click.Context | None) -> str:
     """The option as its user gave it, naming the environment variable where it came from there."""
     if param is None or param.name is None:
         return "value"
-    field = max(param.opts, key=len)
+    field = max(param.opts, key=len) if isinstance(param, click.Option) else param.name.upper()
     if ctx and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT:
         return f"{field} (from {param.envvar})"
     return field

@@ -151,7 +151,8 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     """
     import msgspec
 
-    wanted = msgspec.to_builtins(spec)
+    # As the records have it: a round through JSON makes lists of tuples.
+    wanted = msgspec.json.decode(msgspec.json.encode(spec))
     for name, field in _FIXED.items():
         if name in recorded and name in {*given, "file", "command"} and wanted[name] != recorded[name]:
             raise SpecError(

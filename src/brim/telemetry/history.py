@@ -152,7 +152,6 @@ class RunReader:
 
     def poll(self) -> list[Event | StepRecord]:
         """What is new, in the order of the wall clock."""
-        # Steps first: what they tell of was decided before the events that are read after them.
         steps, events = self._steps.poll(), self._events.poll()
         fresh: list[Event | StepRecord] = list(heapq.merge(events, steps, key=lambda record: record.at))
         for record in fresh:
