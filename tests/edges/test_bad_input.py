@@ -1,5 +1,7 @@
 """A bad spec fails before anything starts, with the field, what was got, what is needed, and a hint."""
 
+# ruff: noqa: E501  (one case a line reads better than one word a line)
+
 from __future__ import annotations
 
 import importlib.util
@@ -12,9 +14,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from recorded_run import RecordedRun, spec
 
 from brim.cli.__main__ import cli
+from recorded_run import RecordedRun, spec
 
 GOOD = """
 def model(): ...

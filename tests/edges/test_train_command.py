@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from recorded_run import RecordedRun
 
 from brim.cli.__main__ import cli
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from recorded_run import RecordedRun
 
 GOOD = """
 def model(): ...
@@ -74,7 +74,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, FakeRu
     def run(script: Script, *words: str, **environment: str) -> tuple[Result, FakeRuntime]:
         runtime = FakeRuntime(script)
         monkeypatch.setattr("brim.backends.local.start", runtime.start)
-        arguments = words if words[0] == "run" else ("train", "flights.py", *words)
+        arguments = words if words[:1] == ("run",) else ("train", "flights.py", *words)
         return CliRunner().invoke(cli, arguments, env=environment), runtime
 
     return run
@@ -109,7 +109,8 @@ def test_plain_lines_tell_what_happened(train: Any) -> None:
     result, runtime = train(to_the_end)
     for words in (
         "training flights.py: 4 steps", "data: 2,048 samples to train", "step 1/4", "w1 lost (signal 9)",
-        "round 2: 3 workers from step 2", "re-formed in 24 ms, 1 step redone", "epoch 1 done at step 4: auc 0.75",
+        "round 2: 3 workers from step 2", "re-formed in 24 ms, 1 step redone",
+        "epoch 1 done at step 4: auc 0.75",
     ):  # fmt: skip
         assert words in result.stderr, result.stderr
     assert "done " in result.stdout

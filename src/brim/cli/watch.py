@@ -40,7 +40,7 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def watch(run: Handle, reader: RunReader, view: View, *, interval: float = INTERVAL) -> int:
+def watch(run: Handle, reader: RunReader, view: View) -> int:
     """Show the run until all its processes have ended.
 
     Returns:
@@ -50,7 +50,7 @@ def watch(run: Handle, reader: RunReader, view: View, *, interval: float = INTER
         with _signals(run, view):
             while (code := run.poll()) is None:
                 view.show(reader.poll(), reader.history)
-                time.sleep(interval)
+                time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
             view.show(reader.poll(), reader.history)
             return code
