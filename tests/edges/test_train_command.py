@@ -241,6 +241,34 @@ def test_resume_goes_on_with_the_recorded_spec(train: Any) -> None:
     assert CliRunner().invoke(cli, ["ledger"]).exit_code == 0
 
 
+def test_a_run_that_is_done_is_not_resumed(train: Any) -> None:
+    train(to_the_end)
+    result, _ = train(to_the_end, "--resume")
+    assert result.exit_code == 2
+    assert "--resume: got runs/flights-" in result.stderr
+    assert "which is done" in result.stderr
+
+
+def test_a_run_that_is_alive_is_not_resumed(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(run: RecordedRun) -> Iterator[int | None]:
+        run.begin()
+        yield 1
+
+    train(dies)
+    monkeypatch.setattr("brim.client.status", lambda run_dir: {})
+    result, _ = train(to_the_end, "--resume")
+    assert result.exit_code == 2
+    assert "which is running" in result.stderr
+    assert "brim stop" in result.stderr
+
+
+def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.cli.plain.describe_event", lambda *_: 1 / 0)
+    result, runtime = train(to_the_end)
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert runtime.calls == ["kill"]
+
+
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:
     result, runtime = train(to_the_end, "run", "--workers", "2", "--", "python", "loop.py", "--workers", "9")
     assert result.exit_code == 0, result.output

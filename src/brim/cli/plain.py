@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import TextIO
 
@@ -39,11 +40,14 @@ class PlainView:
         self._line(text)
 
     def close(self) -> None:
-        self._stream.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.flush()
 
     def _line(self, text: str) -> None:
-        self._stream.write(f"{clock_time(self._last_at)} {text}\n")
-        self._stream.flush()
+        # A reader that went away (`brim train … 2>&1 | head`) must not end the training.
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.write(f"{clock_time(self._last_at)} {text}\n")
+            self._stream.flush()
 
 
 def describe_progress(step: StepRecord, history: RunHistory) -> str:

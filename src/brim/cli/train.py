@@ -19,7 +19,6 @@ from brim.errors import SpecError
 if TYPE_CHECKING:
     from brim.cli.runs import RunDirectory
     from brim.cli.watch import View
-    from brim.telemetry.history import RunReader
 
 __all__ = ["run", "train"]
 
@@ -85,7 +84,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
 
     _require_train_extra()
     ready = _prepare(spec, subject=subject, values=values, given_names=given_names)
-    reader = RunReader(ready.run_dir)
+    reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
@@ -94,7 +93,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
             ready.fresh.withdraw()
         raise
     code = watch(handle, reader, _view())
-    return _finish(code, reader, ready, as_json=values["as_json"])
+    return _finish(code, ready, as_json=values["as_json"])
 
 
 def _require_train_extra() -> None:
@@ -108,16 +107,16 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     """Find or make the run's directory, after everything that can be checked without it."""
     from brim.cli import runs
     from brim.clock import SystemClock
-    from brim.telemetry.history import RunReader
+    from brim.telemetry.history import read_history
 
     if not values["resume"]:
         path = values["run_dir"] or runs.default_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
     run_dir = runs.find_run(values["run_dir"], field="--resume")
-    recorded = RunReader(run_dir)
-    recorded.poll()
-    return _Prepared(runs.resumed_spec(spec, recorded.history.spec, given_names), run_dir, None)
+    history = read_history(run_dir)
+    runs.check_resumable(run_dir, history)
+    return _Prepared(runs.resumed_spec(spec, history.spec, given_names), run_dir, None)
 
 
 def _view() -> View:
@@ -132,12 +131,13 @@ def _view() -> View:
     return PlainView(sys.stderr)
 
 
-def _finish(code: int, reader: RunReader, ready: _Prepared, *, as_json: bool) -> int:
+def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
     """Say how it ended: the user's own trace first, then the summary, then where the report is."""
     from brim.cli.records import write_report
     from brim.cli.watch import exit_code, summary_of
+    from brim.telemetry.history import read_history
 
-    history = reader.history
+    history = read_history(ready.run_dir)
     failed = history.failed
     if failed and failed.who == "spec":
         click.echo(failed.message, err=True)

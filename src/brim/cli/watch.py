@@ -54,6 +54,10 @@ def watch(run: Handle, reader: RunReader, view: View) -> int:
             # What it wrote between our last look and its end.
             view.show(reader.poll(), reader.history)
             return code
+    except BaseException:
+        # Nobody would watch it any more, and nobody asked for it to go on alone.
+        run.kill()
+        raise
     finally:
         view.close()
 

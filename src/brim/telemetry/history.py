@@ -25,7 +25,7 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event"]
+__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "read_history"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,8 +44,14 @@ class WorkerLife:
 
 @dataclass(slots=True)
 class RunHistory:
-    """Everything the records said so far, in order."""
+    """Everything the records said so far, in order.
 
+    Args:
+        keep_steps: hold every step, which the ledger and the report need; else the last alone, so that
+            following a run of millions of steps costs no memory.
+    """
+
+    keep_steps: bool = True
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     started: RunStarted | None = None
@@ -101,6 +107,8 @@ class RunHistory:
         return max(0, self.started.steps - self.step) * per_step
 
     def add_step(self, step: StepRecord) -> None:
+        if not self.keep_steps:
+            self.steps.clear()
         self.steps.append(step)
         self.recent.append(step)
 
@@ -143,12 +151,19 @@ class RunHistory:
             life.until = event.at
 
 
+def read_history(run_dir: Path) -> RunHistory:
+    """All that the run's records say now."""
+    reader = RunReader(run_dir)
+    reader.poll()
+    return reader.history
+
+
 class RunReader:
     """Follows the two files of a run and folds what they gained into `history`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, keep_steps: bool = True) -> None:
         self._events, self._steps = follow_events(run_dir), follow_steps(run_dir)
-        self.history = RunHistory()
+        self.history = RunHistory(keep_steps=keep_steps)
 
     def poll(self) -> list[Event | StepRecord]:
         """What is new, in the order of the wall clock."""
