@@ -40,7 +40,8 @@ class LiveView:
 
     def __init__(self, console: Console, *, happenings: int = 5) -> None:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
-        self._pending_cause = ""
+        self._cause = self._gone = ""
+        self._size = 0
         self._history = RunHistory()
         self._live = Live(
             console=console,
@@ -69,23 +70,34 @@ class LiveView:
         match event:
             case RunStarted():
                 return
-            case WorkerChanged(state="active"):
+            case WorkerChanged(state="leaving"):
                 return
+            case WorkerChanged(state="lost" | "left"):
+                # Its round's line will say it; until then, and if none comes, it stands alone.
+                text = self._gone = describe_event(event, self._history)
             case RoundFormed():
-                if event.cause and event.round > 1:
-                    self._pending_cause = event.cause
+                self._cause, self._size = (event.cause if event.round > 1 else ""), event.world_size
                 return
             case ReFormed():
-                size = self._history.round.world_size if self._history.round else 0
-                cause = f"{self._pending_cause} · " if self._pending_cause else ""
-                text = f"{cause}round {event.round} · {size} workers · {milliseconds(event.seconds)}"
-                if event.redone:
-                    text += f" · {event.redone} redone"
-                self._pending_cause = ""
+                text = self._describe_round(event)
             case _:
                 text = describe_event(event, self._history)
         if text:
             self._happenings.append((event.at, text))
+
+    def _describe_round(self, event: ReFormed) -> str:
+        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began as."""
+        if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
+            self._happenings.pop()
+        parts = [
+            self._gone or self._cause,
+            f"round {event.round}",
+            "1 worker" if self._size == 1 else f"{self._size} workers",
+            milliseconds(event.seconds),
+            f"{event.redone} redone" if event.redone else "",
+        ]
+        self._gone = self._cause = ""
+        return " · ".join(filter(None, parts))
 
     def _draw(self) -> Group:
         history = self._history
@@ -110,7 +122,7 @@ class LiveView:
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Text(f"epoch {epoch + 1}/{epochs}"),
-            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36),
+            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36, complete_style="cyan"),
             Text(f"step {step:,}/{started.steps:,}"),
         )
         return row

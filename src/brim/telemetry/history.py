@@ -186,7 +186,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case DatasetRead():
             return _describe_dataset(event)
         case WorkerChanged():
-            return _describe_worker(event)
+            return _describe_worker(event, history)
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             return f"round {event.round}: {_workers(event.world_size)} from step {event.step}{cause}"
@@ -219,8 +219,11 @@ def _describe_dataset(event: DatasetRead) -> str:
     return f"data: {event.samples:,} samples to train{test}{bad}"
 
 
-def _describe_worker(event: WorkerChanged) -> str:
-    if event.state in ("started", "ready"):
+def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
+    # A round's line says who is active; and that all leave when the work is done is no news.
+    whole = history.started is not None and history.step >= history.started.steps
+    done = whole and bool(history.steps) and event.at >= history.steps[-1].at
+    if event.state in ("started", "ready", "active") or (event.state in ("leaving", "left") and done):
         return ""
     reason = f" ({event.reason})" if event.reason else ""
     return f"{event.worker} {event.state}{reason}"
