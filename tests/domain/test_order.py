@@ -1,5 +1,7 @@
 """The order of an epoch: each sample exactly once, a new order each epoch, the same order for ever."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,7 +27,7 @@ def test_each_sample_appears_exactly_once(order: EpochOrder) -> None:
 def test_any_cut_of_an_epoch_gives_the_same_samples(order: EpochOrder, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, order.size), max_size=5)))
     bounds = [0, *cuts, order.size]
-    parts = [order.samples(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [order.samples(a, b) for a, b in pairwise(bounds)]
     assert np.array_equal(np.concatenate(parts), order.samples(0, order.size))
 
 
@@ -47,12 +49,22 @@ def test_a_block_shuffle_stays_within_one_block_at_a_time(order: EpochOrder) -> 
     ("order", "first", "last"),
     [
         (EpochOrder(seed=0, epoch=1, size=10), [8, 1, 0, 3, 5, 2, 6, 4, 9, 7], [4, 9, 7]),
-        (EpochOrder(seed=7, epoch=2, size=1_000_003), [540121, 936268, 41723, 622026], [598014, 609984, 200007]),
+        (
+            EpochOrder(seed=7, epoch=2, size=1_000_003),
+            [540121, 936268, 41723, 622026],
+            [598014, 609984, 200007],
+        ),
         (EpochOrder(seed=7, epoch=2, size=10, block_size=4), [8, 9, 0, 2, 1, 3, 6, 7, 5, 4], [7, 5, 4]),
-        (EpochOrder(seed=-1, epoch=0, size=72_000, block_size=1000), [6110, 6007, 6323], [23644, 23240, 23811]),
+        (
+            EpochOrder(seed=-1, epoch=0, size=72_000, block_size=1000),
+            [6110, 6007, 6323],
+            [23644, 23240, 23811],
+        ),
     ],
 )
-def test_the_order_never_changes_between_versions(order: EpochOrder, first: list[int], last: list[int]) -> None:
+def test_the_order_never_changes_between_versions(
+    order: EpochOrder, first: list[int], last: list[int]
+) -> None:
     assert order.samples(0, len(first)).tolist() == first
     assert order.samples(order.size - len(last), order.size).tolist() == last
 

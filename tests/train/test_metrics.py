@@ -13,7 +13,13 @@ from sklearn.metrics import roc_auc_score
 from brim.errors import SpecError
 from brim.train import metrics
 
-ALL = [metrics.auc, metrics.log_loss, metrics.accuracy, metrics.mean_absolute_error, metrics.mean_squared_error]
+ALL = [
+    metrics.auc,
+    metrics.log_loss,
+    metrics.accuracy,
+    metrics.mean_absolute_error,
+    metrics.mean_squared_error,
+]
 rng = np.random.default_rng(0)
 
 
@@ -76,7 +82,9 @@ def test_log_loss_of_a_huge_wrong_logit_is_finite() -> None:
 def test_several_classes() -> None:
     output, target = torch.randn(100, 10), torch.randint(0, 10, (100,))
     share, loss = metrics.accuracy(), metrics.log_loss()
-    assert share.result(chunks_of(share, output, target, 30)) == float((output.argmax(1) == target).sum()) / 100
+    assert (
+        share.result(chunks_of(share, output, target, 30)) == float((output.argmax(1) == target).sum()) / 100
+    )
     expected = torch.nn.functional.cross_entropy(output.double(), target).item()
     assert loss.result(chunks_of(loss, output, target, 30)) == pytest.approx(expected, rel=1e-12)
 
@@ -98,7 +106,9 @@ def test_nothing_observed_is_nan(make: metrics.Metric) -> None:
 def test_one_class_or_a_nan_has_no_auc() -> None:
     metric = metrics.auc()
     assert math.isnan(metric.result([metric.observe(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0]))]))
-    assert math.isnan(metric.result([metric.observe(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 0.0]))]))
+    assert math.isnan(
+        metric.result([metric.observe(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 0.0]))])
+    )
 
 
 def test_a_column_of_logits_is_refused_with_a_hint() -> None:

@@ -83,8 +83,8 @@ class EpochOrder:
         return self._by_blocks(start, stop).astype(np.int64)
 
     def _by_blocks(self, start: int, stop: int) -> Numbers:
-        # Whole blocks go through one permutation and the short last block is put between them at a slot of its
-        # own, so that a position's block follows by division and the permutation need never be inverted.
+        # Whole blocks go through one permutation and the short last block is put between them at a slot of
+        # its own, so that a position's block follows by division and no permutation need ever be inverted.
         whole, rest = divmod(self.size, self.block_size)
         slot = mix(self._key(_SLOT)) % (whole + 1) if rest else whole
         short_start = slot * self.block_size
@@ -110,14 +110,15 @@ class EpochOrder:
         inside_key = self._key(_INSIDE)
         keys = np.array([mix(inside_key, block) for block in blocks.tolist()], np.uint64)
         which = turn - turn[0]
-        return blocks[which] * width + _permute(inside, self.block_size, keys[which])
+        samples: Numbers = blocks[which] * width + _permute(inside, self.block_size, keys[which])
+        return samples
 
     def _key(self, purpose: int) -> int:
         return mix(self.seed, self.epoch, self.size, self.block_size, purpose)
 
 
 def _permute(numbers: Numbers, size: int, keys: Numbers) -> Numbers:
-    """Send each number of [0, size) to its image under the permutation of its key; `keys` has one, or one each."""
+    """The image of each number of [0, size) under the permutation of its key; `keys` has one, or one each."""
     left_size, right_size = _sides(size)
     images = _feistel(numbers, left_size, right_size, keys)
     # The few images outside go through again until they land inside: still a bijection of [0, size).
@@ -140,7 +141,8 @@ def _feistel(numbers: Numbers, left_size: int, right_size: int, keys: Numbers) -
         # Both addends are below the side, so one subtraction reduces; where it is one too many it wraps round
         # to a huge number, and the minimum takes the other.
         halves[to] = np.minimum(shifted, shifted - sides[to])
-    return np.asarray(halves[0] * sides[1] + halves[1])
+    images: Numbers = halves[0] * sides[1] + halves[1]
+    return images
 
 
 def _scatter(half: Numbers, keys: Numbers, side: np.uint64) -> Numbers:

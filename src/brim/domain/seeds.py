@@ -1,4 +1,4 @@
-"""Seeds derived from seeds: everything random in a job follows from its one seed and from where it happens. Pure."""
+"""Seeds derived from seeds: what is random in a job follows from its seed and from where it happens. Pure."""
 
 from __future__ import annotations
 

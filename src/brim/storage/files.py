@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["write_whole"]
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
     The bytes go into a temporary file beside it (a rename is atomic within one file system only), which is
@@ -24,7 +24,7 @@ def write_whole(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:

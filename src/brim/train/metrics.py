@@ -65,7 +65,7 @@ def log_loss() -> Metric:
 
 
 def accuracy() -> Metric:
-    """Share of right answers: of logits [B] (above 0 means 1), or of logits [B, classes] (the largest wins)."""
+    """Share of right answers: logits [B] (above 0 means 1), or logits [B, classes] (the largest wins)."""
     return _Mean(_right, classes=True)
 
 
@@ -86,7 +86,9 @@ class _Auc:
         scores = output.detach().to("cpu", torch.float64).numpy().ravel()
         positive = target.detach().to("cpu", torch.float64).numpy().ravel() > 0.5
         # float64 holds every float32 and bfloat16 score exactly, so no tie is made or broken here.
-        return struct.pack("<q", scores.size) + scores.astype("<f8").tobytes() + positive.astype("u1").tobytes()
+        return (
+            struct.pack("<q", scores.size) + scores.astype("<f8").tobytes() + positive.astype("u1").tobytes()
+        )
 
     def result(self, states: Sequence[bytes]) -> float:
         scores_parts, positive_parts = [], []
