@@ -62,6 +62,7 @@ class RecordedRun:
     def begin(self, workers: int = 4, **changes: Any) -> None:
         import msgspec
 
+        self.began = self.clock.now()
         fields: dict[str, Any] = {
             "run": str(self.run_dir),
             "file": self.spec.file,
@@ -167,7 +168,7 @@ class RecordedRun:
     def end(self, how: str = "done") -> dict[str, Any]:
         for rank, worker in enumerate(self.workers):
             self.events.append("worker", worker=worker, state="left", pid=0, agent="a0", rank=rank, reason="")
-        total = self.clock.now() - self.start
+        total = self.clock.now() - self.began
         summary = {
             "run": str(self.run_dir),
             "exit": how,

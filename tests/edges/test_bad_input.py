@@ -1,7 +1,5 @@
 """A bad spec fails before anything starts, with the field, what was got, what is needed, and a hint."""
 
-# ruff: noqa: E501  (one case a line reads better than one word a line)
-
 from __future__ import annotations
 
 import importlib.util

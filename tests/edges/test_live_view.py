@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from brim.cli.live import LiveView
+from brim.clock import VirtualClock
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec
 
@@ -16,7 +17,7 @@ def drawn(run_dir: Path, *, color: bool = False) -> str:
     """The block after everything in the run's records."""
     stream = io.StringIO()
     console = Console(file=stream, width=90, force_terminal=color, no_color=not color)
-    view = LiveView(console)
+    view = LiveView(console, clock=VirtualClock(1_790_000_000.0))
     reader = RunReader(run_dir, keep_steps=False)
     view.show(reader.poll(), reader.history)
     view.note("stopping at the next step")

@@ -180,12 +180,15 @@ def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:
     assert "python loop.py" not in render_report(read(tmp_path))
 
 
-def test_a_resumed_run_shows_no_gap_between_its_lives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()
     run.train(4)
-    run.end("stopped")
+    if not killed:
+        run.end("stopped")
     run.clock.advance(36_000)
+    run.start_worker()
     run.begin(workers=0)
     run.restore(4)
     run.train_to_end()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from brim.cli.plain import clock_time, left
 from brim.domain.accounting import StepRecord
+from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
 from brim.telemetry.records import Event, ReFormed, RoundFormed, RunStarted, WorkerChanged
 
@@ -35,11 +36,13 @@ class LiveView:
 
     Args:
         console: where to draw; on stderr, so that stdout stays data.
+        clock: stamps what is not in the records.
         happenings: how many lines of "what just happened" to keep.
     """
 
-    def __init__(self, console: Console, *, happenings: int = 5) -> None:
+    def __init__(self, console: Console, *, clock: Clock, happenings: int = 5) -> None:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
+        self._clock = clock
         self._cause = self._gone = ""
         self._size = 0
         self._history = RunHistory()
@@ -59,8 +62,7 @@ class LiveView:
                 self._remember(record)
 
     def note(self, text: str) -> None:
-        at = self._history.steps[-1].at if self._history.steps else 0.0
-        self._happenings.append((at, text))
+        self._happenings.append((self._clock.wall(), text))
 
     def close(self) -> None:
         self._live.stop()
@@ -70,9 +72,9 @@ class LiveView:
         match event:
             case RunStarted():
                 return
-            case WorkerChanged(state="leaving"):
+            case WorkerChanged(state="leaving" | "left"):
                 return
-            case WorkerChanged(state="lost" | "left"):
+            case WorkerChanged(state="lost"):
                 # Its round's line will say it; until then, and if none comes, it stands alone.
                 text = self._gone = describe_event(event, self._history)
             case RoundFormed():
@@ -90,7 +92,7 @@ class LiveView:
         if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
             self._happenings.pop()
         parts = [
-            self._gone or self._cause,
+            self._cause or self._gone,
             f"round {event.round}",
             "1 worker" if self._size == 1 else f"{self._size} workers",
             milliseconds(event.seconds),
@@ -102,10 +104,12 @@ class LiveView:
     def _draw(self) -> Group:
         history = self._history
         if not history.started:
-            return Group(Text("starting …", style="dim"))
+            return Group(Text("starting …", style="dim"), *self._told())
         lines: list[RenderableType] = [self._title(), self._bar(), self._numbers(), self._workers()]
-        lines += [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
-        return Group(*lines)
+        return Group(*lines, *self._told())
+
+    def _told(self) -> list[Text]:
+        return [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
 
     def _title(self) -> Text:
         started = self._history.started

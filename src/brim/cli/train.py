@@ -92,7 +92,9 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
         if ready.fresh:
             ready.fresh.withdraw()
         raise
-    code = watch(handle, reader, _view())
+    view = _view()
+    view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
+    code = watch(handle, reader, view)
     return _finish(code, ready, as_json=values["as_json"])
 
 
@@ -120,15 +122,17 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
 
 
 def _view() -> View:
+    from brim.clock import SystemClock
+
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
 
         from brim.cli.live import LiveView
 
-        return LiveView(Console(stderr=True))
+        return LiveView(Console(stderr=True), clock=SystemClock())
     from brim.cli.plain import PlainView
 
-    return PlainView(sys.stderr)
+    return PlainView(sys.stderr, clock=SystemClock())
 
 
 def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
@@ -162,3 +166,7 @@ def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: boo
     from brim.cli.summary import render_summary
 
     click.echo(render_summary(summary, report=str(report or "")))
+
+
+def _workers(spec: JobSpec) -> str:
+    return "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"

@@ -104,7 +104,7 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
     last = history.epochs[max(history.epochs)] if history.epochs else None
     re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
     total = sum(session.end - session.start for session in history.sessions)
-    first = history.steps[0].at - history.starts[0] if history.steps and history.starts else None
+    first = history.steps[0].at - history.sessions[0].start if history.steps and history.sessions else None
     return {
         "run": str(run_dir),
         "exit": "failed",

@@ -22,7 +22,7 @@ from brim.domain.accounting import (
     time_breakdown,
 )
 from brim.telemetry import charts
-from brim.telemetry.history import RunHistory, milliseconds
+from brim.telemetry.history import RunHistory, because, milliseconds
 from brim.telemetry.records import (
     FaultPerformed,
     ReFormed,
@@ -89,7 +89,7 @@ class _RunTime:
     def __call__(self, at: float) -> float:
         index = max(0, bisect_right([session.start for session in self.sessions], at) - 1)
         before = sum(session.end - session.start for session in self.sessions[:index])
-        return before + at - self.sessions[index].start
+        return before + max(0.0, at - self.sessions[index].start)
 
     @property
     def end(self) -> float:
@@ -104,7 +104,7 @@ def _subject(history: RunHistory) -> str:
 def _header(history: RunHistory) -> str:
     assert history.started is not None
     how = str(history.ended.summary.get("exit", "done")) if history.ended else "unfinished"
-    when = datetime.fromtimestamp(history.starts[0]).strftime("%-d %B %Y, %H:%M")
+    when = datetime.fromtimestamp(history.sessions[0].start).strftime("%-d %B %Y, %H:%M")
     kind = {"done": "good", "failed": "bad"}.get(how, "warm")
     return (
         f'<header><p class="kind">brim training report</p><h1>{escape(_subject(history))} '
@@ -190,9 +190,9 @@ def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
             case FaultPerformed():
                 told.append((event.at, "fault", event.text + (f" ({event.worker})" if event.worker else "")))
             case WorkerChanged(state="lost"):
-                told.append((event.at, "lost", f"{event.worker} lost" + _because(event.reason)))
+                told.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
             case WorkerChanged(state="left") if event.at <= last_step:
-                told.append((event.at, "left", f"{event.worker} left" + _because(event.reason)))
+                told.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
             case RoundFormed() if event.round > 1:
                 told.append((event.at, "round", f"round {event.round}: {event.world_size} workers"))
             case Restored():
@@ -218,10 +218,6 @@ def _flag_kind(mark: charts.Mark) -> str:
     if mark.text.startswith("add "):
         return "joined"
     return "left" if mark.text.startswith("term ") else mark.kind
-
-
-def _because(reason: str) -> str:
-    return f" ({reason})" if reason else ""
 
 
 def _time_spent(history: RunHistory, times: _RunTime) -> str:
@@ -318,7 +314,7 @@ def _workers(history: RunHistory, times: _RunTime) -> str:
             "–" if life.rank is None else str(life.rank),
             f"{times(life.since):.2f} s",
             f"{times(life.until):.2f} s" if life.until is not None else "–",
-            life.state + _because(life.reason),
+            life.state + because(life.reason),
         )
         for life in history.workers.values()
     ]
