@@ -147,7 +147,7 @@ def test_a_failure_of_the_users_code_shows_their_trace_first(train: Any) -> None
 
     result, runtime = train(fails)
     assert result.exit_code == 1
-    assert result.stderr.index("ZeroDivisionError") < result.stderr.rindex("the model raised")
+    assert result.stderr.index("ZeroDivisionError") < result.stderr.index("the model raised")
     assert runtime.run_dir.is_dir()
 
 
@@ -209,6 +209,7 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
     assert runtime.calls == ["interrupt", "kill"]
     assert "Ctrl-C again" in result.stderr
     assert "stopped" in result.stdout
+    assert f"resume   brim train flights.py --resume --run-dir {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,15 +150,16 @@ def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
             ready.fresh.withdraw()
         return exit_code(code, history)
     if failed:
-        click.echo((failed.trace.rstrip() + "\n" if failed.trace else "") + failed.message, err=True)
+        trace = failed.trace.rstrip()
+        click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
     elif not history.ended:
         click.echo(f"brim: the run ended without a word: brim logs {ready.run_dir} may tell why", err=True)
     report = write_report(ready.run_dir, history)
-    _print_summary(summary_of(history, ready.run_dir), report, as_json=as_json)
+    _print_summary(summary_of(history, ready.run_dir), ready, report, as_json=as_json)
     return exit_code(code, history)
 
 
-def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], ready: _Prepared, report: Path | None, *, as_json: bool) -> None:
     if as_json:
         import json
 
@@ -165,7 +167,15 @@ def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: boo
         return
     from brim.cli.summary import render_summary
 
-    click.echo(render_summary(summary, report=str(report or "")))
+    resume = _how_to_resume(ready) if summary.get("exit") == "stopped" else ""
+    click.echo(render_summary(summary, report=str(report or ""), resume=resume))
+
+
+def _how_to_resume(ready: _Prepared) -> str:
+    words = f"--resume --run-dir {shlex.quote(str(ready.run_dir))}"
+    if ready.spec.file:
+        return f"brim train {shlex.quote(ready.spec.file)} {words}"
+    return f"brim run {words} -- {shlex.join(ready.spec.command)}"
 
 
 def _workers(spec: JobSpec) -> str:
