@@ -199,6 +199,7 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
         run.train(1)
         signal.raise_signal(signal.SIGINT)
         yield None
+        run.checkpoint()
         signal.raise_signal(signal.SIGINT)
         yield None
         run.end("stopped")

@@ -20,6 +20,7 @@ from brim.errors import SpecError
 if TYPE_CHECKING:
     from brim.cli.runs import RunDirectory
     from brim.cli.watch import View
+    from brim.telemetry.history import RunHistory
 
 __all__ = ["run", "train"]
 
@@ -155,11 +156,12 @@ def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
     elif not history.ended:
         click.echo(f"brim: the run ended without a word: brim logs {ready.run_dir} may tell why", err=True)
     report = write_report(ready.run_dir, history)
-    _print_summary(summary_of(history, ready.run_dir), ready, report, as_json=as_json)
+    resume = _how_to_resume(ready) if _can_resume(history) else ""
+    _print_summary(summary_of(history, ready.run_dir), report, resume, as_json=as_json)
     return exit_code(code, history)
 
 
-def _print_summary(summary: dict[str, Any], ready: _Prepared, report: Path | None, *, as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool) -> None:
     if as_json:
         import json
 
@@ -167,8 +169,16 @@ def _print_summary(summary: dict[str, Any], ready: _Prepared, report: Path | Non
         return
     from brim.cli.summary import render_summary
 
-    resume = _how_to_resume(ready) if summary.get("exit") == "stopped" else ""
     click.echo(render_summary(summary, report=str(report or ""), resume=resume))
+
+
+def _can_resume(history: RunHistory) -> bool:
+    """It has a checkpoint and was not done; what the user's code did once it would do again."""
+    from brim.telemetry.records import CheckpointWritten
+
+    done = history.ended is not None and history.ended.summary.get("exit") == "done"
+    theirs = history.failed is not None and history.failed.who == "user"
+    return not done and not theirs and any(isinstance(event, CheckpointWritten) for event in history.events)
 
 
 def _how_to_resume(ready: _Prepared) -> str:
