@@ -5,7 +5,7 @@ Nothing is loaded from anywhere; everything that came from a run is escaped.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -257,7 +257,8 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
 def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
     """A round that no step of its session precedes interrupts nobody."""
     session = max((each.start for each in history.sessions if each.start <= event.at), default=event.at)
-    return not any(session <= step.at <= event.at for step in history.steps)
+    first = bisect_left(history.steps, session, key=lambda step: step.at)
+    return first == len(history.steps) or history.steps[first].at > event.at
 
 
 def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:
