@@ -28,6 +28,15 @@ def test_torch_s_own_batched_items_are_used() -> None:
     assert target.tolist() == [16, 0, 0]
 
 
+def test_a_take_of_another_meaning_is_left_alone() -> None:
+    class FirstRows(Subset):
+        def take(self, count: int) -> list[object]:
+            raise AssertionError("not what is meant")
+
+    _, target = fetch(FirstRows(Squares(), [0, 1, 2, 3, 4]), INDICES)
+    assert target.tolist() == [16, 0, 0]
+
+
 def test_a_tensor_dataset_is_gathered_at_once() -> None:
     x, y = torch.arange(10.0).view(5, 2), torch.arange(5)
     inputs, target = fetch(TensorDataset(x, y), INDICES)

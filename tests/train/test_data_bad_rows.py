@@ -59,6 +59,29 @@ def test_lines_of_a_file_without_a_header(tmp_path: Path, monkeypatch: pytest.Mo
     assert [(row["line"], row["reason"]) for row in written] == [(2, "2 fields, need 3"), (4, "not a number")]
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n\ncolor,size,late\nred,1,0\nred,x,0\nred,1,0\n", 5),
+        ('color,size,late\n5" wide,1,0\nred,x,0\nred,1,0\n', 3),
+        ('color,size,late\n"a ""b""\nc",1,0\nred,x,0\nred,1,0\n', 4),
+        ('color,size,late\n"a,\n\n""",1,0\nred,x,0\nred,1,0\n', 5),
+        ('color,size,late\r\n"a","1",0\r\nred,x,0\r\nred,1,0\r\n', 3),
+        ("\ufeffcolor,size,late\nred,1,0\nred,x,0\nred,1,0", 3),
+    ],
+)
+def test_lines_are_those_that_an_editor_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int
+) -> None:
+    monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
+    path = tmp_path / "table.csv"
+    path.write_text(text, newline="")
+    dataset = data.csv(path, columns=COLUMNS, target=LATE)
+    assert (len(dataset), dataset.quarantined) == (2, 1)
+    assert dataset.quarantine_path is not None
+    assert json.loads(dataset.quarantine_path.read_text())["line"] == line
+
+
 def test_files_of_the_same_name_keep_their_rows_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

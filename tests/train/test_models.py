@@ -73,6 +73,11 @@ def test_the_interactions_are_those_of_the_paper() -> None:
     torch.testing.assert_close(network(x), network.output(pooled).squeeze(1))
 
 
+def test_the_interactions_of_a_large_batch_are_those_of_its_slices() -> None:
+    network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
+    torch.testing.assert_close(network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])]))
+
+
 def test_the_cnn_classifies_images_of_28_by_28() -> None:
     model = SmallCNN(dropout=0.5)
     assert model(torch.randn(4, 1, 28, 28)).shape == (4, 10)

@@ -30,8 +30,8 @@ class Batched(Protocol):
 def fetch(dataset: Any, indices: Indices) -> Any:
     """The collated batch of these samples of any map-style dataset.
 
-    It uses the quickest way that the dataset has: `take`, then torch's `__getitems__`, then one sample at a
-    time; the last two are collated as torch collates.
+    It uses the quickest way that the dataset has: `take`, or torch's `__getitems__`, or one sample at a time;
+    the last two are collated as torch collates.
 
     Args:
         dataset: a map-style torch Dataset, or anything else with `__getitem__`.
@@ -43,7 +43,8 @@ def fetch(dataset: Any, indices: Indices) -> Any:
     >>> fetch([(1.0, 0), (2.0, 1)], np.array([1, 0]))
     [tensor([2., 1.], dtype=torch.float64), tensor([1, 0])]
     """
-    if isinstance(dataset, Batched):
+    # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`: that one then.
+    if isinstance(dataset, Batched) and not hasattr(dataset, "__getitems__"):
         return dataset.take(indices)
     if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
         rows = torch.from_numpy(indices)

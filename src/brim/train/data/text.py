@@ -56,10 +56,14 @@ def read_text(
             read_options=arrow_csv.ReadOptions(
                 use_threads=False,
                 block_size=min(max(len(content), 1 << 16) + 1, _LARGEST_BLOCK),
-                column_names=found,
-                skip_rows_after_names=0 if names is not None else 1,
+                column_names=None if names is None else found,
             ),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=refuse),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=delimiter,
+                invalid_row_handler=refuse,
+                newlines_in_values=len(content)
+                > _LARGEST_BLOCK,  # within one block they are read in any case
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=list(wanted),
                 column_types=dict.fromkeys(wanted, pa.dictionary(pa.int32(), pa.binary())),
@@ -73,10 +77,10 @@ def read_text(
     numbers, skipped = {number for number, _, _ in refused}, 0 if names is not None else 1
 
     def lines() -> list[int]:
-        begins = _record_lines(content)
+        begins = _record_lines(content, delimiter)
         return [line for record, line in enumerate(begins, 1) if record > skipped and record not in numbers]
 
-    broken = _broken(refused, _record_lines(content), len(found)) if refused else []
+    broken = _broken(refused, _record_lines(content, delimiter), len(found)) if refused else []
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
     cells = {name: TextCells(table.column(name)) for name in wanted}
     return Rows(file=file.shown, start=start, size=table.num_rows, cells=cells, lines=lines, refused=broken)
@@ -134,12 +138,31 @@ def _broken(refused: Sequence[tuple[int, int, str]], begins: Sequence[int], widt
     ]
 
 
-def _record_lines(content: bytes) -> list[int]:
+def _record_lines(content: bytes, delimiter: str) -> list[int]:
     """The line (from 1) on which each record begins: empty lines hold none; quotes may span lines."""
-    begins, within_quotes = [], False
-    for line, text in enumerate(content.splitlines(), 1):
-        if not within_quotes and text:
+    begins, quoted, between = [], False, delimiter.encode()
+    for line, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
+        if text and not quoted:
             begins.append(line)
-        if text.count(b'"') % 2:
-            within_quotes = not within_quotes
+        if b'"' in text:
+            quoted = _ends_quoted(text, between, quoted)
     return begins
+
+
+def _ends_quoted(text: bytes, delimiter: bytes, quoted: bool) -> bool:
+    """Whether a quoted field goes on after this line; a quote opens a field only at the field's start."""
+    at = 0
+    while True:
+        if not quoted and text[at : at + 1] == b'"':
+            quoted, at = True, at + 1
+        if quoted:
+            closing = text.find(b'"', at)
+            if closing < 0:
+                return True
+            if text[closing + 1 : closing + 2] == b'"':  # a doubled quote stands for one
+                at = closing + 2
+                continue
+            quoted, at = False, closing + 1
+        at = text.find(delimiter, at) + 1
+        if at == 0:
+            return False
