@@ -271,6 +271,19 @@ def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pyte
     assert runtime.calls == ["kill"]
 
 
+def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
+    def listens(run: RecordedRun) -> Iterator[int | None]:
+        yield None
+        (run.run_dir / "master.json").write_text('{"address": "10.0.0.7:4000", "token": "t0", "pid": 1}')
+        yield None
+        yield None
+        yield from to_the_end(run)
+
+    result, runtime = train(listens, "--listen", "10.0.0.7:0")
+    assert runtime.listen == "10.0.0.7:0"
+    assert result.stderr.count("brim agent 10.0.0.7:4000 --token t0") == 1
+
+
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:
     result, runtime = train(to_the_end, "run", "--workers", "2", "--", "python", "loop.py", "--workers", "9")
     assert result.exit_code == 0, result.output

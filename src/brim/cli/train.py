@@ -81,6 +81,7 @@ class _Prepared:
 
 def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
     from brim.backends import local
+    from brim.cli.invite import Invitation
     from brim.cli.watch import watch
     from brim.telemetry.history import RunReader
 
@@ -88,6 +89,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     ready = _prepare(spec, subject=subject, values=values, given_names=given_names)
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
+    invitation = Invitation(ready.run_dir) if values["listen"] else None
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
     except SpecError:
@@ -96,7 +98,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
         raise
     view = _view()
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-    code = watch(handle, reader, view)
+    code = watch(handle, reader, view, invitation)
     return _finish(code, ready, as_json=values["as_json"])
 
 
