@@ -116,7 +116,7 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     from brim.telemetry.history import read_history
 
     if not values["resume"]:
-        path = values["run_dir"] or runs.default_run_dir(subject, SystemClock().wall())
+        path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
     run_dir = runs.find_run(values["run_dir"], field="--resume")
