@@ -13,7 +13,7 @@ from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", DIGITS, "--epochs", "40", "--global-batch-size", "64")
+JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
 
 
 def _process(run: Run, module: str) -> psutil.Process:
@@ -53,14 +53,14 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
 
 def test_the_only_worker_may_die(tmp_path: Path) -> None:
     """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still counts once."""
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1", "--checkpoint-every", "50")
-    with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "50") as run:
-        run.wait_for_step(70)
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1", "--checkpoint-every", "20")
+    with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "20") as run:
+        run.wait_for_step(30)
         os.kill(run.pid(run.members()[0]), signal.SIGKILL)
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert run.events("restored")
-    assert 1 <= summary["steps_redone"] <= 60
+    assert 1 <= summary["steps_redone"] <= 40
     assert ledger(tmp_path / "run")["exact"]
 
 
@@ -71,7 +71,7 @@ def test_without_master_or_agent_the_run_ends_cleanly(tmp_path: Path, module: st
         _process(run, module).kill()
         run.finish()  # fails where a process is left over
         assert run.process.returncode == 1
-        assert "brim" in run.err
+        assert ("agent" if module == "brim.agent" else "master") in run.err
         assert "Traceback" not in run.err
 
 
@@ -102,9 +102,14 @@ def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: 
 def test_a_worker_that_always_dies_is_not_started_for_ever(tmp_path: Path) -> None:
     file = tmp_path / "dies.py"
     file.write_text(
-        "import os\nfrom digits import *  # noqa\n"
-        "def loss(output, target):\n    if os.environ.get('BRIM_RUN_DIR') and output.requires_grad and len(CALLS) > 1: os._exit(3)\n"
-        "    CALLS.append(1)\n    return torch.nn.functional.cross_entropy(output, target)\nCALLS = []\n"
+        "import os\nfrom torch.nn import functional\n"
+        "from digits import dataset, metrics, model, optimizer  # noqa\n"
+        "calls = []\n"
+        "def loss(output, target):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 2:  # the template's own try passes\n"
+        "        os._exit(3)\n"
+        "    return functional.cross_entropy(output, target)\n"
     )
     (tmp_path / "digits.py").write_text((FILES / "digits.py").read_text())
     with started(tmp_path / "run", "train", str(file), "--workers", "2") as run:

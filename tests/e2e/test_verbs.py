@@ -10,49 +10,56 @@ from pathlib import Path
 
 import pytest
 
+from brim import client
+from brim.errors import EnvironmentFault
 from e2e.running import DIGITS, ROOT, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", DIGITS, "--epochs", "60", "--global-batch-size", "64")
+JOB = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
 
 
-def brim(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "brim.cli", *arguments],
-        check=check,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def brim(*arguments: str) -> str:
+    command = [sys.executable, "-m", "brim.cli", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_resize_status_logs_stop_and_resume(tmp_path: Path) -> None:
+def test_resize_status_stop_and_resume(tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
-    directory = str(tmp_path / "run")
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
+    directory = tmp_path / "run"
+    with started(directory, *JOB, "--workers", "2") as run:
         run.wait_for_step(10)
-        brim("resize", directory, "4")
+        client.resize(directory, 4)
         until(lambda: run.events("round")[-1]["world_size"] == 4, "4 workers", run)
-        brim("resize", directory, "1")
+        client.resize(directory, 1)
         until(lambda: run.events("round")[-1]["world_size"] == 1, "1 worker", run)
-        status = json.loads(brim("status", directory, "--json").stdout)
-        assert status["state"] == "running"
-        assert status["world_size"] == 1
-        assert brim("resize", directory, "9", check=False).returncode != 0
-        brim("stop", directory)
+        with pytest.raises(EnvironmentFault, match="got 9, need 1 to 8"):
+            client.resize(directory, 9)
+        assert client.status(directory)["target"] == 1
+        client.stop(directory)
         summary = run.finish()
     assert run.process.returncode == 0
     assert summary["exit"] == "stopped"
     assert summary["steps_redone"] == 0
     assert 0 < summary["steps"] < calm["steps"]
-    brim("logs", directory)
-    with started(tmp_path / "run", *JOB, "--workers", "3", "--resume") as again:
+    with started(directory, *JOB, "--workers", "3", "--resume") as again:
         resumed = again.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
-    assert ledger(tmp_path / "run")["exact"]
-    report = Path(brim("report", directory).stdout.strip())
-    assert report.stat().st_size > 10_000
+    assert ledger(directory)["exact"]
+    assert Path(brim("report", str(directory)).strip()).stat().st_size > 10_000
+
+
+def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
+    directory = str(tmp_path / "run")
+    with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+        run.wait_for_step(1)
+        brim("resize", directory, "2")
+        status = json.loads(brim("status", directory, "--json"))
+        assert (status["state"], status["target"]) == ("running", 2)
+        brim("logs", directory)
+        brim("stop", directory)
+        assert run.finish()["exit"] == "stopped"
+    assert json.loads(brim("status", directory, "--json"))["state"] == "stopped"
 
 
 def test_ctrl_c_stops_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_master_that_dies_without_a_word_is_a_failure_with_a_summary(train: An
     summary = json.loads(result.stdout)
     assert result.exit_code == 1
     assert (summary["exit"], summary["steps"], summary["world_sizes"]) == ("failed", 3, [4])
-    assert "ended without a word" in result.stderr
+    assert "the master of this run is gone" in result.stderr
     assert "died" in CliRunner().invoke(cli, ["status"]).stdout
 
 

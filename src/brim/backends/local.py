@@ -77,15 +77,16 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
     scratch = tempfile.mkdtemp(prefix="brim-")  # a socket's path must be short, a run's need not be
-    address = listen or f"unix:{scratch}/master"
+    address = f"unix:{scratch}/master"
     environment = {**os.environ, "BRIM_TOKEN": secrets.token_hex(16)}
     (run_dir / "logs").mkdir(exist_ok=True)
     agent_arguments = ["--master", address, "--name", "a1", "--run-dir", str(run_dir)]
     if listen:
         agent_arguments += ["--host", listen.rpartition(":")[0]]
-    master = _start(
-        ["brim.master", str(run_dir), "--listen", address, "--started", str(started)], run_dir, environment
-    )
+    master_arguments = [str(run_dir), "--local", address, "--started", str(started)]
+    if listen:
+        master_arguments += ["--listen", listen]
+    master = _start(["brim.master", *master_arguments], run_dir, environment)
     agent = _start(["brim.agent", *agent_arguments], run_dir, environment)
     return LocalRun(master, agent, scratch)
 

@@ -99,12 +99,13 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     from brim.domain.accounting import audit
     from brim.domain.order import EpochOrder
 
-    dataset, spec = history.dataset, history.spec
-    if dataset is None:
+    dataset, started, spec = history.dataset, history.started, history.spec
+    if dataset is None or started is None:
         raise SpecError(
             str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
         )
-    seed, epochs = int(str(spec.get("seed", 0))), int(str(spec.get("epochs", 1)))
+    seed = int(str(spec.get("seed", 0)))
+    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
 
     @lru_cache(maxsize=1)
     def epoch_order(epoch: int) -> EpochOrder:

@@ -156,7 +156,8 @@ def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
         trace = failed.trace.rstrip()
         click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
     elif not history.ended:
-        click.echo(f"brim: the run ended without a word: brim logs {ready.run_dir} may tell why", err=True)
+        gone = "the master of this run is gone, and its workers were ended with it"
+        click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
     report = write_report(ready.run_dir, history)
     resume = _how_to_resume(ready) if _can_resume(history) else ""
     _print_summary(summary_of(history, ready.run_dir), report, resume, as_json=as_json)

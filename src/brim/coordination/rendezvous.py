@@ -379,7 +379,7 @@ class Rendezvous:
         for worker in gone:
             was_member |= self.workers.pop(worker).in_round
         if not self.agents and self.phase is not Phase.ENDING:
-            return self._end(Outcome.FAILED, f"the last agent is gone: {reason}")
+            return self._end(Outcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         return self._after_loss(was_member)
 

@@ -23,7 +23,7 @@ from brim.wire.control import JobServer
 __all__ = ["main"]
 
 
-async def serve(run_dir: Path, *, listen: str, started: float, token: str) -> int:
+async def serve(run_dir: Path, *, local: str, listen: str | None, started: float, token: str) -> int:
     """Serve one job from its first agent to its end; the exit status."""
     clock = SystemClock()
     spec = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
@@ -33,7 +33,7 @@ async def serve(run_dir: Path, *, listen: str, started: float, token: str) -> in
     ):
         progress = Progress(run=str(run_dir), started=started)
         master = Master(spec, progress, events=events, steps=steps, clock=clock)
-        server = JobServer(listen, token=token, converse=master.converse, answer=master.answer)
+        server = JobServer(local, listen, token=token, converse=master.converse, answer=master.answer)
         await server.start()
         contact = {"address": server.address, "token": token, "pid": os.getpid()}
         write_whole(run_dir / "master.json", msgspec.json.encode(contact), mode=0o600)
@@ -59,12 +59,19 @@ def _when_left_alone(master: Master) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.master", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--listen", required=True, help="unix:PATH or HOST:PORT")
+    parser.add_argument("--local", required=True, help="unix:PATH for this host")
+    parser.add_argument("--listen", help="HOST:PORT for other hosts")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     token = os.environ["BRIM_TOKEN"]
-    work = serve(arguments.run_dir, listen=arguments.listen, started=arguments.started, token=token)
+    work = serve(
+        arguments.run_dir,
+        local=arguments.local,
+        listen=arguments.listen,
+        started=arguments.started,
+        token=token,
+    )
     sys.exit(asyncio.run(work))
 
 

@@ -62,6 +62,7 @@ _reports = msgspec.msgpack.Decoder(wire.StepReport)
 @dataclass(slots=True)
 class _Agent:
     name: str
+    host: str
     outbox: asyncio.Queue[wire.MasterMessage] = field(default_factory=asyncio.Queue)
 
 
@@ -112,7 +113,7 @@ class Master:
         if first.agent in self._agents:
             await reply(wire.Refused(reason=f"there is an agent named {first.agent} already"))
             return
-        agent = self._agents[first.agent] = _Agent(first.agent)
+        agent = self._agents[first.agent] = _Agent(first.agent, first.host)
         sending = asyncio.create_task(_send(agent, reply))
         self._tell(agent.name, wire.Configure(spec=self._spec, run_dir=self._progress.run))
         self._liveness.beat(agent.name, now=self._clock.now())
@@ -237,6 +238,7 @@ class Master:
             steps=facts.steps,
             steps_per_epoch=facts.steps_per_epoch,
             versions=facts.versions,
+            host=next((agent.host for agent in self._agents.values()), ""),
             start_method=facts.start_method,
         )
         self._events.append(

@@ -6,6 +6,7 @@ neighbour dies, joins or leaves, stays in here: the loop of a user sees micro-ba
 
 from __future__ import annotations
 
+import platform
 import random
 import time
 import zlib
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+import brim
 from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.batch import Schedule, Span, cut
@@ -330,7 +332,11 @@ class Job:
             steps_per_epoch=schedule.steps_per_epoch,
             block_size=int(getattr(dataset, "block_size", 1)),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            versions={"torch": str(torch.__version__), "numpy": np.__version__},
+            versions={
+                "brim": brim.__version__,
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+            },
             transport=self.spec.transport,
             **{**known, **more},
         )

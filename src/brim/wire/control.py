@@ -43,14 +43,21 @@ class JobServer:
     """The master's end.
 
     Args:
-        address: `unix:PATH` or `HOST:PORT`; port 0 picks one.
+        local: `unix:PATH`, for this host.
+        remote: `HOST:PORT` for other hosts, or None; port 0 picks one.
         token: what callers must present.
         converse: called once per agent with its messages and a way to answer; returns when the agent is gone.
         answer: answers people.
     """
 
     def __init__(
-        self, address: str, *, token: str, converse: Conversation, answer: Callable[[Ask], Awaitable[Answer]]
+        self,
+        local: str,
+        remote: str | None,
+        *,
+        token: str,
+        converse: Conversation,
+        answer: Callable[[Ask], Awaitable[Answer]],
     ) -> None:
         self._token, self._converse, self._answer = token, converse, answer
         self._server = grpc.aio.server(options=_OPTIONS)
@@ -59,12 +66,17 @@ class JobServer:
             "Ask": grpc.unary_unary_rpc_method_handler(self._ask, _ask.decode, _answer.encode),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+        self._bind(local)
+        self.address = local
+        if remote is not None:
+            self.address = f"{remote.rpartition(':')[0]}:{self._bind(remote)}"
+
+    def _bind(self, address: str) -> int:
         try:
-            port = self._server.add_insecure_port(address)
+            port: int = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise EnvironmentFault(f"cannot listen on {address}: {error}") from error
-        host = address.rpartition(":")[0]
-        self.address = address if address.startswith("unix:") else f"{host}:{port}"
+        return port
 
     async def start(self) -> None:
         await self._server.start()

@@ -9,6 +9,6 @@ calls = 0
 def loss(output, target):
     global calls
     calls += 1
-    if calls > 20:
+    if calls > 5:
         raise ZeroDivisionError("the user's own mistake")
     return functional.cross_entropy(output, target)
