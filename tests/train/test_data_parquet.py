@@ -2,6 +2,8 @@
 
 import datetime
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +71,18 @@ def test_every_way_of_reading_gives_the_same_samples(folder: Path, split: str, t
     same(memory, data.parquet(folder / "t.feather", **options))
     same(memory, data.arrow(folder / "t.feather", in_memory=False, **options))
     same(memory, data.csv(folder / "t.csv", **options))
+
+
+def test_reading_does_not_import_pandas(folder: Path) -> None:
+    code = f"""
+import sys
+from brim.train import data
+columns = [data.vocabulary("color"), data.numeric("size"), data.numeric("weight", missing=0)]
+for name, read in (("t.csv", data.csv), ("t.parquet", data.parquet), ("t.feather", data.arrow)):
+    read({str(folder)!r} + "/" + name, columns=columns, target=data.target("late"))
+sys.exit("pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @given(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=30))
