@@ -105,6 +105,15 @@ def test_a_block_shuffle_reads_each_group_once(folder: Path, monkeypatch: pytest
     assert sorted(reads) == [0, 20, 40, 60, 80, 100]
 
 
+def test_the_second_split_by_group_needs_no_second_survey(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2), "in_memory": False}
+    train = data.parquet(folder / "t.parquet", split="train", **options)
+    monkeypatch.setattr("brim.train.data.load._survey", None)
+    assert len(train) + len(data.parquet(folder / "t.parquet", split="test", **options)) == ROWS
+
+
 def test_a_dataset_by_group_travels_without_its_cache(folder: Path) -> None:
     lazy = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memory=False)
     lazy.take(np.arange(50))
