@@ -35,8 +35,8 @@ def status(run: str | None, as_json: bool) -> int:
         live: dict[str, Any] | None = client.status(run_dir)
     except EnvironmentFault:
         live = None
-    known = {"run": str(run_dir), "state": _state(history, alive=live is not None), **_facts(history)}
-    known |= live or {}
+    state = _state(history, alive=live is not None)
+    known = {**(live or {}), "run": str(run_dir), "state": state, **_facts(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))
     return EXIT_DONE
 
@@ -86,7 +86,7 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
         f" · {known['samples_per_second']:,.0f} samples/s",
     ]
     if known["state"] == "running":
-        names = [f"{each['worker']} {each['state']}" for each in known["workers"] if isinstance(each, dict)]
+        names = [f"{each['worker']} {each['state']}" for each in known["workers"]]
         lines.append(f"world size {known['world_size']}: " + ", ".join(names))
     told = [(event.at, describe_event(event, history)) for event in history.events]
     lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]

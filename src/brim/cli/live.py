@@ -12,6 +12,7 @@ from rich.text import Text
 
 from brim.cli.plain import clock_time, left
 from brim.domain.accounting import StepRecord
+from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
 from brim.telemetry.records import Event, ReFormed, RoundFormed, RunStarted, WorkerChanged
 
@@ -35,12 +36,15 @@ class LiveView:
 
     Args:
         console: where to draw; on stderr, so that stdout stays data.
+        clock: stamps what is not in the records.
         happenings: how many lines of "what just happened" to keep.
     """
 
-    def __init__(self, console: Console, *, happenings: int = 5) -> None:
+    def __init__(self, console: Console, *, clock: Clock, happenings: int = 5) -> None:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
-        self._pending_cause = ""
+        self._clock = clock
+        self._cause = self._gone = ""
+        self._size = 0
         self._history = RunHistory()
         self._live = Live(
             console=console,
@@ -58,8 +62,7 @@ class LiveView:
                 self._remember(record)
 
     def note(self, text: str) -> None:
-        at = self._history.steps[-1].at if self._history.steps else 0.0
-        self._happenings.append((at, text))
+        self._happenings.append((self._clock.wall(), text))
 
     def close(self) -> None:
         self._live.stop()
@@ -69,31 +72,44 @@ class LiveView:
         match event:
             case RunStarted():
                 return
-            case WorkerChanged(state="active"):
+            case WorkerChanged(state="leaving" | "left"):
                 return
+            case WorkerChanged(state="lost"):
+                # Its round's line will say it; until then, and if none comes, it stands alone.
+                text = self._gone = describe_event(event, self._history)
             case RoundFormed():
-                if event.cause and event.round > 1:
-                    self._pending_cause = event.cause
+                self._cause, self._size = (event.cause if event.round > 1 else ""), event.world_size
                 return
             case ReFormed():
-                size = self._history.round.world_size if self._history.round else 0
-                cause = f"{self._pending_cause} · " if self._pending_cause else ""
-                text = f"{cause}round {event.round} · {size} workers · {milliseconds(event.seconds)}"
-                if event.redone:
-                    text += f" · {event.redone} redone"
-                self._pending_cause = ""
+                text = self._describe_round(event)
             case _:
                 text = describe_event(event, self._history)
         if text:
             self._happenings.append((event.at, text))
 
+    def _describe_round(self, event: ReFormed) -> str:
+        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began as."""
+        if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
+            self._happenings.pop()
+        parts = [
+            self._cause or self._gone,
+            f"round {event.round}",
+            "1 worker" if self._size == 1 else f"{self._size} workers",
+            milliseconds(event.seconds),
+            f"{event.redone} redone" if event.redone else "",
+        ]
+        self._gone = self._cause = ""
+        return " · ".join(filter(None, parts))
+
     def _draw(self) -> Group:
         history = self._history
         if not history.started:
-            return Group(Text("starting …", style="dim"))
+            return Group(Text("starting …", style="dim"), *self._told())
         lines: list[RenderableType] = [self._title(), self._bar(), self._numbers(), self._workers()]
-        lines += [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
-        return Group(*lines)
+        return Group(*lines, *self._told())
+
+    def _told(self) -> list[Text]:
+        return [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
 
     def _title(self) -> Text:
         started = self._history.started
@@ -110,7 +126,7 @@ class LiveView:
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Text(f"epoch {epoch + 1}/{epochs}"),
-            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36),
+            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36, complete_style="cyan"),
             Text(f"step {step:,}/{started.steps:,}"),
         )
         return row

@@ -39,7 +39,7 @@ def _field(param: click.Parameter | None, ctx: click.Context | None) -> str:
     """The option as its user gave it, naming the environment variable where it came from there."""
     if param is None or param.name is None:
         return "value"
-    field = max(param.opts, key=len)
+    field = max(param.opts, key=len) if isinstance(param, click.Option) else param.name.upper()
     if ctx and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT:
         return f"{field} (from {param.envvar})"
     return field
@@ -165,6 +165,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _FAULTS,
             "default": "",
+            "show_default": False,
             "help": 'Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
         },
     ),
@@ -201,6 +202,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--start-method",),
         {
             "type": _choice(START_METHODS),
+            "metavar": "|".join(START_METHODS),
             "default": "auto",
             "help": "fork workers from a warm process, or spawn each afresh.",
         },
@@ -209,11 +211,20 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--transport",),
         {
             "type": _choice(TRANSPORTS),
+            "metavar": "|".join(TRANSPORTS),
             "default": "auto",
             "help": "auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
         },
     ),
-    (("--device",), {"type": _choice(DEVICES), "default": "auto", "help": "Where the model is computed."}),
+    (
+        ("--device",),
+        {
+            "type": _choice(DEVICES),
+            "metavar": "|".join(DEVICES),
+            "default": "auto",
+            "help": "Where the model is computed.",
+        },
+    ),
     (
         ("--listen",),
         {"type": ADDRESS, "help": "Address that agents of other hosts connect to. [default: none can]"},

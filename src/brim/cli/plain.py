@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import TextIO
 
 from brim.domain.accounting import StepRecord
+from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event
 
@@ -17,33 +19,35 @@ class PlainView:
 
     Args:
         stream: where to write.
+        clock: stamps what is not in the records.
         every: seconds between two lines about steps.
     """
 
-    def __init__(self, stream: TextIO, *, every: float = 2.0) -> None:
-        self._stream, self._every = stream, every
+    def __init__(self, stream: TextIO, *, clock: Clock, every: float = 2.0) -> None:
+        self._stream, self._clock, self._every = stream, clock, every
         self._next_step_line = 0.0
-        self._last_at = 0.0
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         for record in fresh:
-            self._last_at = record.at
             if isinstance(record, StepRecord):
                 if record.at >= self._next_step_line:
                     self._next_step_line = record.at + self._every
-                    self._line(describe_progress(record, history))
+                    self._line(record.at, describe_progress(record, history))
             elif text := describe_event(record, history):
-                self._line(text)
+                self._line(record.at, text)
 
     def note(self, text: str) -> None:
-        self._line(text)
+        self._line(self._clock.wall(), text)
 
     def close(self) -> None:
-        self._stream.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.flush()
 
-    def _line(self, text: str) -> None:
-        self._stream.write(f"{clock_time(self._last_at)} {text}\n")
-        self._stream.flush()
+    def _line(self, at: float, text: str) -> None:
+        # A reader that went away (`brim train … 2>&1 | head`) must not end the training.
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.write(f"{clock_time(at)} {text}\n")
+            self._stream.flush()
 
 
 def describe_progress(step: StepRecord, history: RunHistory) -> str:
@@ -67,7 +71,7 @@ def describe_progress(step: StepRecord, history: RunHistory) -> str:
 
 
 def clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S") if at else "--:--:--"
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
 def left(seconds: float) -> str:

@@ -27,16 +27,15 @@ def read_run(run: str | None) -> tuple[Path, RunHistory]:
         SpecError: there is no such run, or its records do not say how it started.
     """
     from brim.cli.runs import find_run
-    from brim.telemetry.history import RunReader
+    from brim.telemetry.history import read_history
 
     run_dir = find_run(run)
-    reader = RunReader(run_dir)
-    reader.poll()
-    if reader.history.started is None:
+    history = read_history(run_dir)
+    if history.started is None:
         raise SpecError(
             str(run_dir), got="records without a start", need="a run that began", hint=f"brim logs {run_dir}"
         )
-    return run_dir, reader.history
+    return run_dir, history
 
 
 def write_report(run_dir: Path, history: RunHistory) -> Path | None:

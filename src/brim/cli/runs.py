@@ -9,12 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from brim.domain.job import JobSpec
-from brim.errors import SpecError, did_you_mean
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
 
-__all__ = ["LATEST", "RUNS", "RunDirectory", "claim", "default_run_dir", "find_run", "holds_run"]
+if TYPE_CHECKING:
+    from brim.telemetry.history import RunHistory
+
+__all__ = [
+    "LATEST",
+    "RUNS",
+    "RunDirectory",
+    "check_resumable",
+    "claim",
+    "default_run_dir",
+    "find_run",
+    "holds_run",
+    "resumed_spec",
+]
 
 RUNS, LATEST = Path("runs"), "latest"
 _RECORDS = "events.jsonl"
@@ -123,6 +136,34 @@ def find_run(name: str | None, *, field: str = "RUN") -> Path:
     )
 
 
+def check_resumable(run_dir: Path, history: RunHistory) -> None:
+    """Check that a run has ended before its end.
+
+    Raises:
+        SpecError: it is still alive, it is done, or it never began.
+    """
+    from brim import client
+
+    done = history.ended is not None and history.ended.summary.get("exit") == "done"
+    if history.started is None or done:
+        raise SpecError(
+            "--resume",
+            got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
+            need="a run that ended before its end",
+            hint="leave --resume out to start a new run",
+        )
+    try:
+        client.status(run_dir)
+    except EnvironmentFault:
+        return
+    raise SpecError(
+        "--resume",
+        got=f"{run_dir}, which is running",
+        need="a run that has ended",
+        hint=f"brim status {run_dir} shows it, brim stop {run_dir} ends it",
+    )
+
+
 # What a run's result depends on: it cannot change when the run is resumed.
 _FIXED = {
     "file": "FILE",
@@ -151,9 +192,12 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     """
     import msgspec
 
-    wanted = msgspec.to_builtins(spec)
+    # As the records have it: a round through JSON makes lists of tuples.
+    wanted = msgspec.json.decode(msgspec.json.encode(spec))
     for name, field in _FIXED.items():
-        if name in recorded and name in {*given, "file", "command"} and wanted[name] != recorded[name]:
+        if name not in recorded or name not in {*given, "file", "command"}:
+            continue
+        if not _same(name, wanted[name], recorded[name]):
             raise SpecError(
                 field,
                 got=_shown(wanted[name]),
@@ -168,6 +212,12 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     if "faults" not in given:
         merged["faults"] = []
     return msgspec.convert(merged, JobSpec)
+
+
+def _same(name: str, wanted: object, recorded: object) -> bool:
+    if name == "file" and wanted and recorded:
+        return Path(str(wanted)).resolve() == Path(str(recorded)).resolve()
+    return wanted == recorded
 
 
 def _shown(value: object) -> str:

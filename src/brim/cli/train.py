@@ -19,7 +19,6 @@ from brim.errors import SpecError
 if TYPE_CHECKING:
     from brim.cli.runs import RunDirectory
     from brim.cli.watch import View
-    from brim.telemetry.history import RunReader
 
 __all__ = ["run", "train"]
 
@@ -85,7 +84,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
 
     _require_train_extra()
     ready = _prepare(spec, subject=subject, values=values, given_names=given_names)
-    reader = RunReader(ready.run_dir)
+    reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
@@ -93,8 +92,10 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
         if ready.fresh:
             ready.fresh.withdraw()
         raise
-    code = watch(handle, reader, _view())
-    return _finish(code, reader, ready, as_json=values["as_json"])
+    view = _view()
+    view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
+    code = watch(handle, reader, view)
+    return _finish(code, ready, as_json=values["as_json"])
 
 
 def _require_train_extra() -> None:
@@ -108,36 +109,39 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     """Find or make the run's directory, after everything that can be checked without it."""
     from brim.cli import runs
     from brim.clock import SystemClock
-    from brim.telemetry.history import RunReader
+    from brim.telemetry.history import read_history
 
     if not values["resume"]:
         path = values["run_dir"] or runs.default_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
     run_dir = runs.find_run(values["run_dir"], field="--resume")
-    recorded = RunReader(run_dir)
-    recorded.poll()
-    return _Prepared(runs.resumed_spec(spec, recorded.history.spec, given_names), run_dir, None)
+    history = read_history(run_dir)
+    runs.check_resumable(run_dir, history)
+    return _Prepared(runs.resumed_spec(spec, history.spec, given_names), run_dir, None)
 
 
 def _view() -> View:
+    from brim.clock import SystemClock
+
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         from rich.console import Console
 
         from brim.cli.live import LiveView
 
-        return LiveView(Console(stderr=True))
+        return LiveView(Console(stderr=True), clock=SystemClock())
     from brim.cli.plain import PlainView
 
-    return PlainView(sys.stderr)
+    return PlainView(sys.stderr, clock=SystemClock())
 
 
-def _finish(code: int, reader: RunReader, ready: _Prepared, *, as_json: bool) -> int:
+def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
     """Say how it ended: the user's own trace first, then the summary, then where the report is."""
     from brim.cli.records import write_report
     from brim.cli.watch import exit_code, summary_of
+    from brim.telemetry.history import read_history
 
-    history = reader.history
+    history = read_history(ready.run_dir)
     failed = history.failed
     if failed and failed.who == "spec":
         click.echo(failed.message, err=True)
@@ -162,3 +166,7 @@ def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: boo
     from brim.cli.summary import render_summary
 
     click.echo(render_summary(summary, report=str(report or "")))
+
+
+def _workers(spec: JobSpec) -> str:
+    return "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"

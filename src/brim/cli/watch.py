@@ -40,7 +40,7 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def watch(run: Handle, reader: RunReader, view: View, *, interval: float = INTERVAL) -> int:
+def watch(run: Handle, reader: RunReader, view: View) -> int:
     """Show the run until all its processes have ended.
 
     Returns:
@@ -50,10 +50,14 @@ def watch(run: Handle, reader: RunReader, view: View, *, interval: float = INTER
         with _signals(run, view):
             while (code := run.poll()) is None:
                 view.show(reader.poll(), reader.history)
-                time.sleep(interval)
+                time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
             view.show(reader.poll(), reader.history)
             return code
+    except BaseException:
+        # Nobody would watch it any more, and nobody asked for it to go on alone.
+        run.kill()
+        raise
     finally:
         view.close()
 
@@ -100,7 +104,7 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
     last = history.epochs[max(history.epochs)] if history.epochs else None
     re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
     total = sum(session.end - session.start for session in history.sessions)
-    first = history.steps[0].at - history.starts[0] if history.steps and history.starts else None
+    first = history.steps[0].at - history.sessions[0].start if history.steps and history.sessions else None
     return {
         "run": str(run_dir),
         "exit": "failed",

@@ -79,7 +79,7 @@ def describe(fault: Fault) -> str:
 def _parse_clause(clause: str) -> Fault:
     verb = clause.split()[0].lower()
     if verb not in set(FaultKind):
-        hint = did_you_mean(verb, list(FaultKind))
+        hint = did_you_mean(verb, [kind.value for kind in FaultKind])
         raise SpecError(
             FIELD, got=repr(clause), need="a clause that begins with kill, term, stop or add", hint=hint
         )

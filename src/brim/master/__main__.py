@@ -42,6 +42,7 @@ async def serve(run_dir: Path, *, listen: str, started: float, token: str) -> in
         loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
         ticking = asyncio.create_task(master.tick())
         await master.ended.wait()
+        await master.see_agents_off()
         ticking.cancel()
         (run_dir / "master.json").unlink(missing_ok=True)
         await server.stop()

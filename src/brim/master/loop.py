@@ -95,6 +95,7 @@ class Master:
         self._round_noticed = 0.0
         self._step_in_flight = False
         self._pids: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}
         self._faults = sorted(spec.faults, key=lambda fault: fault.step)
         self._kill_at: float | None = None
         self._failure_told = False
@@ -185,6 +186,12 @@ class Master:
                 self._events.append("warning", message=text)
             case _:
                 assert_never(message)
+
+    async def see_agents_off(self) -> None:
+        """Wait, not for ever, until the agents have cleaned up and closed their streams."""
+        deadline = self._clock.now() + _TO_END
+        while self._agents and self._clock.now() < deadline:
+            await asyncio.sleep(0.02)
 
     # Workers -----------------------------------------------------------------------------------------------
 
@@ -413,7 +420,9 @@ class Master:
         for agent in world.hosts:
             self._tell(agent, wire.InstallRound(world=world, cause=cause))
         for rank, member in enumerate(world.members):
-            self._worker_event(member.worker, "active", rank=rank)
+            if self._ranks.get(member.worker) != rank:
+                self._ranks[member.worker] = rank
+                self._worker_event(member.worker, "active", rank=rank)
 
     def _hold(self, round: int) -> None:
         assert self._world is not None

@@ -25,7 +25,7 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event"]
+__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "read_history"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,13 +44,18 @@ class WorkerLife:
 
 @dataclass(slots=True)
 class RunHistory:
-    """Everything the records said so far, in order."""
+    """Everything the records said so far, in order.
 
+    Args:
+        keep_steps: hold every step, which the ledger and the report need; else the last alone, so that
+            following a run of millions of steps costs no memory.
+    """
+
+    keep_steps: bool = True
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     started: RunStarted | None = None
-    starts: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
     dataset: DatasetRead | None = None
     round: RoundFormed | None = None
     workers: dict[str, WorkerLife] = field(default_factory=dict)
@@ -59,6 +64,7 @@ class RunHistory:
     failed: Failed | None = None
     ended: RunEnded | None = None
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
+    _lead: float | None = None
 
     @property
     def step(self) -> int:
@@ -72,16 +78,6 @@ class RunHistory:
     @property
     def spec(self) -> dict[str, object]:
         return dict(self.started.spec) if self.started else {}
-
-    @property
-    def sessions(self) -> list[Session]:
-        """The lives of the run; one without an end lasted at least until its last record."""
-        sessions = []
-        for start, following in zip(self.starts, [*self.starts[1:], float("inf")], strict=True):
-            inside = [each.at for each in (*self.events, *self.steps[-1:]) if start <= each.at < following]
-            inside += [step.at for step in self.steps if start <= step.at < following][-1:]
-            sessions.append(Session(start, max(inside, default=start)))
-        return sessions
 
     def samples_per_second(self, *, window: float = 5.0) -> float:
         """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
@@ -101,16 +97,19 @@ class RunHistory:
         return max(0, self.started.steps - self.step) * per_step
 
     def add_step(self, step: StepRecord) -> None:
+        if not self.keep_steps:
+            self.steps.clear()
+        self._extend_session(step.at)
         self.steps.append(step)
         self.recent.append(step)
 
     def add(self, event: Event) -> None:
         """Fold one event in."""
         self.events.append(event)
+        self._time(event)
         match event:
             case RunStarted():
                 self.started, self.ended, self.failed = event, None, None
-                self.starts.append(event.at)
                 self.recent.clear()
             case DatasetRead():
                 self.dataset = event
@@ -129,7 +128,27 @@ class RunHistory:
                 self.failed = event
             case RunEnded():
                 self.ended = event
-                self.ends.append(event.at)
+
+    def _time(self, event: Event) -> None:
+        """Keep the lives of the run apart: nobody waited between them."""
+        match event:
+            case WorkerChanged(state="started" | "ready"):
+                # Workers start before their run says so: these may belong to a life that begins only now.
+                self._lead = self._lead or event.at
+            case RunStarted():
+                self.sessions.append(Session(self._lead or event.at, event.at))
+                self._lead = None
+            case RunEnded() if self.sessions:
+                total = (event.summary.get("seconds") or {}).get("total") or 0.0
+                start = min(self.sessions[-1].start, event.at - total)
+                self.sessions[-1] = Session(start, event.at)
+            case _:
+                self._extend_session(event.at)
+
+    def _extend_session(self, at: float) -> None:
+        self._lead = None
+        if self.sessions:
+            self.sessions[-1] = self.sessions[-1]._replace(end=at)
 
     def _add_worker(self, event: WorkerChanged) -> None:
         life = self.workers.setdefault(
@@ -143,16 +162,22 @@ class RunHistory:
             life.until = event.at
 
 
+def read_history(run_dir: Path) -> RunHistory:
+    """All that the run's records say now."""
+    reader = RunReader(run_dir)
+    reader.poll()
+    return reader.history
+
+
 class RunReader:
     """Follows the two files of a run and folds what they gained into `history`."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, *, keep_steps: bool = True) -> None:
         self._events, self._steps = follow_events(run_dir), follow_steps(run_dir)
-        self.history = RunHistory()
+        self.history = RunHistory(keep_steps=keep_steps)
 
     def poll(self) -> list[Event | StepRecord]:
         """What is new, in the order of the wall clock."""
-        # Steps first: what they tell of was decided before the events that are read after them.
         steps, events = self._steps.poll(), self._events.poll()
         fresh: list[Event | StepRecord] = list(heapq.merge(events, steps, key=lambda record: record.at))
         for record in fresh:
@@ -172,7 +197,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case DatasetRead():
             return _describe_dataset(event)
         case WorkerChanged():
-            return _describe_worker(event)
+            return _describe_worker(event, history)
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             return f"round {event.round}: {_workers(event.world_size)} from step {event.step}{cause}"
@@ -186,15 +211,21 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case EpochEnded():
             return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(event.metrics)
         case CheckpointWritten():
-            return f"checkpoint at step {event.step}: {event.path}"
+            return f"checkpoint at step {event.step}: {_within(history, event.path)}"
         case Restored():
-            return f"restored step {event.step}" + (f" from {event.path}" if event.path else "")
+            source = f" from {_within(history, event.path)}" if event.path else ""
+            return f"restored step {event.step}{source}"
         case Warned():
             return f"warning: {event.message}"
         case Failed():
             return f"failed: {event.message}"
         case RunEnded():
             return ""
+
+
+def _within(history: RunHistory, path: str) -> str:
+    """The path as seen from the run's directory."""
+    return path.removeprefix(f"{history.started.run}/") if history.started else path
 
 
 def _describe_dataset(event: DatasetRead) -> str:
@@ -205,11 +236,18 @@ def _describe_dataset(event: DatasetRead) -> str:
     return f"data: {event.samples:,} samples to train{test}{bad}"
 
 
-def _describe_worker(event: WorkerChanged) -> str:
-    if event.state in ("started", "ready"):
+def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
+    # A round's line says who is active; and that all leave when the work is done is no news.
+    whole = history.started is not None and history.step >= history.started.steps
+    done = whole and bool(history.steps) and event.at >= history.steps[-1].at
+    if event.state in ("started", "ready", "active") or (event.state in ("leaving", "left") and done):
         return ""
-    reason = f" ({event.reason})" if event.reason else ""
-    return f"{event.worker} {event.state}{reason}"
+    return f"{event.worker} {event.state}{because(event.reason)}"
+
+
+def because(reason: str) -> str:
+    """A worker's reason in brackets; that it ended as it should is none."""
+    return f" ({reason})" if reason not in ("", "exit status 0") else ""
 
 
 def describe_metrics(metrics: dict[str, float | None]) -> str:

@@ -241,7 +241,7 @@ class Job:
         started = self._spent("wait", before)
         self._apply(total, exchange, schedule)
         self._spent("apply", started)
-        self._checkpoint_if_due(schedule)
+        self._checkpoint_if_due()
         if released.hold:
             raise RoundChanged
 
@@ -277,11 +277,15 @@ class Job:
         if self.members.rank == 0:
             self.members.tell(Evaluated(epoch=self._evaluated, step=self.committed, metrics=self.metrics))
             if not self.spec.checkpoint_every:
-                self.members.tell(self._state.write())
+                self._checkpoint()
 
-    def _checkpoint_if_due(self, schedule: Schedule) -> None:
+    def _checkpoint_if_due(self) -> None:
         every = self.spec.checkpoint_every
         if every and self.committed % every == 0 and self.members.rank == 0:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        if self._state.is_kept:
             self.members.tell(self._state.write())
 
     def _finish(self) -> None:
@@ -292,7 +296,7 @@ class Job:
             raise InternalError(f"workers ended with different weights: {sorted(digests)}")
         if self.members.rank == 0:
             if self.spec.checkpoint_every:
-                self.members.tell(self._state.write())
+                self._checkpoint()
             self.members.tell(Completed(weights_sha256=digest))
         self.members.wait_for_dismissal()
 
@@ -320,6 +324,11 @@ class _State:
 
     def __init__(self, job: Job, directory: Path | None) -> None:
         self._job, self._directory = job, directory
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anywhere to write checkpoints: a process by itself leaves that to its script."""
+        return self._directory is not None
 
     def get(self) -> Any:
         job = self._job

@@ -42,6 +42,8 @@ def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any =
     context = _born_with or context_from_environment()
     if context is not None and _born_with is None:
         _report_failures(context)
+    if context is not None:
+        torch.set_num_threads(context.spec.threads)
     spec: JobSpec = context.spec if context else spec_of_a_loner(seed)
     return Job(model, optimizer, spec=spec, context=context, scheduler=scheduler)
 

@@ -60,6 +60,7 @@ class Layout:
     """
 
     def __init__(self, like: Sequence[Tensor]) -> None:
+        self.device = like[0].device
         self.shapes = [tensor.shape for tensor in like]
         self.dtypes = [tensor.dtype for tensor in like]
         self.offsets = [0] * len(like)

@@ -11,6 +11,7 @@ from brim.coordination.rendezvous import Member, World
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.train.context import WorkerContext
+from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
@@ -286,6 +287,17 @@ class Membership:
         plan = ReductionPlan(parts_of(spec, world.world_size), tuple(world.hosts.values()))
         if world.world_size == 1:
             return Alone()
+        if spec.transport == "distributed":
+            return Distributed(
+                layout,
+                plan,
+                round=world.round,
+                rank=self.rank,
+                host=self._context.host,
+                device=layout.device,
+                agree=lambda word: self.arrive(0, "links", word).payloads,
+                cancelled=self._link.pending,
+            )
         if self._shelf is None:
             rows = 1 + (spec.micro_batches if spec.exact else _INEXACT_ROWS)
             self._shelf = Shelf(self._context.memory, layout, rows)

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Template:
 
     def _prepare(self) -> None:
         """Do once what every worker would otherwise do for itself."""
-        if self._spec.start_method == "spawn":
+        if self._spec.start_method == "spawn" or not (self._spec.file or runs_python(self._spec.command)):
             return
         from brim.train import warm
 
@@ -160,6 +161,15 @@ class Template:
             os.set_inheritable(descriptor, True)
         command = self._spec.command or (sys.executable, "-m", "brim.train.worker")
         os.execvp(command[0], command)
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Whether a command is `python script.py …`, which a fork of this process can run as well.
+
+    >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
+    (True, False, False)
+    """
+    return len(command) > 1 and Path(command[0]).name.startswith("python") and command[1].endswith(".py")
 
 
 def main() -> None:
