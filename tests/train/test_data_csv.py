@@ -105,6 +105,10 @@ def test_crosses_of_few_and_of_many_values_agree(tmp_path: Path) -> None:
     )
 
 
+def test_by_sees_no_nan_where_no_cell_is_empty(table: Path) -> None:
+    assert ids(table, data.vocabulary("size", by=lambda size: size.astype(int) % 2))[:3] == [[1], [2], [1]]
+
+
 def test_by_takes_numbers_and_nan_for_empty_cells(table: Path) -> None:
     heavy = data.vocabulary("weight", by=lambda weight: np.where(weight > 25, 1, weight))
     found = [row[0] for row in ids(table, heavy)]

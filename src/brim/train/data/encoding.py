@@ -178,8 +178,10 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
     cells = [rows.column(name) for name in column.names]
     if len(cells) == 1:
         codes, width = cells[0].codes, len(cells[0].tokens)
-        picked = [np.append(np.arange(width), -1)]
-        codes = np.where(codes < 0, width, codes)
+        picked = [np.arange(width)]
+        if (codes < 0).any():  # else a user's by= is not troubled with nan
+            picked = [np.append(np.arange(width), -1)]
+            codes = np.where(codes < 0, width, codes)
     else:
         combined, bound = np.zeros(rows.size, np.int64), 1
         for cell in cells:
