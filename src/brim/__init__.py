@@ -17,6 +17,7 @@ _LAZY = {
     "metrics": "brim.train",
     "models": "brim",
     "param": "brim.train.params",
+    "weights_sha256": "brim.train.state",
 }
 
 __all__ = ["__version__", *_LAZY]

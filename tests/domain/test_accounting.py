@@ -177,3 +177,12 @@ def test_the_breakdown_adds_up_to_the_sessions() -> None:
     assert parts["redone"] == pytest.approx(1.0)
     assert parts["re_forming"] == 0.25
     assert sum(parts.values()) == pytest.approx(9.0)
+
+
+def test_time_until_a_silent_worker_is_given_up_is_a_stall() -> None:
+    steps = [
+        replace(commit(number, at=at), seconds={"compute": 1.0}) for at, number in ((2, 1), (7, 2), (8, 3))
+    ]
+    parts = time_breakdown([Session(0.0, 8.5)], steps, re_forming=0.5, rounds=[5.9])
+    assert parts["stalled"] == pytest.approx(3.5)
+    assert parts["other"] == pytest.approx(0.5)

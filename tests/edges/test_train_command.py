@@ -147,7 +147,7 @@ def test_a_failure_of_the_users_code_shows_their_trace_first(train: Any) -> None
 
     result, runtime = train(fails)
     assert result.exit_code == 1
-    assert result.stderr.index("ZeroDivisionError") < result.stderr.rindex("the model raised")
+    assert result.stderr.index("ZeroDivisionError") < result.stderr.index("the model raised")
     assert runtime.run_dir.is_dir()
 
 
@@ -199,6 +199,7 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
         run.train(1)
         signal.raise_signal(signal.SIGINT)
         yield None
+        run.checkpoint()
         signal.raise_signal(signal.SIGINT)
         yield None
         run.end("stopped")
@@ -209,6 +210,7 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
     assert runtime.calls == ["interrupt", "kill"]
     assert "Ctrl-C again" in result.stderr
     assert "stopped" in result.stdout
+    assert f"resume   brim train flights.py --resume --run-dir {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -267,6 +269,19 @@ def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pyte
     result, runtime = train(to_the_end)
     assert isinstance(result.exception, ZeroDivisionError)
     assert runtime.calls == ["kill"]
+
+
+def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
+    def listens(run: RecordedRun) -> Iterator[int | None]:
+        yield None
+        (run.run_dir / "master.json").write_text('{"address": "10.0.0.7:4000", "token": "t0", "pid": 1}')
+        yield None
+        yield None
+        yield from to_the_end(run)
+
+    result, runtime = train(listens, "--listen", "10.0.0.7:0")
+    assert runtime.listen == "10.0.0.7:0"
+    assert result.stderr.count("brim agent 10.0.0.7:4000 --token t0") == 1
 
 
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:

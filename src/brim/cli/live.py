@@ -14,7 +14,15 @@ from brim.cli.plain import clock_time, left
 from brim.domain.accounting import StepRecord
 from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
-from brim.telemetry.records import Event, ReFormed, RoundFormed, RunStarted, WorkerChanged
+from brim.telemetry.records import (
+    CheckpointWritten,
+    Event,
+    Failed,
+    ReFormed,
+    RoundFormed,
+    RunStarted,
+    WorkerChanged,
+)
 
 __all__ = ["LiveView"]
 
@@ -70,7 +78,7 @@ class LiveView:
     def _remember(self, event: Event) -> None:
         """Keep what a person would want to know; a loss, its round and its pause become one line."""
         match event:
-            case RunStarted():
+            case RunStarted() | CheckpointWritten() | Failed():
                 return
             case WorkerChanged(state="leaving" | "left"):
                 return
@@ -137,7 +145,7 @@ class LiveView:
         text = Text.assemble(("loss ", "dim"), f"{loss:.4f}" if loss is not None else "–")
         text.append("   ").append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
         seconds = history.seconds_left()
-        if seconds is not None:
+        if seconds is not None and not history.ended:
             text.append("   ").append(left(seconds)).append(" left", "dim")
         return text
 

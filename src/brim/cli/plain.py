@@ -9,7 +9,7 @@ from typing import TextIO
 from brim.domain.accounting import StepRecord
 from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event
-from brim.telemetry.records import Event
+from brim.telemetry.records import Event, Failed
 
 __all__ = ["PlainView", "clock_time", "describe_progress", "left"]
 
@@ -33,7 +33,8 @@ class PlainView:
                 if record.at >= self._next_step_line:
                     self._next_step_line = record.at + self._every
                     self._line(record.at, describe_progress(record, history))
-            elif text := describe_event(record, history):
+            # Why a run failed is said at its end, in full.
+            elif not isinstance(record, Failed) and (text := describe_event(record, history)):
                 self._line(record.at, text)
 
     def note(self, text: str) -> None:

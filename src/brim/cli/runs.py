@@ -23,9 +23,9 @@ __all__ = [
     "RunDirectory",
     "check_resumable",
     "claim",
-    "default_run_dir",
     "find_run",
     "holds_run",
+    "new_run_dir",
     "resumed_spec",
 ]
 
@@ -55,14 +55,20 @@ def holds_run(path: Path) -> bool:
     return (path / _RECORDS).is_file()
 
 
-def default_run_dir(subject: str, now: float) -> Path:
-    """`runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in one second."""
+def new_run_dir(subject: str, now: float) -> Path:
+    """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in one second."""
     stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S")
     base = f"{Path(subject).stem or 'run'}-{stamp}"
     path, number = RUNS / base, 2
-    while path.exists():
-        path, number = RUNS / f"{base}-{number}", number + 1
-    return path
+    while True:
+        try:
+            # Making it, not looking whether it is there, is what decides between two commands at once.
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            path, number = RUNS / f"{base}-{number}", number + 1
+        except OSError:
+            return path  # `claim` says what is wrong with it
 
 
 def claim(path: Path) -> RunDirectory:

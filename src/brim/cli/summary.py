@@ -10,12 +10,13 @@ from brim.telemetry.history import milliseconds
 __all__ = ["render_summary"]
 
 
-def render_summary(summary: Mapping[str, Any], *, report: str = "") -> str:
+def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str = "") -> str:
     """The summary as aligned lines; what is not known is left out.
 
     Args:
         summary: the run's summary, docs/reference/summary.md.
         report: where the report is, if it was written.
+        resume: the command that goes on with the run, where that makes sense.
     """
     seconds = summary.get("seconds") or {}
     rows = {
@@ -26,6 +27,7 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "") -> str:
         "speed": _speed(summary, seconds),
         "weights": f"sha256 {summary['weights_sha256']}" if summary.get("weights_sha256") else "",
         "report": report,
+        "resume": resume,
     }
     width = max(len(name) for name in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items() if text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from brim.errors import SpecError
 if TYPE_CHECKING:
     from brim.cli.runs import RunDirectory
     from brim.cli.watch import View
+    from brim.telemetry.history import RunHistory
 
 __all__ = ["run", "train"]
 
@@ -79,6 +81,7 @@ class _Prepared:
 
 def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
     from brim.backends import local
+    from brim.cli.invite import Invitation
     from brim.cli.watch import watch
     from brim.telemetry.history import RunReader
 
@@ -86,6 +89,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     ready = _prepare(spec, subject=subject, values=values, given_names=given_names)
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
+    invitation = Invitation(ready.run_dir) if values["listen"] else None
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
     except SpecError:
@@ -94,7 +98,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
         raise
     view = _view()
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-    code = watch(handle, reader, view)
+    code = watch(handle, reader, view, invitation)
     return _finish(code, ready, as_json=values["as_json"])
 
 
@@ -112,7 +116,7 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     from brim.telemetry.history import read_history
 
     if not values["resume"]:
-        path = values["run_dir"] or runs.default_run_dir(subject, SystemClock().wall())
+        path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
     run_dir = runs.find_run(values["run_dir"], field="--resume")
@@ -149,15 +153,17 @@ def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
             ready.fresh.withdraw()
         return exit_code(code, history)
     if failed:
-        click.echo((failed.trace.rstrip() + "\n" if failed.trace else "") + failed.message, err=True)
+        trace = failed.trace.rstrip()
+        click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
     elif not history.ended:
         click.echo(f"brim: the run ended without a word: brim logs {ready.run_dir} may tell why", err=True)
     report = write_report(ready.run_dir, history)
-    _print_summary(summary_of(history, ready.run_dir), report, as_json=as_json)
+    resume = _how_to_resume(ready) if _can_resume(history) else ""
+    _print_summary(summary_of(history, ready.run_dir), report, resume, as_json=as_json)
     return exit_code(code, history)
 
 
-def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: bool) -> None:
+def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool) -> None:
     if as_json:
         import json
 
@@ -165,7 +171,23 @@ def _print_summary(summary: dict[str, Any], report: Path | None, *, as_json: boo
         return
     from brim.cli.summary import render_summary
 
-    click.echo(render_summary(summary, report=str(report or "")))
+    click.echo(render_summary(summary, report=str(report or ""), resume=resume))
+
+
+def _can_resume(history: RunHistory) -> bool:
+    """It has a checkpoint and was not done; what the user's code did once it would do again."""
+    from brim.telemetry.records import CheckpointWritten
+
+    done = history.ended is not None and history.ended.summary.get("exit") == "done"
+    theirs = history.failed is not None and history.failed.who == "user"
+    return not done and not theirs and any(isinstance(event, CheckpointWritten) for event in history.events)
+
+
+def _how_to_resume(ready: _Prepared) -> str:
+    words = f"--resume --run-dir {shlex.quote(str(ready.run_dir))}"
+    if ready.spec.file:
+        return f"brim train {shlex.quote(ready.spec.file)} {words}"
+    return f"brim run {words} -- {shlex.join(ready.spec.command)}"
 
 
 def _workers(spec: JobSpec) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from brim.cli.invite import Invitation
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from brim.domain.accounting import StepRecord, lasting
 from brim.telemetry.history import RunHistory, RunReader
@@ -40,8 +41,11 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def watch(run: Handle, reader: RunReader, view: View) -> int:
+def watch(run: Handle, reader: RunReader, view: View, invitation: Invitation | None = None) -> int:
     """Show the run until all its processes have ended.
+
+    Args:
+        invitation: tells how to join, for a run that listens for agents of other hosts.
 
     Returns:
         The exit code that the runtime reports.
@@ -50,6 +54,8 @@ def watch(run: Handle, reader: RunReader, view: View) -> int:
         with _signals(run, view):
             while (code := run.poll()) is None:
                 view.show(reader.poll(), reader.history)
+                if invitation and (text := invitation.text()):
+                    view.note(text)
                 time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
             view.show(reader.poll(), reader.history)

@@ -6,6 +6,7 @@ Pure: records in, numbers out. Reading the files is `telemetry`'s work.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -234,11 +235,17 @@ def time_breakdown(
     restores: Sequence[Restore] = (),
     *,
     re_forming: float,
+    rounds: Sequence[float] = (),
 ) -> dict[str, float]:
     """Where the wall time of a run's sessions went, in seconds; the values add up to their length.
 
     `start` is until the first step of each session, the phases are those of steps that lasted, `redone` is
-    steps that a restore undid, `re_forming` as measured, and `other` what is left: evaluation, checkpoints.
+    steps that a restore undid, `re_forming` as measured, `stalled` what else lay between the steps around a
+    round (until a silent worker was given up), and `other` what is left: evaluation, checkpoints.
+
+    Args:
+        re_forming: seconds of all rounds together.
+        rounds: when the rounds were formed, wall clock.
     """
     parts: dict[str, float] = {"start": sum(_start_up(session, steps) for session in sessions)}
     kept = lasting(steps, restores)
@@ -247,9 +254,18 @@ def time_breakdown(
     every = sum(_phases(step.seconds) for step in steps)
     parts["redone"] = max(0.0, every - sum(_phases(step.seconds) for step in kept))
     parts["re_forming"] = re_forming
+    parts["stalled"] = max(0.0, sum(_gap(steps, at) for at in rounds) - re_forming)
     total = sum(session.end - session.start for session in sessions)
     parts["other"] = max(0.0, total - sum(parts.values()))
     return parts
+
+
+def _gap(steps: Sequence[StepRecord], at: float) -> float:
+    """Seconds around `at` in which no step was under way; 0 before the first and after the last."""
+    after = bisect_right(steps, at, key=lambda step: step.at)
+    if not 0 < after < len(steps):
+        return 0.0
+    return max(0.0, steps[after].at - _phases(steps[after].seconds) - steps[after - 1].at)
 
 
 def _phases(seconds: Mapping[str, float]) -> float:

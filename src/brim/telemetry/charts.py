@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -114,7 +115,7 @@ def timeline_chart(
         _draw_throughput(axes[1], throughput)
         _draw_world(axes[2], world, end)
         for axis in axes:
-            for at in epochs:
+            for at in epochs if len(epochs) <= 40 else ():
                 axis.axvline(at, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
             for mark in marks:
                 axis.axvline(mark.at, color=_MARK_COLOURS[mark.kind], linewidth=1.1, alpha=0.75)
@@ -134,7 +135,9 @@ def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(10.4, 2.6), layout="constrained")
         axis = figure.subplots()
-        axis.stackplot(times, *phases.values(), colors=_PHASES, linewidth=0)
+        for part in _unbroken(times):
+            stacked = [values[part] for values in phases.values()]
+            axis.stackplot(times[part], *stacked, colors=_PHASES, linewidth=0)
         axis.set_title("milliseconds of a step")
         axis.set_xlabel("seconds since the start")
         axis.set_xlim(times[0], times[-1])
@@ -162,8 +165,10 @@ def _draw_loss(axis: Axes, loss: Line) -> None:
     if not loss:
         return
     times, values = zip(*_thinned(loss, 1500), strict=True)
-    axis.plot(times, values, color=_ACCENT_FAINT, linewidth=0.8)
-    axis.plot(times, _smoothed(values), color=_ACCENT, linewidth=1.8)
+    smooth = _smoothed(values)
+    for part in _unbroken(times):
+        axis.plot(times[part], values[part], color=_ACCENT_FAINT, linewidth=0.8)
+        axis.plot(times[part], smooth[part], color=_ACCENT, linewidth=1.8)
     # The first steps of a run may be orders of magnitude above the rest, and would flatten it.
     ordered = sorted(values)
     low, high = ordered[0], ordered[int(len(ordered) * 0.995)]
@@ -209,6 +214,16 @@ def _flag(axis: Axes, marks: Sequence[Mark], end: float) -> None:
             fontweight="bold",
             color=_MARK_COLOURS[mark.kind],
         )
+
+
+def _unbroken(times: Sequence[float]) -> list[slice]:
+    """Stretches without a pause: a line drawn over a pause would show training where there was none."""
+    steps = sorted(after - before for before, after in pairwise(times))
+    if not steps:
+        return [slice(0, len(times))]
+    longest = max(20 * steps[len(steps) // 2], 0.01 * (times[-1] - times[0]))
+    cuts = [index for index, (before, after) in enumerate(pairwise(times), 1) if after - before > longest]
+    return [slice(low, high) for low, high in pairwise([0, *cuts, len(times)])]
 
 
 def _thinned(line: Line, most: int) -> Line:

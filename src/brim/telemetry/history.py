@@ -237,9 +237,9 @@ def _describe_dataset(event: DatasetRead) -> str:
 
 
 def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
-    # A round's line says who is active; and that all leave when the work is done is no news.
+    # A round's line says who is active; and that all leave when the work is done or has failed is no news.
     whole = history.started is not None and history.step >= history.started.steps
-    done = whole and bool(history.steps) and event.at >= history.steps[-1].at
+    done = history.failed or (whole and history.steps and event.at >= history.steps[-1].at)
     if event.state in ("started", "ready", "active") or (event.state in ("leaving", "left") and done):
         return ""
     return f"{event.worker} {event.state}{because(event.reason)}"

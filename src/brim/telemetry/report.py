@@ -5,7 +5,7 @@ Nothing is loaded from anywhere; everything that came from a run is escaped.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -43,6 +43,7 @@ _PHASE_NAMES = {
     "apply": "apply: the optimizer's step",
     "redone": "redone: steps that were lost",
     "re_forming": "re-forming the world",
+    "stalled": "stalled: until a loss was noticed",
     "other": "other: evaluation, checkpoints",
 }
 
@@ -105,11 +106,12 @@ def _header(history: RunHistory) -> str:
     assert history.started is not None
     how = str(history.ended.summary.get("exit", "done")) if history.ended else "unfinished"
     when = datetime.fromtimestamp(history.sessions[0].start).strftime("%-d %B %Y, %H:%M")
+    where = f"{when} · {history.started.host}" if history.started.host else when
     kind = {"done": "good", "failed": "bad"}.get(how, "warm")
     return (
         f'<header><p class="kind">brim training report</p><h1>{escape(_subject(history))} '
         f'<span class="badge {kind}">{escape(how)}</span></h1>'
-        f"<p>{escape(when)} · {escape(history.started.host)} · <code>{escape(history.started.run)}</code></p>"
+        f"<p>{escape(where)} · <code>{escape(history.started.run)}</code></p>"
         "</header>"
     )
 
@@ -228,6 +230,7 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         history.steps,
         history.restores,
         re_forming=sum(event.seconds for event in _of(history, ReFormed)),
+        rounds=[event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)],
     )
     total = sum(parts.values()) or 1.0
     bar = "".join(
@@ -249,6 +252,13 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         f'<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the table">{bar}</div>'
         f'<div class="side">{table}</div>{_phases_figure(history.steps, times)}</section>'
     )
+
+
+def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
+    """A round that no step of its session precedes interrupts nobody."""
+    session = max((each.start for each in history.sessions if each.start <= event.at), default=event.at)
+    first = bisect_left(history.steps, session, key=lambda step: step.at)
+    return first == len(history.steps) or history.steps[first].at > event.at
 
 
 def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:

@@ -47,6 +47,11 @@ class Accumulator:
                 self._single.add(block.start)
         self._next = 0
 
+    def begin(self) -> None:
+        """Start a step; what a step before it left unfinished is forgotten."""
+        self._sums.clear()
+        self._next = 0
+
     def add(self, micro: int, contribution: Contribution) -> None:
         """Take the contribution of one micro-batch; its tensors are the accumulator's from now on."""
         if micro in self._single and micro in self._rows:

@@ -17,13 +17,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
-from brim.domain.batch import Schedule, cut
+from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
@@ -41,6 +42,7 @@ from brim.wire.peer import Interrupted, PeerLost
 
 __all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
 
+IntArray = npt.NDArray[np.int64]
 Evaluate = Callable[["Job"], dict[str, float]]
 
 
@@ -135,6 +137,10 @@ class Job:
 
     def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
         """Steps until the job is done; leaves by RoundChanged where the round is over before."""
+        parts = parts_of(self.spec, self.members.world_size)
+        plan = ReductionPlan(parts, (self.members.world_size,))
+        accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
+        mine = plan.micro_batches(self.members.rank)
         try:
             while True:
                 if self._evaluated < self.committed // schedule.steps_per_epoch:
@@ -142,43 +148,41 @@ class Job:
                 if self.committed == schedule.steps:
                     return
                 reports: list[MicroReport] = []
-                yield from self._micro_batches(dataset, schedule, exchange, reports)
+                spans = cut(schedule.span(self.committed), parts)
+                accumulator.begin()
+                yield from self._micro_batches(
+                    dataset, schedule, {m: spans[m] for m in mine}, accumulator, reports
+                )
+                self._own = accumulator.only() if self.members.world_size == 1 else []
                 self._commit(schedule, exchange, reports)
         finally:
             exchange.close()
 
     def _micro_batches(
-        self, dataset: Any, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]
+        self,
+        dataset: Any,
+        schedule: Schedule,
+        mine: dict[int, Span],
+        accumulator: Accumulator,
+        reports: list[MicroReport],
     ) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""
-        step, rank = self.committed, self.members.rank
-        parts = parts_of(self.spec, self.members.world_size)
-        plan = ReductionPlan(parts, (self.members.world_size,))
-        order = EpochOrder(
-            seed=self.spec.seed,
-            epoch=schedule.epoch_of(step),
-            size=schedule.samples,
-            block_size=getattr(dataset, "block_size", 1),
-        )
-        spans = cut(schedule.span(step), parts)
-        accumulator = Accumulator(parts, plan.rank_blocks(rank), exchange.rows)
+        step = self.committed
         self._losses.clear()
-        for micro in plan.micro_batches(rank):
+        samples = self._samples(dataset, schedule, mine)
+        for micro, span in mine.items():
             self.members.poll()
             self._contributions.reset()
-            span = spans[micro]
             if not len(span):
                 accumulator.add(micro, self._contributions.nothing())
                 continue
             started = time.perf_counter()
-            samples = order.samples(span.start, span.stop)
             _seed_everything(mix(self.spec.seed, step, micro))
-            inputs, target = fetch(dataset, samples)
-            crc32 = zlib.crc32(samples.astype("<i8", copy=False).tobytes())
+            inputs, target = fetch(dataset, samples[micro])
+            crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
             batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
-            self._spent("data", started)
             self._weight, self._stepped = len(span) / len(schedule.span(step)), False
-            started = time.perf_counter()
+            started = self._spent("data", started)
             yield batch
             if not self._stepped:
                 raise SpecError(
@@ -190,8 +194,21 @@ class Job:
             accumulator.add(micro, self._contribution)
             self._contribution = []
             self._spent("compute", started)
-            reports.append(MicroReport(rank, micro, span.start, span.stop, crc32, 0.0))
-        self._own = accumulator.only() if self.members.world_size == 1 else []
+            reports.append(MicroReport(self.members.rank, micro, span.start, span.stop, crc32, 0.0))
+
+    def _samples(self, dataset: Any, schedule: Schedule, mine: dict[int, Span]) -> dict[int, IntArray]:
+        """The sample indices of each of this rank's micro-batches, which are contiguous."""
+        started = time.perf_counter()
+        first = min((span.start for span in mine.values()), default=0)
+        last = max((span.stop for span in mine.values()), default=0)
+        order = EpochOrder(
+            seed=self.spec.seed,
+            epoch=schedule.epoch_of(self.committed),
+            size=schedule.samples,
+            block_size=getattr(dataset, "block_size", 1),
+        ).samples(first, last)
+        self._spent("data", started)
+        return {micro: order[span.start - first : span.stop - first] for micro, span in mine.items()}
 
     def step(self, loss: Tensor) -> None:
         """Take the loss of the micro-batch at hand: the mean over its samples, a scalar.
@@ -382,7 +399,9 @@ class _State:
 
 def _seed_everything(seed: int) -> None:
     """All sources of chance that a micro-batch may draw from."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 
