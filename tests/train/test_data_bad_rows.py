@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from brim.errors import SpecError
 from brim.train import data
@@ -80,6 +82,26 @@ def test_lines_are_those_that_an_editor_shows(
     assert (len(dataset), dataset.quarantined) == (2, 1)
     assert dataset.quarantine_path is not None
     assert json.loads(dataset.quarantine_path.read_text())["line"] == line
+
+
+@given(st.lists(st.text('a1,"\n\r ', max_size=8), min_size=1, max_size=8))
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_read_or_refused_with_reasons(tmp_path: Path, lines: list[str]) -> None:
+    path = tmp_path / "any.csv"
+    path.write_text("color,size,late\n" + "red,1,0\n" * 9 + "\n".join(lines), newline="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRIM_RUN_DIR", str(tmp_path / "run"))
+        try:
+            dataset = data.csv(path, columns=COLUMNS, target=LATE)
+        except SpecError:
+            return
+    assert len(dataset) >= 9
+    if dataset.quarantine_path is not None:
+        written = [json.loads(line) for line in dataset.quarantine_path.read_text().splitlines()]
+        numbers = [row["line"] for row in written]
+        assert len(numbers) == dataset.quarantined
+        assert numbers == sorted(set(numbers))
+        assert all(10 < number <= len(path.read_bytes().splitlines()) for number in numbers)
 
 
 def test_files_of_the_same_name_keep_their_rows_apart(

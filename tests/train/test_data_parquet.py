@@ -2,6 +2,8 @@
 
 import datetime
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +73,18 @@ def test_every_way_of_reading_gives_the_same_samples(folder: Path, split: str, t
     same(memory, data.csv(folder / "t.csv", **options))
 
 
+def test_reading_does_not_import_pandas(folder: Path) -> None:
+    code = f"""
+import sys
+from brim.train import data
+columns = [data.vocabulary("color"), data.numeric("size"), data.numeric("weight", missing=0)]
+for name, read in (("t.csv", data.csv), ("t.parquet", data.parquet), ("t.feather", data.arrow)):
+    read({str(folder)!r} + "/" + name, columns=columns, target=data.target("late"))
+sys.exit("pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @given(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=30)
 def test_any_batch_is_the_same_by_row_group(folder: Path, indices: list[int]) -> None:
@@ -89,6 +103,15 @@ def test_a_block_shuffle_reads_each_group_once(folder: Path, monkeypatch: pytest
     for start in range(0, ROWS, 8):
         data.fetch(lazy, order.samples(start, min(start + 8, ROWS)))
     assert sorted(reads) == [0, 20, 40, 60, 80, 100]
+
+
+def test_the_second_split_by_group_needs_no_second_survey(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2), "in_memory": False}
+    train = data.parquet(folder / "t.parquet", split="train", **options)
+    monkeypatch.setattr("brim.train.data.load._survey", None)
+    assert len(train) + len(data.parquet(folder / "t.parquet", split="test", **options)) == ROWS
 
 
 def test_a_dataset_by_group_travels_without_its_cache(folder: Path) -> None:

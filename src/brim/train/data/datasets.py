@@ -49,7 +49,8 @@ class Columnar(Dataset[Sample]):
 
     block_size = 1
 
-    def __init__(self, encoder: Encoder, quarantine: Quarantine) -> None:
+    def __init__(self, encoder: Encoder, quarantine: Quarantine, keeps: object = None) -> None:
+        self._keeps = keeps  # lives as long as this dataset does
         self.encoder = encoder
         self.vocabulary_size = encoder.vocabulary_size
         self.fields = encoder.fields
@@ -80,13 +81,12 @@ class Columnar(Dataset[Sample]):
 
 
 class InMemory(Columnar):
-    """All rows encoded, in three tensors; a forked worker shares them. `keeps` lives as long as this does."""
+    """All rows encoded, in three tensors; a forked worker shares them."""
 
     def __init__(
         self, encoder: Encoder, quarantine: Quarantine, blocks: Sequence[Block], *, keeps: object = None
     ) -> None:
-        super().__init__(encoder, quarantine)
-        self._keeps = keeps
+        super().__init__(encoder, quarantine, keeps)
         self._block = blocks[0] if len(blocks) == 1 else _joined(blocks)
 
     def __len__(self) -> int:
@@ -117,8 +117,15 @@ class ByGroup(Columnar):
     no group is read twice for a block, or for the one after it.
     """
 
-    def __init__(self, encoder: Encoder, quarantine: Quarantine, groups: Sequence[PackedGroup]) -> None:
-        super().__init__(encoder, quarantine)
+    def __init__(
+        self,
+        encoder: Encoder,
+        quarantine: Quarantine,
+        groups: Sequence[PackedGroup],
+        *,
+        keeps: object = None,
+    ) -> None:
+        super().__init__(encoder, quarantine, keeps)
         self._groups = [group for group in groups if group.count]
         self._ends = np.cumsum([group.count for group in self._groups])
         self.block_size = max(group.count for group in self._groups)
@@ -153,7 +160,7 @@ class ByGroup(Columnar):
         return self._cache[number]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cache": OrderedDict()}
+        return self.__dict__ | {"_cache": OrderedDict(), "_keeps": None}
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

@@ -178,13 +178,16 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
     cells = [rows.column(name) for name in column.names]
     if len(cells) == 1:
         codes, width = cells[0].codes, len(cells[0].tokens)
-        picked = [np.append(np.arange(width), -1)]
-        codes = np.where(codes < 0, width, codes)
+        picked = [np.arange(width)]
+        if (codes < 0).any():  # else a user's by= is not troubled with nan
+            picked = [np.append(np.arange(width), -1)]
+            codes = np.where(codes < 0, width, codes)
     else:
-        combined = np.zeros(rows.size, np.int64)
+        combined, bound = np.zeros(rows.size, np.int64), 1
         for cell in cells:
             combined = combined * (len(cell.tokens) + 1) + (cell.codes + 1)
-        present, codes = np.unique(combined, return_inverse=True)
+            bound *= len(cell.tokens) + 1
+        present, codes = _compact(combined, bound)
         picked = []
         for cell in reversed(cells):
             present, code = np.divmod(present, len(cell.tokens) + 1)
@@ -201,6 +204,18 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
         for cell, code in zip(cells, picked, strict=True)
     ]
     return codes, [_CROSS.join(parts) for parts in zip(*texts, strict=True)]
+
+
+def _compact(numbers: Codes, bound: int) -> tuple[Codes, Codes]:
+    """The distinct numbers in order, and for each number its place among them; all lie in [0, bound)."""
+    if bound > 4 * len(numbers) + 1024:
+        present, places = np.unique(numbers, return_inverse=True)
+        return present, places
+    # Few enough to count: a tenth of the time that sorting takes.
+    present = np.flatnonzero(np.bincount(numbers, minlength=bound))
+    place_of = np.zeros(bound, np.int64)
+    place_of[present] = np.arange(len(present))
+    return present, place_of[numbers]
 
 
 def _as_token(value: object) -> str:

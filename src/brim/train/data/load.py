@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Never
 
@@ -104,7 +104,8 @@ def parquet(
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
         in_memory: False reads row groups as they are needed, after one pass that fits the columns. The
-            dataset's `block_size` is then that of a row group, and an epoch's order a shuffle by blocks.
+            dataset's `block_size` is then that of a row group, and an epoch's order a shuffle by blocks: where
+            neighbouring rows are alike (sorted by time, say), smaller row groups shuffle better.
 
     Returns:
         A map-style dataset; see `Columnar` and, on bad rows, `csv`.
@@ -142,43 +143,23 @@ def arrow(
 def _grouped(
     kind: Callable[..., list[Group]], files: list[File], plan: Plan, split: SplitName | None, in_memory: bool
 ) -> Columnar:
-    groups = kind(files, wanted=plan.names, numbers=set(plan.number_names))
-    if in_memory:
-        key = tuple(file.identity for file in files)
-        return _in_memory(lambda: [group.read() for group in groups], plan, split, key)
-    masks, encoder, quarantine = _survey([group.read for group in groups], [g.size for g in groups], plan)
     _check_split(split, plan)
+    groups = kind(files, wanted=plan.names, numbers=set(plan.number_names))
+    identity = tuple(file.identity for file in files)
+    if in_memory:
+        return _in_memory(lambda: [group.read() for group in groups], plan, split, identity)
+    key = (identity, plan, os.environ.get(RUN_DIRECTORY, ""))
+    survey = _surveys.get(key)
+    if survey is None:
+        survey = _survey((group.read() for group in groups), sum(group.size for group in groups), plan)
+        _surveys[key] = survey
     packed = []
-    for group, pair in zip(groups, masks, strict=True):
-        mask = pair.of(split)
+    for group, rows in zip(groups, survey.parts, strict=True):
+        mask = rows.of(split)
         packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
     if not any(group.count for group in packed):
         raise _nothing_left(split)
-    return ByGroup(encoder, quarantine, packed)
-
-
-@dataclass(frozen=True, slots=True)
-class _Masks:
-    """Of one part: its rows that are samples, and those that belong to the test split."""
-
-    kept: Mask
-    test: Mask
-
-    def of(self, split: SplitName | None) -> Mask:
-        if split is None:
-            return self.kept
-        return self.kept & (self.test if split == "test" else ~self.test)
-
-
-class _Splits:
-    """The encoded splits of one call. A file asks for its train split and then for its test split; while one
-    of them is alive the other is not read again."""
-
-    def __init__(self) -> None:
-        self.by_name: dict[str | None, InMemory] = {}
-
-
-_alive: weakref.WeakValueDictionary[Any, _Splits] = weakref.WeakValueDictionary()
+    return ByGroup(survey.encoder, survey.quarantine, packed, keeps=survey)
 
 
 def _in_memory(
@@ -186,45 +167,81 @@ def _in_memory(
 ) -> Columnar:
     _check_split(split, plan)
     key = (identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
-    splits = _alive.get(key)
+    splits = _encoded.get(key)
     if splits is None:
-        splits = _load(read(), plan, ("train", "test") if split else (None,))
-        _alive[key] = splits
+        splits = _encode(read(), plan, ("train", "test") if split else (None,))
+        _encoded[key] = splits
     dataset = splits.by_name[split]
     if not len(dataset):
         raise _nothing_left(split)
     return dataset
 
 
-def _load(parts: list[Rows], plan: Plan, wanted: Sequence[SplitName | None]) -> _Splits:
-    readers = [lambda part=part: part for part in parts]
-    masks, encoder, quarantine = _survey(readers, [part.size for part in parts], plan)
+def _encode(parts: list[Rows], plan: Plan, wanted: Sequence[SplitName | None]) -> _Splits:
+    survey = _survey(parts, sum(part.size for part in parts), plan)
     splits = _Splits()
     for split in wanted:
-        blocks = [encoder.encode(part, pair.of(split)) for part, pair in zip(parts, masks, strict=True)]
-        dataset = InMemory(encoder, quarantine, blocks, keeps=splits)
-        splits.by_name[split] = dataset
+        blocks = [
+            survey.encoder.encode(part, rows.of(split))
+            for part, rows in zip(parts, survey.parts, strict=True)
+        ]
+        splits.by_name[split] = InMemory(survey.encoder, survey.quarantine, blocks, keeps=splits)
     return splits
 
 
-def _survey(
-    readers: Sequence[Callable[[], Rows]], sizes: Sequence[int], plan: Plan
-) -> tuple[list[_Masks], Encoder, Quarantine]:
-    """One pass over all parts: which rows are samples of which split; columns fitted to the train rows."""
-    total, bad, masks = sum(sizes), list[tuple[str, BadRow]](), list[_Masks]()
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Which rows of a part are samples, and which belong to the test split; one bit per row."""
+
+    size: int
+    kept: npt.NDArray[np.uint8]
+    test: npt.NDArray[np.uint8]
+
+    def of(self, split: SplitName | None) -> Mask:
+        kept: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
+        if split is None:
+            return kept
+        test: Mask = np.unpackbits(self.test, count=self.size).astype(bool)
+        return kept & (test if split == "test" else ~test)
+
+
+@dataclass(frozen=True, eq=False)
+class _Survey:
+    """What one pass over all rows finds: who is a sample, of which split, and what the columns hold."""
+
+    parts: list[_Part]
+    encoder: Encoder
+    quarantine: Quarantine
+
+
+class _Splits:
+    """The encoded splits of one call."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str | None, InMemory] = {}
+
+
+# A training file asks for its train split and then for its test split, from the same columns: while one of them
+# is alive the other is not read again.
+_encoded: weakref.WeakValueDictionary[Any, _Splits] = weakref.WeakValueDictionary()
+_surveys: weakref.WeakValueDictionary[Any, _Survey] = weakref.WeakValueDictionary()
+
+
+def _survey(rows: Iterable[Rows], total: int, plan: Plan) -> _Survey:
     refused = 0
+    bad: list[tuple[str, BadRow]] = []
+    parts: list[_Part] = []
     fitter = Fitter(plan.columns, plan.target)
-    for read in readers:
-        part = read()
+    for part in rows:
         kept, bad_rows = screen(part, plan)
         test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
-        masks.append(_Masks(kept, test))
+        parts.append(_Part(part.size, np.packbits(kept), np.packbits(test)))
         fitter.observe(part, kept & ~test)
         bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
         refused += len(part.refused)
     check_share(bad, total + refused)
     path = write(os.environ.get(RUN_DIRECTORY, ""), bad)
-    return masks, fitter.finish(), Quarantine(len(bad), path)
+    return _Survey(parts, fitter.finish(), Quarantine(len(bad), path))
 
 
 def _plan(columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None) -> Plan:

@@ -51,9 +51,8 @@ class TextCells:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         array = column.unify_dictionaries()
-        chunks = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in array.chunks]
-        self.codes: Codes = np.concatenate(chunks).astype(np.int64) if chunks else np.empty(0, np.int64)
-        self._values = array.chunk(0).dictionary if chunks else pa.array([], pa.binary())
+        self.codes: Codes = _numpy([chunk.indices.cast(pa.int64()) for chunk in array.chunks], np.int64, -1)
+        self._values = array.chunk(0).dictionary
 
     @cached_property
     def tokens(self) -> Sequence[str]:
@@ -66,7 +65,7 @@ class TextCells:
     @cached_property
     def token_numbers(self) -> Floats:
         try:
-            parsed = pc.cast(self._values.cast(pa.string()), pa.float64()).to_numpy(zero_copy_only=False)
+            parsed = _numpy([pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan)
         except pa.ArrowInvalid:
             parsed = np.array([_number(text) for text in self.tokens], np.float64)
         return np.where(np.isfinite(parsed), parsed, np.nan)
@@ -98,8 +97,7 @@ class TypedCells:
 
     @cached_property
     def codes(self) -> Codes:
-        codes: Codes = self._encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return codes
+        return _numpy([self._encoded.indices.cast(pa.int64())], np.int64, -1)
 
     @cached_property
     def tokens(self) -> Sequence[str]:
@@ -115,8 +113,8 @@ class TypedCells:
 
     @property
     def empty(self) -> npt.NDArray[np.bool_]:
-        empty: npt.NDArray[np.bool_] = self._column.is_null(nan_is_null=True).to_numpy()
-        return empty
+        empty = pc.is_null(self._column, nan_is_null=True)
+        return _numpy([chunk.cast(pa.uint8()) for chunk in empty.chunks], np.uint8, 1).astype(bool)
 
     def text(self, row: int) -> str:
         return str(self._column[row].as_py())
@@ -167,6 +165,22 @@ def stable_hash(token: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> npt.NDArray[Any]:
+    """The chunks' numbers, all of this kind, in one array; `null` where there is none."""
+    # Not Arrow's own to_numpy and fill_null: they import pandas where it is installed, which takes 0.25 s and
+    # memory in every worker.
+    parts = []
+    for chunk in chunks:
+        valid, content = chunk.buffers()
+        width = np.dtype(kind).itemsize
+        part = np.frombuffer(content or b"", kind, len(chunk), chunk.offset * width)
+        if chunk.null_count:
+            bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+            part = np.where(bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), part, kind(null))
+        parts.append(part)
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
 def _number(text: str) -> float:
     try:
         return float(text) if "_" not in text else np.nan
@@ -187,7 +201,9 @@ def _floats(array: pa.Array | pa.ChunkedArray) -> Floats:
     kind = array.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         array = array.cast(pa.timestamp("us")).cast(pa.int64())
-    floats: Floats = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    numbers = pc.cast(array, pa.float64(), safe=False)
+    chunks = numbers.chunks if isinstance(numbers, pa.ChunkedArray) else [numbers]
+    floats: Floats = _numpy(chunks, np.float64, np.nan)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         floats = floats / 1e6
     return np.where(np.isfinite(floats), floats, np.nan)
