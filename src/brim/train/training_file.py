@@ -137,7 +137,10 @@ def device_of(spec: JobSpec) -> torch.device:
 
 
 def warm_up(prepared: Prepared, spec: JobSpec) -> None:
-    """Run a micro-batch through a copy of everything, so that no worker pays for first times.
+    """Run a micro-batch through a copy of everything, so that no step pays for first times.
+
+    The template does it for what is loaded lazily, and each worker again before it counts: a fork has to fault in
+    every page that it touches.
 
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
@@ -157,6 +160,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
         )
     call(loss.backward)
     optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:

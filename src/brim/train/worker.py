@@ -12,7 +12,7 @@ import torch
 
 from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
 from brim.train.context import WorkerContext, context_from_environment
-from brim.train.training_file import Prepared, prepare, trace_of, train
+from brim.train.training_file import Prepared, prepare, trace_of, train, warm_up
 from brim.wire.link import WorkerLink
 from brim.wire.messages import failure_of
 
@@ -22,7 +22,13 @@ __all__ = ["main", "run_file", "run_script"]
 def run_file(prepared: Prepared | None, context: WorkerContext) -> int:
     """Train a training file (level 1); the exit status."""
     torch.set_num_threads(context.spec.threads)
-    return _guarded(context, lambda: train(prepared or prepare(context.spec), context.spec, context))
+
+    def work() -> None:
+        ready = prepared or prepare(context.spec)
+        warm_up(ready, context.spec)
+        train(ready, context.spec, context)
+
+    return _guarded(context, work)
 
 
 def run_script(command: Sequence[str], context: WorkerContext) -> int:
