@@ -573,6 +573,8 @@ class Cluster:
         self.story: list[str] = []
         self._barrier = Barrier()
         self._world: World | None = None
+        self._named_at, self._has_installed, self._lost_state = 0, False, False
+        self._brought: dict[str, Any] = {}
         self._committed = 0
         for name in self.agents:
             self._handle(AgentJoined(name))
@@ -583,6 +585,11 @@ class Cluster:
         self.story.append(f"{self.events} {event}")
         commands = self.rendezvous.handle(event)
         validate(self.rendezvous)
+        if self._committed and self.end is None:
+            holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
+            self._lost_state = self.rendezvous.phase is not Phase.ENDING and not holders or (
+                self._lost_state and not holders
+            )
         for command in commands:
             self.story.append(f"    {command}")
             self._perform(command)
@@ -593,7 +600,7 @@ class Cluster:
                 self._tell(agent, "start", worker)
             case Install(world, _):
                 validate_world(world)
-                self._world = world
+                self._world, self._named_at, self._has_installed = world, self.events, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
                     self._tell(agent, "install", world)
@@ -649,23 +656,19 @@ class Cluster:
                 raise AssertionError(unknown)
 
     def _together(self, agent: str, round: int, point: Point, payloads: list[Any]) -> None:
-        held = self._brought.setdefault(round, {}) if round == self._barrier.round else {}
-        held[agent] = payloads
         release = self._barrier.arrive(agent, round, point)
+        if round == self._barrier.round:
+            self._brought[agent] = payloads
         if release is None:
             return
         assert self._world is not None
-        everything = [each for name in self._world.hosts for each in held[name]]
+        everything = [each for name in self._world.hosts for each in self._brought[name]]
         for name in self._world.hosts:
             self._tell(name, "release", release, everything)
         if point.phase == COMMIT:
             self._commit(round, point.step + 1, self.events, everything)
             if release.hold:
                 self._handle(Held(round, point.step + 1))
-
-    @property
-    def _brought(self) -> dict[int, dict[str, Any]]:
-        return self.__dict__.setdefault("_brought_", {})
 
     def _commit(self, round: int, step: int, at: int, payloads: list[Any]) -> None:
         self._committed = step
@@ -692,9 +695,10 @@ class Cluster:
         self._handle(WorkerInstalled(worker, round, step))
         if self._world is None or round != self._world.round:
             return
-        first = worker == self._world.members[0].worker
+        first = not self._has_installed
+        self._has_installed = True
         if self._world.restore and first and (restored or self._committed):
-            self.restores.append(Restore(self.events, step))
+            self.restores.append(Restore(self._named_at, step))
             self._committed = step
         assert step == self._committed, f"{worker} has step {step}, the job is at {self._committed}"
 
@@ -767,8 +771,10 @@ class Cluster:
         kept = lasting(self.steps, self.restores)
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
         if self.end.outcome is Outcome.STOPPED:
-            if "died" not in self.end.reason and kept:
-                assert self.storage == (len(kept), self.storage[1], calm_weights(len(kept)))  # type: ignore[index]
+            if "died" not in self.end.reason and not self._lost_state and kept:
+                assert self.storage is not None
+                assert self.storage[0] == len(kept), "it stopped without the last checkpoint"
+            assert self.storage is None or self.storage[2] == calm_weights(self.storage[0])
             return
         assert self.weights == calm_weights(SCHEDULE.steps), "other weights than those of a calm run"
         assert self.storage is not None
