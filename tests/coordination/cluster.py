@@ -570,7 +570,7 @@ class Cluster:
         self.end: End | None = None
         self.weights: Tree = None
         self.seen: Counter[str] = Counter()
-        self.story: list[str] = []
+        self.story: list[tuple[int, Event | Command | Fault]] = []  # to be printed when a promise breaks
         self._barrier = Barrier()
         self._world: World | None = None
         self._named_at, self._has_installed, self._lost_state = 0, False, False
@@ -582,7 +582,7 @@ class Cluster:
     # The master
 
     def _handle(self, event: Event) -> None:
-        self.story.append(f"{self.events} {event}")
+        self.story.append((self.events, event))
         commands = self.rendezvous.handle(event)
         validate(self.rendezvous)
         if self._committed and self.end is None:
@@ -591,7 +591,7 @@ class Cluster:
                 self._lost_state and not holders
             )
         for command in commands:
-            self.story.append(f"    {command}")
+            self.story.append((self.events, command))
             self._perform(command)
 
     def _perform(self, command: Command) -> None:
@@ -738,7 +738,7 @@ class Cluster:
     def inflict(self, fault: Fault) -> None:
         alive = [worker for worker in self.workers.values() if worker.alive]
         agents = [agent for agent in self.agents.values() if agent.alive]
-        self.story.append(f"{self.events} {fault}")
+        self.story.append((self.events, fault))
         match fault.kind:
             case "kill" if alive:
                 victim = alive[fault.which % len(alive)]

@@ -448,7 +448,7 @@ class Rendezvous:
 
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
-            return self._install()
+            return self._install(at_boundary=True)
         holder = next((worker for worker in self.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
             return self._dismiss_all(Outcome.STOPPED, self._stopping)
@@ -533,13 +533,14 @@ class Rendezvous:
         self._held_round = self.round
         return [Hold(self.round)]
 
-    def _install(self) -> list[Command]:
+    def _install(self, *, at_boundary: bool = False) -> list[Command]:
         """Name the next round from those who stay and those who are ready."""
         dismissed = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         staying = self._staying()
         newcomers = self._ready()[: max(0, self.target - len(staying))]
-        if dismissed and not any(worker.has_state for worker in staying):
-            # Only leavers have the state: they give it away in this round and leave behind the next boundary.
+        if not at_boundary or not any(worker.has_state for worker in staying):
+            # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
+            # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.members, []
         chosen = self._sorted([*staying, *newcomers])
         if not chosen:
