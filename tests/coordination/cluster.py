@@ -587,7 +587,7 @@ class Cluster:
         validate(self.rendezvous)
         if self._committed and self.end is None:
             holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
-            self._lost_state = self.rendezvous.phase is not Phase.ENDING and not holders or (
+            self._lost_state = (self.rendezvous.phase is not Phase.ENDING and not holders) or (
                 self._lost_state and not holders
             )
         for command in commands:
@@ -793,9 +793,7 @@ def calm_weights(steps: int) -> Tree:
     """What any run must end with, worked out by hand: ((0 1) (2 3)) in every step."""
     weights: Tree = ()
     for step in range(steps):
-        trees = [
-            (((step, 0, e), (step, 1, e)), ((step, 2, e), (step, 3, e))) for e in range(ELEMENTS)
-        ]
+        trees = [(((step, 0, e), (step, 1, e)), ((step, 2, e), (step, 3, e))) for e in range(ELEMENTS)]
         weights = (weights, tuple(trees))
     return weights
 
@@ -818,9 +816,7 @@ def at_random(seed: int) -> Cluster:
         for _ in range(rng.randint(0, 5))
     )
     lazy = rng.random() < 0.5  # half of the adversaries favour some workers over others
-    return Cluster(
-        setting, lambda n: int(rng.random() ** (3 if lazy else 1) * n), faults
-    )
+    return Cluster(setting, lambda n: int(rng.random() ** (3 if lazy else 1) * n), faults)
 
 
 def main() -> None:

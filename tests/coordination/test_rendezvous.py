@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-from coordination.cluster import validate
 
 from brim.coordination.rendezvous import (
     AgentJoined,
@@ -32,9 +31,12 @@ from brim.coordination.rendezvous import (
     WorkerReady,
     WriteCheckpoint,
 )
+from coordination.cluster import validate
 
 
-def job(target: int = 2, *, minimum: int = 1, spares: int = 0, agents: int = 1, losses: int = 8) -> Rendezvous:
+def job(
+    target: int = 2, *, minimum: int = 1, spares: int = 0, agents: int = 1, losses: int = 8
+) -> Rendezvous:
     return Rendezvous(
         minimum=minimum, target=target, spares=spares, expected_agents=agents, most_losses=losses
     )
@@ -199,7 +201,10 @@ def test_one_agent_of_two_is_lost() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
-    assert tell(rendezvous, AgentLost("A", "silent")) == ["round 2: w2 (agent A lost (silent))", "start w3 on B"]
+    assert tell(rendezvous, AgentLost("A", "silent")) == [
+        "round 2: w2 (agent A lost (silent))",
+        "start w3 on B",
+    ]
     assert tell(rendezvous, AgentLost("A", "silent")) == []
     assert tell(rendezvous, AgentLost("B", "silent")) == ["failed: the last agent is gone: silent"]
 
@@ -355,7 +360,9 @@ def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
     assert rendezvous == before
 
 
-@pytest.mark.parametrize("event", [*LATE, AgentJoined("B"), Stop("late"), Resize(3), Completed("w1")], ids=str)
+@pytest.mark.parametrize(
+    "event", [*LATE, AgentJoined("B"), Stop("late"), Resize(3), Completed("w1")], ids=str
+)
 def test_nothing_happens_after_the_end(event: Event) -> None:
     rendezvous = running(1)
     tell(rendezvous, Completed("w1"), *gone(1))

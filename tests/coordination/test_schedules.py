@@ -4,6 +4,7 @@ import os
 import random
 
 import pytest
+
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
