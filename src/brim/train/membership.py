@@ -230,12 +230,15 @@ class Membership:
         while True:
             self._world = world = self._next or self._await_world(state)
             self._next = None
-            self._listener.drop_waiting(lambda greeting: _round_of(greeting) < world.round)
+            self._listener.drop_waiting(self._is_over)
             try:
                 self._install(world, state)
                 return self._exchange(world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
+
+    def _is_over(self, greeting: str) -> bool:
+        return _round_of(greeting) < self._round.round
 
     def _await_world(self, state: StateOfJob) -> World:
         while True:
