@@ -32,7 +32,7 @@ from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import InternalError, SpecError
 from brim.train.accumulate import Accumulator
-from brim.train.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
+from brim.train.checkpoint import latest_checkpoint, read_checkpoint, step_of, write_checkpoint
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
 from brim.train.data import fetch
@@ -144,6 +144,9 @@ class Job:
         accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
         mine = plan.micro_batches(self.members.rank)
         try:
+            if self.members.world_size > 1:
+                # Someone of this host may still be adding up in the round before, in the memory that all share.
+                self.members.arrive(self.committed, "enter")
             while True:
                 if self._evaluated < self.committed // schedule.steps_per_epoch:
                     self._end_epoch()
@@ -314,7 +317,7 @@ class Job:
         if len(digests) > 1:
             raise InternalError(f"workers ended with different weights: {sorted(digests)}")
         if self.members.rank == 0:
-            if self.spec.checkpoint_every:
+            if not self._state.is_written():  # who should have written it may have died over it
                 self._checkpoint()
             self.members.tell(Completed(weights_sha256=digest))
         self.members.wait_for_dismissal()
@@ -352,6 +355,11 @@ class _State:
     def is_kept(self) -> bool:
         """Whether there is anywhere to write checkpoints: a process by itself leaves that to its script."""
         return self._directory is not None
+
+    def is_written(self) -> bool:
+        """Whether the newest checkpoint is of the last committed step."""
+        newest = latest_checkpoint(self._directory) if self._directory else None
+        return newest is not None and step_of(newest) == self._job.committed
 
     def get(self) -> Any:
         job = self._job
