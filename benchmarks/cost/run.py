@@ -117,7 +117,9 @@ def measure(plan: Plan, report: Report) -> Cells:
             for batch in plan.batches:
                 # Another side begins each time, so that none always runs behind the same other.
                 for side in SIDES[number % 3 :] + SIDES[: number % 3]:
-                    report.say(f"round {number + 1} of {plan.rounds}: {kind} {optimizer} batch {batch} {side}")
+                    report.say(
+                        f"round {number + 1} of {plan.rounds}: {kind} {optimizer} batch {batch} {side}"
+                    )
                     if side == "ddp":
                         measure_peers(plan, kind, optimizer, batch, cells)
                     else:
@@ -206,7 +208,12 @@ def main() -> None:
     plan = Plan(rounds=3, seconds=0.9, least=6, workers=WORKERS, networks=NETWORKS, batches=BATCHES)
     if arguments.quick:
         plan = Plan(
-            rounds=1, seconds=0.5, least=5, workers=(1, 2), networks=NETWORKS[:1] + NETWORKS[2:], batches=(512,)
+            rounds=1,
+            seconds=0.5,
+            least=5,
+            workers=(1, 2),
+            networks=NETWORKS[:1] + NETWORKS[2:],
+            batches=(512,),
         )
     plan.rounds = arguments.rounds or plan.rounds
     plan.networks = (

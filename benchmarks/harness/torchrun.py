@@ -90,10 +90,8 @@ class Torchrun:
         pids = {line.pid for line in self.lines()}
         if self._process.poll() is None:
             self._process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                pass
         for pid in [*filter(alive, pids)]:  # each worker has a session of its own
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -134,7 +134,9 @@ def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[di
                     "alive_after_waking": alive(victim.pid),
                     "lost_for": run.reason(victim.worker),
                     "in_a_later_round": any(
-                        victim.worker in each.workers for number, each in run.rounds.items() if number > before
+                        victim.worker in each.workers
+                        for number, each in run.rounds.items()
+                        if number > before
                     ),
                 }
             )
@@ -163,9 +165,11 @@ def tell(report: Report, found: Found, peer: dict[tuple[int, str], list[tuple[fl
         times = [took for took, _ in peer.get((setting.workers, setting.optimizer), [])]
         full = [kill.full_world for kill in kills]
         rows.append(
-            [setting.workers, setting.optimizer, setting.spares, len(kills)]
-            + [ms([kill.survivors for kill in kills]), ms(full), ms([kill.step for kill in kills])]
-            + [max(kill.redone for kill in kills), seconds(times), len(times), ratio(times, full)]
+            [
+                *(setting.workers, setting.optimizer, setting.spares, len(kills)),
+                *(ms([kill.survivors for kill in kills]), ms(full), ms([kill.step for kill in kills])),
+                *(max(kill.redone for kill in kills), seconds(times), len(times), ratio(times, full)),
+            ]
         )
     head = ["workers", "optimizer", "spares", "kills", "next step by anybody, ms", "by the full world, ms"]
     head += ["a usual step, ms", "redone, most", "torchrun, s", "its kills", "torchrun / brim"]
@@ -203,7 +207,13 @@ def tell_stops(
         )
     head = ["heartbeat timeout, s", "stops", "to the next step, s", "alive when the others went on"]
     head += ["alive after SIGCONT", "in a later round", "recorded as lost by"]
-    told = "it was not tried" if not patience else f"nothing within {patience:g} s" if peer is None else seconds([peer])
+    told = (
+        "it was not tried"
+        if not patience
+        else f"nothing within {patience:g} s"
+        if peer is None
+        else seconds([peer])
+    )
     report.add(
         "## From SIGSTOP to the next committed step, 4 workers\n\n"
         + table(head, rows)
@@ -218,10 +228,13 @@ def plot(found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]) -> 
     axis = figure.subplots()
     series = {str(setting): [kill.full_world for kill in kills] for setting, kills in found.items()}
     series |= {
-        f"torchrun, {workers} workers, {name}": [each for each, _ in kills] for (workers, name), kills in peer.items()
+        f"torchrun, {workers} workers, {name}": [each for each, _ in kills]
+        for (workers, name), kills in peer.items()
     }
     for place, (label, times) in enumerate(series.items()):
-        axis.plot(times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0")
+        axis.plot(
+            times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0"
+        )
         axis.plot([statistics.median(times)], [place], "o", color="black", markersize=4)
     axis.set_yticks(range(len(series)), list(series))
     axis.invert_yaxis()
@@ -282,7 +295,12 @@ def main() -> None:
                 for setting, kills in found.items()
             ],
             "torchrun": [
-                {"workers": workers, "optimizer": name, "seconds": [s for s, _ in values], "lost": [n for _, n in values]}
+                {
+                    "workers": workers,
+                    "optimizer": name,
+                    "seconds": [s for s, _ in values],
+                    "lost": [n for _, n in values],
+                }
                 for (workers, name), values in peer.items()
             ],
             "stops": [{"heartbeat_timeout": timeout, "stops": each} for timeout, each in stops.items()],
