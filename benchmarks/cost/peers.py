@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.harness import jobs
 from brim.domain.order import EpochOrder
 
-WARM_UP, MOST = 5, 400
+WARM_UP, MOST = 3, 400
 _SAMPLES, _ORDERED = 1 << 30, 1 << 20
 
 

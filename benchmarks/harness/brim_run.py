@@ -177,7 +177,9 @@ class BrimRun:
                 raise BrimStuck(f"no {what} within {timeout:g} s")
             time.sleep(_POLL)
 
-    def until_steady(self, world_size: int, *, steps: int = 15, spares: int = 0) -> None:
+    def until_steady(
+        self, world_size: int, *, steps: int = 15, spares: int = 0, timeout: float = 30.0
+    ) -> None:
         """Until a round of this size has committed some steps and its spares are warm."""
         self.until(
             f"{steps} steps of {world_size} workers with {spares} spares",
@@ -187,6 +189,7 @@ class BrimRun:
                 and len(self.steps_of(self.round.round)) >= steps
                 and self.spares_ready >= spares
             ),
+            timeout=timeout,
         )
 
     def resize(self, workers: int) -> float:

@@ -89,7 +89,7 @@ def facts() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": _memory_gib(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in ("brim", "torch", "numpy")},
         "commit": _commit(),

@@ -37,6 +37,19 @@ class Line:
     pid: int
 
 
+def _children(pid: int) -> set[int]:
+    """The processes that this one started, and so on."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+    found, fresh = set(), {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
 class Torchrun:
     """`torchrun --standalone` with the worker of `torchrun_worker.py`.
 
@@ -87,7 +100,7 @@ class Torchrun:
 
     def end(self) -> None:
         """SIGTERM to the agent, as a person would; then make sure of everyone."""
-        pids = {line.pid for line in self.lines()}
+        pids = _children(self._process.pid)
         if self._process.poll() is None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
