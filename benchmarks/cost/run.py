@@ -68,7 +68,7 @@ def measure_peers(plan: Plan, kind: str, optimizer: str, batch: int, cells: Cell
         command, env=environment, cwd=repository(), stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # workers too, where one hangs
@@ -201,7 +201,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     parser.add_argument("--rounds", type=int, help="rounds over all configurations")
-    parser.add_argument("--network", action="append", help="only these, as wide_deep:sgd; may be repeated")
+    parser.add_argument(
+        "--network",
+        action="append",
+        help="only these (no report is written), as wide_deep:sgd; may be repeated",
+    )
     parser.add_argument("--batch", type=int, action="append", help="only these; may be repeated")
     parser.add_argument("--workers", type=int, nargs="+", help="only these, in rising order")
     arguments = parser.parse_args()
@@ -224,7 +228,8 @@ def main() -> None:
     report = Report(HERE, "The cost of a step under brim beside DistributedDataParallel", seed=0)
     cells = measure(plan, report)
     tell(plan, cells, report)
-    if not arguments.quick:
+    whole = not any((arguments.quick, arguments.network, arguments.batch, arguments.workers))
+    if whole:  # a part is no report
         data = {
             "cells": [
                 {

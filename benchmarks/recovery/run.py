@@ -237,7 +237,7 @@ def plot(found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]) -> 
         )
         axis.plot([statistics.median(times)], [place], "o", color="black", markersize=4)
     axis.set_yticks(range(len(series)), list(series))
-    axis.invert_yaxis()
+    axis.set_ylim(len(series) - 0.5, -0.5)
     axis.set_xscale("log")
     axis.set_xlabel("seconds from kill -9 to the next step of the full world (dot: median)")
     return figure

@@ -204,7 +204,7 @@ def plot(found: Found) -> Any:
             times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0"
         )
     right.set_yticks(range(len(series)), list(series))
-    right.invert_yaxis()
+    right.set_ylim(len(series) - 0.5, -0.5)
     right.set_xscale("log")
     right.set_xlabel("seconds to the first step")
     figure.tight_layout()
