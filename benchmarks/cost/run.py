@@ -121,9 +121,9 @@ def measure(plan: Plan, report: Report) -> Cells:
                         f"round {number + 1} of {plan.rounds}: {kind} {optimizer} batch {batch} {side}"
                     )
                     if side == "ddp":
-                        measure_peers(plan, kind, optimizer, batch, cells)
+                        report.attempt(measure_peers, plan, kind, optimizer, batch, cells)
                     else:
-                        measure_brim(plan, kind, optimizer, batch, side, cells)
+                        report.attempt(measure_brim, plan, kind, optimizer, batch, side, cells)
     return cells
 
 

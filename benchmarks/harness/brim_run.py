@@ -39,7 +39,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-class BrimStuck(Exception):
+class BrimStuck(RuntimeError):
     """What the benchmark waited for did not come."""
 
 

@@ -10,7 +10,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +111,20 @@ class Report:
         self._facts = {**facts(), "seed": seed}
         self._began = datetime.datetime.now(datetime.UTC)
         self._sections: list[str] = []
+        self._failures: list[str] = []
 
     def say(self, text: str) -> None:
         passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
         print(f"[{passed:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it, once more where it fails: an hour's figures are not lost to one run. The report tells."""
+        try:
+            return function(*arguments)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            self.say(f"failed, and is done again: {error}")
+            self._failures.append(f"{function.__name__}: {error}")
+            return function(*arguments)
 
     def add(self, section: str) -> None:
         """A piece of Markdown: printed now, written later."""
@@ -135,6 +145,8 @@ class Report:
             f"load average at the start {known['load_at_start']}."
         )
         sections = [f"# {self._title}", made_on, *self._sections]
+        if self._failures:
+            sections.append("## Runs that failed and were done again\n\n- " + "\n- ".join(self._failures))
         if figure is not None:
             figure.savefig(self._folder / f"{stem}.png", dpi=120, bbox_inches="tight")
             sections.append(f"![{self._title}]({stem}.png)")

@@ -21,7 +21,7 @@ __all__ = ["Line", "Torchrun", "TorchrunStuck"]
 _POLL = 0.02
 
 
-class TorchrunStuck(Exception):
+class TorchrunStuck(RuntimeError):
     """It did not get to where it should, within generous time."""
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import statistics
 import time
@@ -106,7 +107,9 @@ def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tup
         lines = run.lines()
         reached = max(line.step for line in lines if line.restart == 0)
         resumed = min(line.step for line in lines if line.restart > 0)
-        return took, reached - resumed + 1
+        lost = reached - resumed + 1
+    shutil.rmtree(run.directory, ignore_errors=True)
+    return took, lost
 
 
 def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -259,22 +262,22 @@ def main() -> None:
     for number in range(rounds):
         for setting in settings:
             report.say(f"round {number + 1} of {rounds}: brim, {setting}, {kills} kills")
-            found[setting] += kill_under_brim(setting, kills, rng)
+            found[setting] += report.attempt(kill_under_brim, setting, kills, rng)
         report.say(f"round {number + 1} of {rounds}: torchrun, 4 workers")
-        peer[4, "sgd"].append(kill_under_torchrun(4, "sgd", rng))
+        peer[4, "sgd"].append(report.attempt(kill_under_torchrun, 4, "sgd", rng))
     for setting in others:
         report.say(f"brim, {setting}, 10 kills")
-        found[setting] += kill_under_brim(setting, 10, rng)
+        found[setting] += report.attempt(kill_under_brim, setting, 10, rng)
     if not quick:
         for workers in (2, 8):
             report.say(f"torchrun, {workers} workers")
-            peer[workers, "sgd"].append(kill_under_torchrun(workers, "sgd", rng))
+            peer[workers, "sgd"].append(report.attempt(kill_under_torchrun, workers, "sgd", rng))
     tell(report, found, peer)
     patience = 0.0 if quick else 20.0
     stops = {}
     for heartbeat, count in ((3.0, 1),) if quick else ((3.0, 4), (0.5, 6)):
         report.say(f"brim, SIGSTOP, heartbeat timeout {heartbeat:g} s")
-        stops[heartbeat] = stop_under_brim(heartbeat, count, rng)
+        stops[heartbeat] = report.attempt(stop_under_brim, heartbeat, count, rng)
     stopped_peer = None
     if patience:
         report.say("torchrun, SIGSTOP")

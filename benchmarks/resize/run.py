@@ -221,11 +221,11 @@ def main() -> None:
     for number in range(rounds):
         label = f"round {number + 1} of {rounds}:"
         report.say(f"{label} brim, {times} × {SMALL} → {LARGE} → {SMALL}")
-        resize_brim(times, found)
+        report.attempt(resize_brim, times, found)
         report.say(f"{label} brim train, from the command to its first step")
-        found.starts.append(start_brim())
+        found.starts.append(report.attempt(start_brim))
         report.say(f"{label} torchrun, started with {SMALL}, ended, started with {LARGE}")
-        start_and_grow_torchrun(found)
+        report.attempt(start_and_grow_torchrun, found)
     tell(report, found)
     if not quick:
         data = {
