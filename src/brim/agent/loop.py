@@ -52,7 +52,7 @@ from brim.wire.messages import (
 __all__ = ["Agent", "Settings"]
 
 _TICK = 0.1
-_FLUSH = 0.03  # seconds that commits may wait for company on their way to the master
+_FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
 _TO_START = 300.0  # seconds from a worker's fork to its first word: reading data may take long
 

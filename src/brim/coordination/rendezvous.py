@@ -463,7 +463,8 @@ class Rendezvous:
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         self._causes.append(f"resize to {count}")
-        return [*self._fill(), *self._use_ready()]
+        brought_in = self._use_ready()
+        return [*self._fill(), *brought_in]
 
     def _stop(self, reason: str) -> list[Command]:
         if self._stopping or self.phase is Phase.ENDING:
@@ -476,12 +477,13 @@ class Rendezvous:
     # What follows ------------------------------------------------------------------------------------------
 
     def _fill(self) -> list[Command]:
-        """Start what is missing. Spares wait until the round has made a step: they must not slow it down."""
+        """Start what is missing. Spares wait for a round that makes steps: they must not slow a change down."""
         if len(self.agents) < self.expected_agents and not self._next_number:
             return []  # only before the first: an agent that was here and is gone is not waited for
         if not self.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
             return []
-        wanted = self.target + (self.spares if self._progress else 0)
+        settled = self._progress and self._held_round != self.round
+        wanted = self.target + (self.spares if settled else 0)
         alive = [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
         commands: list[Command] = []
         for _ in range(wanted - len(alive)):

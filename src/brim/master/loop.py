@@ -54,7 +54,7 @@ from brim.wire.control import Reply
 __all__ = ["Master"]
 
 _TICK = 0.2
-_AGENT_SILENCE = 5.0
+_AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_END = 15.0  # seconds that dismissed workers may take before they are killed
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
 
@@ -87,6 +87,7 @@ class Master:
             target=spec.workers.maximum,
             spares=spec.spares,
             expected_agents=spec.agents,
+            most_losses=max(8, 2 * spec.workers.maximum),
         )
         self._agents: dict[str, _Agent] = {}
         self._liveness = Liveness(timeout=max(_AGENT_SILENCE, 2 * spec.heartbeat_timeout))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import runpy
 import signal
 import sys
@@ -41,8 +42,24 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
 
 
+def _keep_freed_memory() -> None:
+    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the kernel.
+
+    A step frees and allocates the same gradients over and over. Given back, each costs a page fault per 4 KiB:
+    a third of a small backward pass.
+    """
+    mmap_threshold, trim_threshold, top_pad = -3, -1, -2
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another allocator
+    for parameter, value in ((mmap_threshold, 32 << 20), (trim_threshold, 1 << 30), (top_pad, 64 << 20)):
+        mallopt(parameter, value)
+
+
 def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
     """Run to the end; report a failure that no restart will mend, and die of one that a restart will."""
+    _keep_freed_memory()
     try:
         work()
     except SystemExit as leaving:
