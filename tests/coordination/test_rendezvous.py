@@ -206,7 +206,9 @@ def test_one_agent_of_two_is_lost() -> None:
         "start w3 on B",
     ]
     assert tell(rendezvous, AgentLost("A", "silent")) == []
-    assert tell(rendezvous, AgentLost("B", "silent")) == ["failed: the last agent of this run is gone: silent"]
+    assert tell(rendezvous, AgentLost("B", "silent")) == [
+        "failed: the last agent of this run is gone: silent"
+    ]
 
 
 # Leaving ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 
 from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
 from brim.train.context import WorkerContext, context_from_environment
-from brim.train.training_file import Prepared, prepare, trace_of, train, warm_up
+from brim.train.training_file import Prepared, load, prepare, trace_of, train, warm_up
 from brim.wire.link import WorkerLink
 from brim.wire.messages import failure_of
 
@@ -25,7 +25,7 @@ def run_file(prepared: Prepared | None, context: WorkerContext) -> int:
     torch.set_num_threads(context.spec.threads)
 
     def work() -> None:
-        ready = prepared or prepare(context.spec)
+        ready = prepared or prepare(load(context.spec.file), context.spec)
         warm_up(ready, context.spec)
         train(ready, context.spec, context)
 
