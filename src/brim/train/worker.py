@@ -6,6 +6,7 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
 
     join.born_with(context)
     sys.argv = list(command[1:])
+    sys.path[0] = str(Path(command[1]).resolve().parent)  # as `python script.py` does: it imports its neighbours
     return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
 
 
