@@ -1,7 +1,7 @@
 """The loop of plain.py, elastic: alone, or on any number of workers that may die, join and leave.
 
-    python loop.py
-    brim run --workers 4 -- python loop.py
+python loop.py
+brim run --workers 4 -- python loop.py
 """
 
 import torch

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.training_file import Prepared, prepare, trace_of, train
 from brim.wire.link import WorkerLink
@@ -33,8 +33,27 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
 
     join.born_with(context)
     sys.argv = list(command[1:])
-    sys.path[0] = str(Path(command[1]).resolve().parent)  # as `python script.py` does: it imports its neighbours
-    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
+    sys.path[0] = str(
+        Path(command[1]).resolve().parent
+    )  # as `python script.py` does: it imports its neighbours
+
+    def work() -> None:
+        left: object = "without an error"
+        try:
+            runpy.run_path(command[1], run_name="__main__")
+        except SystemExit as leaving:
+            if join.was_called():
+                raise
+            left = f"with sys.exit({leaving.code!r})"
+        if not join.was_called():  # starting it again would not help
+            raise SpecError(
+                command[1],
+                got=f"a script that ended {left} and never called brim.join",
+                need="a loop over job.batches(...) of a job that brim.join gave",
+                hint=f"brim train {command[1]} for a file with model() and dataset()",
+            )
+
+    return _guarded(context, work)
 
 
 def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
