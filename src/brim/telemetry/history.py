@@ -236,7 +236,9 @@ def _within(history: RunHistory, path: str) -> str:
 def _describe_dataset(event: DatasetRead) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
-        f"; {event.quarantined:,} bad rows set aside in {event.quarantine_path}" if event.quarantined else ""
+        f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in {event.quarantine_path}"
+        if event.quarantined
+        else ""
     )
     return f"data: {event.samples:,} samples to train{test}{bad}"
 
