@@ -8,11 +8,12 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.training_file import Prepared, load, prepare, trace_of, train, warm_up
 from brim.wire.link import WorkerLink
@@ -40,7 +41,27 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
 
     join.born_with(context)
     sys.argv = list(command[1:])
-    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
+    sys.path[0] = str(
+        Path(command[1]).resolve().parent
+    )  # as `python script.py` does: it imports its neighbours
+
+    def work() -> None:
+        left: object = "without an error"
+        try:
+            runpy.run_path(command[1], run_name="__main__")
+        except SystemExit as leaving:
+            if join.was_called():
+                raise
+            left = f"with sys.exit({leaving.code!r})"
+        if not join.was_called():  # starting it again would not help
+            raise SpecError(
+                command[1],
+                got=f"a script that ended {left} and never called brim.join",
+                need="a loop over job.batches(...) of a job that brim.join gave",
+                hint=f"brim train {command[1]} for a file with model() and dataset()",
+            )
+
+    return _guarded(context, work)
 
 
 def _keep_freed_memory() -> None:
