@@ -52,6 +52,8 @@ def test_resize_status_stop_and_resume(tmp_path: Path) -> None:
 def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
     directory = str(tmp_path / "run")
     with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+        until((tmp_path / "run" / "master.json").exists, "the master", run)
+        assert json.loads(brim("status", directory, "--json"))["state"] in ("starting", "running")
         run.wait_for_step(1)
         brim("resize", directory, "2")
         status = json.loads(brim("status", directory, "--json"))
@@ -76,6 +78,16 @@ def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
         summary = run.finish()
     assert summary["exit"] == "stopped"
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] >= 30
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('done')\n")
+    with started(tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)) as run:
+        run.finish()
+    assert run.process.returncode == 2
+    assert "never called brim.join" in run.err
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -18,7 +18,7 @@ from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
 from brim.coordination.rendezvous import World
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, ProtocolError
+from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.interfaces import Clock
 from brim.wire.control import AgentStream
 from brim.wire.messages import (
@@ -29,6 +29,7 @@ from brim.wire.messages import (
     CommitRecord,
     Commits,
     Configure,
+    Dismissed,
     EndRun,
     Failed,
     FromWorker,
@@ -47,6 +48,7 @@ from brim.wire.messages import (
     ToWorker,
     WorkerMessage,
     WorkerStarted,
+    failure_of,
 )
 
 __all__ = ["Agent", "Settings"]
@@ -94,6 +96,8 @@ class Agent:
         self._liveness = Liveness(timeout=_TO_START)
         self._starting = Liveness(timeout=_TO_START)
         self._layout = ""
+        self._may_end: set[str] = set()  # whose end without an error is no surprise
+        self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -132,7 +136,7 @@ class Agent:
         return first
 
     async def _begin(self, job_file: Path) -> None:
-        spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)
+        self._spec = spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._flush_after = 0.0 if spec.faults else _FLUSH
         tell = Callbacks(started=self._started, heard=self._heard, gone=self._gone, failed=self._post)
@@ -188,8 +192,16 @@ class Agent:
         self._starting.beat(worker, now=self._clock.now())
         self._post(WorkerStarted(worker=worker, pid=pid))
 
-    def _gone(self, worker: str, reason: str) -> None:
+    def _gone(self, worker: str, status: int | None, reason: str) -> None:
         self._forget(worker)
+        if status == 0 and worker not in self._may_end:  # starting it again would not help
+            error = SpecError(
+                " ".join(self._spec.command) if self._spec else "the command",
+                got="a command that ended without an error and never called brim.join",
+                need="a loop over job.batches(...) of a job that brim.join gave",
+                hint="brim train FILE.py for a file with model() and dataset()",
+            )
+            self._post(failure_of(error))
         self._post(LoseWorker(worker=worker, reason=reason))
 
     def _forget(self, worker: str) -> None:
@@ -211,6 +223,7 @@ class Agent:
                 self._post(Failed(who="user", message=detail))
             case Hello(layout=layout):
                 self._layout = layout
+                self._may_end.add(worker)
                 self._post(FromWorker(worker=worker, message=message))
             case _:
                 self._post(FromWorker(worker=worker, message=message))
@@ -283,6 +296,8 @@ class Agent:
                 if round == self._hub.round:
                     self._release(Release(round, Point(step, phase), hold, tuple(payloads)))
             case ToWorker(worker=worker, message=inner):
+                if isinstance(inner, Dismissed):
+                    self._may_end.add(worker)
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)

@@ -63,7 +63,7 @@ class Callbacks:
 
     started: Callable[[str, int], None]
     heard: Callable[[str, WorkerMessage], None]
-    gone: Callable[[str, str], None]
+    gone: Callable[[str, int | None, str], None]
     failed: Callable[[Failed], None]
 
 
@@ -160,7 +160,7 @@ class Workers:
         """Send a signal, and SIGCONT after so many seconds (0: never)."""
         if worker in self._waiting and number == signal.SIGKILL:
             self._waiting.remove(worker)
-            self._tell.gone(worker, "it was not started")
+            self._tell.gone(worker, None, "it was not started")
         process = self._processes.get(worker)
         if process is None or not process.pid or process.status is not None:
             return
@@ -206,7 +206,7 @@ class Workers:
         process = self._processes.pop(worker)
         for timer in process.timers:
             timer.cancel()
-        self._tell.gone(worker, _reason(process.status))
+        self._tell.gone(worker, process.status, _reason(process.status))
 
     async def end(self) -> None:
         """Kill what is left and wait for it."""

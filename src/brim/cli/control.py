@@ -29,12 +29,19 @@ def status(run: str | None, as_json: bool) -> int:
     """
     from brim import client
     from brim.cli.records import read_run
+    from brim.cli.runs import find_run
+    from brim.telemetry.history import read_history
 
-    run_dir, history = read_run(run)
+    run_dir = find_run(run)
     try:
         live: dict[str, Any] | None = client.status(run_dir)
     except EnvironmentFault:
         live = None
+    if live is not None and read_history(run_dir).started is None:
+        starting = {**live, "run": str(run_dir), "state": "starting"}
+        click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
+        return EXIT_DONE
+    run_dir, history = read_run(run)
     state = _state(history, alive=live is not None)
     known = {**(live or {}), "run": str(run_dir), "state": state, **_facts(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))

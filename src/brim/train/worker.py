@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.training_file import Prepared, load, prepare, trace_of, train, warm_up
 from brim.wire.link import WorkerLink
@@ -44,24 +44,7 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     sys.path[0] = str(
         Path(command[1]).resolve().parent
     )  # as `python script.py` does: it imports its neighbours
-
-    def work() -> None:
-        left: object = "without an error"
-        try:
-            runpy.run_path(command[1], run_name="__main__")
-        except SystemExit as leaving:
-            if join.was_called():
-                raise
-            left = f"with sys.exit({leaving.code!r})"
-        if not join.was_called():  # starting it again would not help
-            raise SpecError(
-                command[1],
-                got=f"a script that ended {left} and never called brim.join",
-                need="a loop over job.batches(...) of a job that brim.join gave",
-                hint=f"brim train {command[1]} for a file with model() and dataset()",
-            )
-
-    return _guarded(context, work)
+    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
 
 
 def _keep_freed_memory() -> None:
