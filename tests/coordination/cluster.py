@@ -21,8 +21,7 @@ import numpy as np
 
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
-from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.coordination.rendezvous import (
+from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     CheckpointWritten,
@@ -37,8 +36,6 @@ from brim.coordination.rendezvous import (
     Install,
     Kill,
     Outcome,
-    Phase,
-    Rendezvous,
     Resize,
     StartWorker,
     Stop,
@@ -50,6 +47,8 @@ from brim.coordination.rendezvous import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.coordination.rendezvous import Phase, Rendezvous
 from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.batch import Schedule, cut
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from brim.coordination.rendezvous import (
+from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     CheckpointWritten,
@@ -19,8 +19,6 @@ from brim.coordination.rendezvous import (
     Install,
     Kill,
     Outcome,
-    Phase,
-    Rendezvous,
     Resize,
     StartWorker,
     Stop,
@@ -31,6 +29,7 @@ from brim.coordination.rendezvous import (
     WorkerReady,
     WriteCheckpoint,
 )
+from brim.coordination.rendezvous import Phase, Rendezvous
 from coordination.cluster import validate
 
 

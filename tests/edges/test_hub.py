@@ -4,7 +4,7 @@ import pytest
 
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.coordination.barrier import COMMIT, Point, Release
-from brim.coordination.rendezvous import Member, World
+from brim.coordination.membership import Member, World
 from brim.errors import ProtocolError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
-from brim.coordination.rendezvous import World
+from brim.coordination.membership import World
 
 __all__ = ["Hub", "PassOn"]
 

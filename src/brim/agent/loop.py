@@ -16,7 +16,7 @@ from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.workers import Callbacks, Workers
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
-from brim.coordination.rendezvous import World
+from brim.coordination.membership import World
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.interfaces import Clock

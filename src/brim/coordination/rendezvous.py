@@ -20,44 +20,36 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = [
-    "AgentJoined",
-    "AgentLost",
-    "CheckpointWritten",
-    "Command",
-    "Committed",
-    "Completed",
-    "Dismiss",
-    "End",
-    "Event",
-    "Held",
-    "Hold",
-    "Install",
-    "Kill",
-    "Member",
-    "Outcome",
-    "Phase",
-    "Rendezvous",
-    "Resize",
-    "StartWorker",
-    "Stop",
-    "UserFailed",
-    "Worker",
-    "WorkerAsksToLeave",
-    "WorkerGone",
-    "WorkerInstalled",
-    "WorkerReady",
-    "WorkerState",
-    "World",
-    "WriteCheckpoint",
-]
+from brim.coordination.membership import (
+    AgentJoined,
+    AgentLost,
+    CheckpointWritten,
+    Command,
+    Committed,
+    Completed,
+    Dismiss,
+    End,
+    Event,
+    Held,
+    Hold,
+    Install,
+    Kill,
+    Member,
+    Outcome,
+    Resize,
+    StartWorker,
+    Stop,
+    UserFailed,
+    WorkerAsksToLeave,
+    WorkerGone,
+    WorkerInstalled,
+    WorkerReady,
+    WorkerState,
+    World,
+    WriteCheckpoint,
+)
 
-
-class WorkerState(enum.StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    ACTIVE = "active"
-    LEAVING = "leaving"
+__all__ = ["Phase", "Rendezvous", "Worker"]
 
 
 class Phase(enum.StrEnum):
@@ -66,208 +58,6 @@ class Phase(enum.StrEnum):
     WRITING = "writing"  # at a boundary, a member writes the checkpoint that the job ends with
     ENDING = "ending"  # everyone is dismissed
     ENDED = "ended"
-
-
-class Outcome(enum.StrEnum):
-    DONE = "done"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One rank of a world; `address` is where others reach it (`host:port`)."""
-
-    worker: str
-    agent: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """A round: its number, who is in it, and where each newcomer gets the state of the job.
-
-    Args:
-        members: in rank order; members of one agent are contiguous.
-        donors: worker that lacks the state → member that gives it.
-        restore: nobody has the state: the first member takes it from storage (or starts afresh) and donates.
-    """
-
-    round: int
-    members: tuple[Member, ...]
-    donors: dict[str, str]
-    restore: bool
-
-    @property
-    def world_size(self) -> int:
-        return len(self.members)
-
-    @property
-    def hosts(self) -> dict[str, int]:
-        """Ranks on each agent, in rank order."""
-        counts: dict[str, int] = {}
-        for member in self.members:
-            counts[member.agent] = counts.get(member.agent, 0) + 1
-        return counts
-
-    def rank_of(self, worker: str) -> int:
-        return next(rank for rank, member in enumerate(self.members) if member.worker == worker)
-
-
-# Events -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AgentJoined:
-    agent: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentLost:
-    """The agent is gone, and all its workers with it."""
-
-    agent: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReady:
-    """The worker has built its model, is warm, and has heard nothing of any round."""
-
-    worker: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerInstalled:
-    """The member has the state as of `step` committed steps."""
-
-    worker: str
-    round: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAsksToLeave:
-    """The worker was sent SIGTERM: somebody with a better right wants its place."""
-
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerGone:
-    """Its process has ended and can touch nothing any more."""
-
-    worker: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    round: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """All members stand at the boundary behind `step` committed steps and wait for the next round."""
-
-    round: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointWritten:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """All steps are committed and the last checkpoint is written."""
-
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserFailed:
-    """The user's code raised, or what they asked for cannot be done: no restart will mend that."""
-
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resize:
-    workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    reason: str
-
-
-Event = (
-    AgentJoined
-    | AgentLost
-    | WorkerReady
-    | WorkerInstalled
-    | WorkerAsksToLeave
-    | WorkerGone
-    | Committed
-    | Held
-    | CheckpointWritten
-    | Completed
-    | UserFailed
-    | Resize
-    | Stop
-)
-
-
-# Commands -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    agent: str
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Ask the hub to stop everyone at the next step boundary of this round."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Install:
-    world: World
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteCheckpoint:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dismiss:
-    """The worker may leave: nothing of it is needed any more."""
-
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    worker: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    outcome: Outcome
-    reason: str
-
-
-Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | End
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from brim.clock import SystemClock
-from brim.coordination.rendezvous import Outcome
+from brim.coordination.membership import Outcome
 from brim.domain.job import JobSpec
 from brim.master.loop import Master
 from brim.master.progress import Progress

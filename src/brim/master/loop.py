@@ -13,7 +13,7 @@ import msgspec
 
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.liveness import Liveness
-from brim.coordination.rendezvous import (
+from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     CheckpointWritten,
@@ -28,8 +28,6 @@ from brim.coordination.rendezvous import (
     Install,
     Kill,
     Outcome,
-    Phase,
-    Rendezvous,
     Resize,
     StartWorker,
     Stop,
@@ -42,6 +40,7 @@ from brim.coordination.rendezvous import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.rendezvous import Phase, Rendezvous
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError

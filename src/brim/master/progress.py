@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from brim.coordination.rendezvous import Outcome
+from brim.coordination.membership import Outcome
 from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 
 __all__ = ["Progress", "step_fields"]

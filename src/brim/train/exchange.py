@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from brim.coordination.membership import World
 from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.coordination.rendezvous import World
 from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of

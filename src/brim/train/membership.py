@@ -6,8 +6,8 @@ import contextlib
 import time
 from typing import Any, Protocol
 
+from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
-from brim.coordination.rendezvous import Member, World
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.train.context import WorkerContext

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from brim.coordination.rendezvous import World
+from brim.coordination.membership import World
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, ProtocolError, SpecError, UserCodeError
 
