@@ -21,6 +21,7 @@ from benchmarks.harness.report import Report, ms, ratio, table
 from brim.domain.accounting import STEP_PHASES
 
 HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
 WORKERS = (1, 2, 4, 8)
 NETWORKS = (("wide_deep", "sgd"), ("wide_deep", "adam"), ("cnn", "sgd"))
 BATCHES = (512, 4096)
@@ -84,7 +85,7 @@ def measure_brim(plan: Plan, kind: str, optimizer: str, batch: int, side: str, c
     """One run that is resized from the fewest workers to the most; steps after a change are left out."""
     parameters = {"kind": kind, "optimizer": optimizer}
     with BrimRun(
-        HERE / "job.py",
+        TRAINING_FILE,
         workers=plan.workers[0],
         parameters=parameters,
         global_batch_size=batch,

@@ -21,6 +21,7 @@ from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun, TorchrunStuck
 
 HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
 BATCH, SEED = 512, 0
 PARTS = ("notice", "name the round", "install it", "the step")
 
@@ -86,7 +87,7 @@ def kill_one(run: BrimRun, setting: Setting, rng: random.Random) -> Recovery:
 
 def kill_under_brim(setting: Setting, kills: int, rng: random.Random) -> list[Recovery]:
     with BrimRun(
-        HERE / "job.py",
+        TRAINING_FILE,
         workers=setting.workers,
         parameters={"optimizer": setting.optimizer},
         global_batch_size=BATCH,
@@ -115,7 +116,7 @@ def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tup
 def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[dict[str, Any]]:
     """SIGSTOP a worker: when do the others go on, and can it do anything once it is woken?"""
     found = []
-    with BrimRun(HERE / "job.py", workers=4, global_batch_size=BATCH, heartbeat_timeout=heartbeat) as run:
+    with BrimRun(TRAINING_FILE, workers=4, global_batch_size=BATCH, heartbeat_timeout=heartbeat) as run:
         for _ in range(stops):
             run.until_steady(4, spares=1)
             before, victim = run.round.round, rng.choice(run.members)

@@ -25,6 +25,7 @@ from benchmarks.harness.torchrun import Torchrun
 from brim.domain.accounting import StepRecord
 
 HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
 BATCH, SMALL, LARGE = 512, 4, 6
 _AFTER = 40  # steps behind a change that still belong to it
 
@@ -81,7 +82,7 @@ def change_of(run: BrimRun, asked: float, first: int, last: int, usual: dict[int
 
 def resize_brim(times: int, found: Found) -> None:
     """One run that grows and shrinks so many times."""
-    with BrimRun(HERE / "job.py", workers=SMALL, global_batch_size=BATCH) as run:
+    with BrimRun(TRAINING_FILE, workers=SMALL, global_batch_size=BATCH) as run:
         run.until_steady(SMALL, steps=2 * _AFTER, spares=1)
         grown, shrunk = [], []
         for _ in range(times):
@@ -105,7 +106,7 @@ def start_brim() -> float:
     """From the command `brim train` to the first commit of 4 workers; the run is short and ends by itself."""
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     command = [
-        *(str(Path(sys.executable).with_name("brim")), "train", str(HERE / "job.py")),
+        *(str(Path(sys.executable).with_name("brim")), "train", str(TRAINING_FILE)),
         *("--workers", str(SMALL), "--global-batch-size", str(BATCH), "--set", f"samples={20 * BATCH}"),
         *("--run-dir", str(directory / "run"), "--json"),
     ]

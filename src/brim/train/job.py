@@ -84,16 +84,25 @@ class Job:
         self.scheduler, self._scheduler_interval = scheduler, scheduler_interval
         self.members: Members = Membership(context) if context else Loner()
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.committed = 0
-        self.metrics: dict[str, float] = {}
-        self._evaluate, self.evaluated = evaluate, 0
-        self.contributions = Contributions(model)
-        self._state = JobState(self, Path(context.run_dir) / "checkpoints" if context else None)
+        self._evaluate = evaluate
+        self._contributions = Contributions(model)
+        self._state = JobState(
+            model,
+            optimizer,
+            scheduler=scheduler,
+            spec=spec,
+            directory=Path(context.run_dir) / "checkpoints" if context else None,
+        )
         self._weight = 0.0
         self._stepped = True
         self._losses: list[Tensor] = []
         self._contribution: list[Tensor] = []
         self._seconds: dict[str, float] = defaultdict(float)
+
+    @property
+    def committed(self) -> int:
+        """Steps whose update the network has."""
+        return self._state.committed
 
     @property
     def rank(self) -> int:
@@ -122,10 +131,11 @@ class Job:
         schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
         if not schedule.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
-        self.members.join(self.contributions.layout, self._facts(schedule, dataset, facts or {}))
+        self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
         while True:
             try:
                 exchange = self.members.next_round(self._state)
+                self._contributions.begin()
                 yield from self._round(dataset, schedule, exchange)
                 self._finish()
                 return
@@ -134,8 +144,8 @@ class Job:
             except (Interrupted, PeerLost):
                 self.members.await_replacement()
             finally:
-                self.contributions.reset()
-                self.contributions.clear()
+                self._contributions.reset()
+                self._contributions.clear()
 
     def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
         """Steps until the job is done; leaves by RoundChanged where the round is over before."""
@@ -148,7 +158,7 @@ class Job:
                 # Someone of this host may still be adding up in the round before, in the memory that all share.
                 self.members.arrive(self.committed, "enter")
             while True:
-                if self.evaluated < self.committed // schedule.steps_per_epoch:
+                if self._state.evaluated < self.committed // schedule.steps_per_epoch:
                     self._end_epoch()
                 if self.committed == schedule.steps:
                     return
@@ -177,9 +187,9 @@ class Job:
         samples = self._samples(dataset, schedule, mine)
         for micro, span in mine.items():
             self.members.poll()
-            self.contributions.reset()
+            self._contributions.reset()
             if not len(span):
-                accumulator.add(micro, self.contributions.nothing())
+                accumulator.add(micro, self._contributions.nothing())
                 continue
             started = time.perf_counter()
             _seed_everything(mix(self.spec.seed, step, micro))
@@ -231,7 +241,7 @@ class Job:
             )
         (loss * self._weight).backward()  # type: ignore[no-untyped-call]
         self._losses.append(loss.detach())
-        self._contribution = self.contributions.take(self._weight)
+        self._contribution = self._contributions.take(self._weight)
         self._stepped = True
 
     def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
@@ -269,17 +279,17 @@ class Job:
 
     def _apply(self, total: list[Tensor], exchange: Exchange, schedule: Schedule) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
-        self.contributions.reset()
-        self.contributions.put_back(total, shared=exchange.shares_result)
+        self._contributions.reset()
+        self._contributions.put_back(total, shared=exchange.shares_result)
         if self.spec.clip_norm is not None:
             clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
         self.optimizer.step()
-        self.contributions.clear()
-        self.committed += 1
+        self._contributions.clear()
+        self._state.committed += 1
         ends_epoch = self.committed % schedule.steps_per_epoch == 0
         if self.scheduler is not None and (ends_epoch or self._scheduler_interval == "step"):
             self.scheduler.step()
-        self.contributions.begin()
+        self._contributions.begin()
 
     def _spent(self, what: str, since: float) -> float:
         now = time.perf_counter()
@@ -294,10 +304,12 @@ class Job:
 
     def _end_epoch(self) -> None:
         if self._evaluate is not None:
-            self.metrics = self._evaluate(self)
-        self.evaluated += 1
+            self._state.metrics = self._evaluate(self)
+        self._state.evaluated += 1
         if self.members.rank == 0:
-            self.members.tell(Evaluated(epoch=self.evaluated, step=self.committed, metrics=self.metrics))
+            self.members.tell(
+                Evaluated(epoch=self._state.evaluated, step=self.committed, metrics=self._state.metrics)
+            )
             if not self.spec.checkpoint_every:
                 self._checkpoint()
 

@@ -4,81 +4,103 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.checkpoint import latest_checkpoint, read_checkpoint, step_of, write_checkpoint
 from brim.wire.messages import CheckpointMade
-
-if TYPE_CHECKING:
-    from brim.train.job import Job
 
 __all__ = ["JobState"]
 
 
 class JobState:
-    """What must be the same on every member, in and out of a job."""
+    """What must be the same on every member of a job.
 
-    def __init__(self, job: Job, directory: Path | None) -> None:
-        self._job, self._directory = job, directory
+    Args:
+        model: the network, with its buffers.
+        optimizer: over its parameters.
+        scheduler: of the learning rate, or None.
+        spec: of the job; what decides the bits must not change between its lives.
+        directory: of its checkpoints, or None for a process by itself, which leaves them to its script.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        scheduler: Any,
+        spec: JobSpec,
+        directory: Path | None,
+    ) -> None:
+        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
+        self._spec, self._directory = spec, directory
+        self.committed = 0  # steps
+        self.evaluated = 0  # epochs
+        self.metrics: dict[str, float] = {}
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is anywhere to write checkpoints: a process by itself leaves that to its script."""
+        """Whether there is anywhere to write checkpoints."""
         return self._directory is not None
 
     def is_written(self) -> bool:
         """Whether the newest checkpoint is of the last committed step."""
         newest = latest_checkpoint(self._directory) if self._directory else None
-        return newest is not None and step_of(newest) == self._job.committed
+        return newest is not None and step_of(newest) == self.committed
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
 
     def get(self) -> Any:
-        job = self._job
-        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
+        """The state as a tree; its tensors are the network's own, not copies."""
         return {
-            "model": tensors,
-            "optimizer": job.optimizer.state_dict(),
-            "scheduler": None if job.scheduler is None else job.scheduler.state_dict(),
-            "committed": job.committed,
-            "evaluated": job.evaluated,
-            "metrics": job.metrics,
-            "micro_batches": job.spec.micro_batches,
-            "seed": job.spec.seed,
+            "model": self._tensors(),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "committed": self.committed,
+            "evaluated": self.evaluated,
+            "metrics": self.metrics,
+            "micro_batches": self._spec.micro_batches,
+            "seed": self._spec.seed,
         }
 
-    def put(self, tree: Any) -> int:
-        if tree is None:
-            return self._job.committed
-        job = self._job
-        for key in ("micro_batches", "seed"):
-            if tree[key] != getattr(job.spec, key):
-                raise SpecError(
-                    f"--{key.replace('_', '-')}", got=str(getattr(job.spec, key)), need=str(tree[key])
-                )
-        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(tree["model"][name])
-        job.optimizer.load_state_dict(tree["optimizer"])
-        if job.scheduler is not None:
-            job.scheduler.load_state_dict(tree["scheduler"])
-        job.committed, job.evaluated, job.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
-        job.contributions.begin()
-        return job.committed
+    def put(self, tree: Any) -> None:
+        """Take the state that `get` gave elsewhere.
 
-    def restore(self) -> tuple[int, str]:
+        Raises:
+            SpecError: it is of a job that would give other bits.
+        """
+        for key in ("micro_batches", "seed"):
+            if tree[key] != getattr(self._spec, key):
+                field = f"--{key.replace('_', '-')}"
+                raise SpecError(field, got=str(getattr(self._spec, key)), need=str(tree[key]))
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(tree["model"][name])
+        self._optimizer.load_state_dict(tree["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(tree["scheduler"])
+        self.committed, self.evaluated, self.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
+
+    def restore(self) -> str:
+        """Take the newest checkpoint and give its path, or stay as at the start and give nothing."""
         newest = latest_checkpoint(self._directory) if self._directory else None
         if newest is None:
-            return self._job.committed, ""
-        return self.put(read_checkpoint(newest)), str(newest)
+            return ""
+        self.put(read_checkpoint(newest))
+        return str(newest)
 
     def write(self) -> CheckpointMade:
+        """Write a checkpoint and say which."""
         assert self._directory is not None, "only a job under an agent writes checkpoints"
         started = time.perf_counter()
-        written = write_checkpoint(self._directory, self._job.committed, self.get())
+        written = write_checkpoint(self._directory, self.committed, self.get())
         seconds = time.perf_counter() - started
         return CheckpointMade(
-            step=self._job.committed, path=written.path, size_bytes=written.size_bytes, seconds=seconds
+            step=self.committed, path=written.path, size_bytes=written.size_bytes, seconds=seconds
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
@@ -13,6 +13,7 @@ from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
+from brim.train.job_state import JobState
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
@@ -32,7 +33,7 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 
-__all__ = ["Loner", "Members", "Membership", "RoundChanged", "StateOfJob", "parts_of"]
+__all__ = ["Loner", "Members", "Membership", "RoundChanged", "parts_of"]
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 _PATIENCE = 60.0
@@ -56,7 +57,7 @@ class Members(Protocol):
         """Say that this worker is warm and may be named in a round."""
         ...
 
-    def next_round(self, state: StateOfJob) -> Exchange:
+    def next_round(self, state: JobState) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -92,24 +93,6 @@ class Members(Protocol):
         ...
 
 
-class StateOfJob(Protocol):
-    """What must be the same on every member."""
-
-    def get(self) -> Any: ...
-
-    def put(self, tree: Any) -> int:
-        """Take a state; the number of committed steps that it has."""
-        ...
-
-    def restore(self) -> tuple[int, str]:
-        """Take the newest checkpoint, or stay as at the start: committed steps, and the path or nothing."""
-        ...
-
-    def write(self) -> WorkerMessage:
-        """Write a checkpoint and say which."""
-        ...
-
-
 class Loner:
     """The members of a job that one process runs by itself, with nothing of brim around it."""
 
@@ -119,7 +102,7 @@ class Loner:
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
 
-    def next_round(self, state: StateOfJob) -> Exchange:
+    def next_round(self, state: JobState) -> Exchange:
         state.restore()
         return Alone()
 
@@ -226,7 +209,7 @@ class Membership:
 
     # Rounds ------------------------------------------------------------------------------------------------
 
-    def next_round(self, state: StateOfJob) -> Exchange:
+    def next_round(self, state: JobState) -> Exchange:
         while True:
             self._world = world = self._next or self._await_world(state)
             self._next = None
@@ -240,7 +223,7 @@ class Membership:
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, state: StateOfJob) -> World:
+    def _await_world(self, state: JobState) -> World:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
@@ -263,26 +246,24 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, state: StateOfJob) -> None:
+    def _install(self, world: World, state: JobState) -> None:
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            step, restored = state.restore()
+            restored = state.restore()
         elif me in world.donors:
-            step = self._fetch(world, members[world.donors[me]], state)
-        else:
-            step = state.put(None)
+            self._fetch(world, members[world.donors[me]], state)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
             greeting = _state_greeting(world.round, worker)
             peer = self._listener.accept(greeting, timeout=_PATIENCE, cancelled=self._link.pending)
             with peer:
                 send_state(peer, state.get(), self._link.pending)
-        self.tell(Installed(round=world.round, step=step, restored_from=restored))
+        self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
-    def _fetch(self, world: World, donor: Member, state: StateOfJob) -> int:
+    def _fetch(self, world: World, donor: Member, state: JobState) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
         with connect(donor.address, greeting, timeout=_PATIENCE) as peer:
-            return state.put(receive_state(peer, self._link.pending))
+            state.put(receive_state(peer, self._link.pending))
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec

@@ -1,4 +1,4 @@
-"""What brim trains in this benchmark: Wide & Deep or a small CNN on random data in memory."""
+"""What brim trains in the benchmarks: Wide & Deep or a small CNN on random data in memory."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ import brim
 from benchmarks.harness import jobs
 
 KIND = brim.param("kind", "wide_deep")
+SAMPLES = brim.param("samples", 1 << 30)
 OPTIMIZER = brim.param("optimizer", "sgd")
 
 
@@ -17,7 +18,7 @@ def model() -> nn.Module:
 
 
 def dataset(split: str) -> Any:
-    return jobs.dataset(KIND, 1 << 30) if split == "train" else None
+    return jobs.dataset(KIND, SAMPLES) if split == "train" else None
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
