@@ -1,0 +1,214 @@
+"""The default policy: promises kept by a plan, refused jobs that may still make it, surplus by marginal return.
+
+Pure. What it does beyond ElasticFlow: it judges arrivals one at a time, against a plan for all that were
+promised before; sizes need not be powers of two; what a change of workers costs is in the plan; a refused
+job runs on what is left, and is promised after all as soon as a plan has room for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
+from brim.policies.promises import Promise, carry_on, need_of, next_change, plan_all, workers_now
+from brim.policies.surplus import Claim, share_out
+from brim.policies.timeline import Need
+
+__all__ = ["brim"]
+
+# Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a migration.
+_MARGIN = 3.0
+# A worker that a job already holds counts this many times: jobs of nearly equal return do not swap.
+_STAY = 1.5
+# A job is resized for a surplus only if that saves this many times the seconds that it costs.
+_WORTH = 2.0
+# Refused jobs that are considered for a late promise in one cycle, so that overload stays cheap.
+_SECOND_CHANCES = 8
+
+_Needs = tuple[str, Need, Need]
+
+
+def brim(snapshot: Snapshot) -> Decision:
+    """Decide one cycle; the memory is the plan of every promised job."""
+    return _Cycle(snapshot).decide()
+
+
+class _Cycle:
+    """One pass: the snapshot, and the plan as it grows."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot, self.now, self.devices = snapshot, snapshot.now, snapshot.capacity
+        self.states = {state.job.id: state for state in snapshot.jobs}
+        self.needs: list[_Needs] = []
+        self.plans: dict[str, Promise] = {}
+        self.broken = False
+        self.verdicts: list[Verdict] = []
+        self.reasons: dict[str, tuple[Reason, str]] = {}
+
+    def decide(self) -> Decision:
+        self._plan_promised()
+        arrived = self.snapshot.arrived
+        for name in arrived:
+            self._judge(self.states[name])
+        fresh = frozenset(arrived)
+        self._second_chances([s for s in self.snapshot.jobs if s.job.id not in fresh])
+        workers = self._allocate()
+        return Decision(
+            workers=workers,
+            verdicts=tuple(self.verdicts),
+            wake=next_change(self.plans, self.now),
+            reasons=self.reasons,
+            memory=self.plans,
+        )
+
+    def _needs_of(self, state: JobState) -> _Needs:
+        now, overheads = self.now, self.snapshot.overheads
+        bare = need_of(state, now=now, overheads=overheads, margin=0.0)
+        return state.job.id, bare._replace(due=bare.due - _MARGIN * bare.change), bare
+
+    def _plan_promised(self) -> None:
+        promised = [s for s in self.snapshot.jobs if s.standing is Standing.ADMITTED and s.job.deadline is not None]
+        promised.sort(key=_by_deadline)
+        self.needs = [self._needs_of(state) for state in promised]
+        last: Mapping[str, Promise] = self.snapshot.memory or {}
+        plans = plan_all(self.needs, now=self.now, devices=self.devices)
+        if plans is None:
+            plans = carry_on(last, self.needs, now=self.now, devices=self.devices)
+        if plans is None:
+            self.broken = True  # a failure, a wrong profile or lost capacity: keep as many as can be kept
+            plans = self._rescue()
+        self.plans = plans
+
+    def _rescue(self) -> dict[str, Promise]:
+        kept: list[_Needs] = []
+        plans: dict[str, Promise] = {}
+        for needs in self.needs:
+            wider = plan_all([*kept, needs], now=self.now, devices=self.devices)
+            if wider is not None:
+                kept.append(needs)
+                plans = wider
+        self.needs = kept
+        return plans
+
+    def _judge(self, state: JobState) -> None:
+        job = state.job
+        if job.deadline is None:
+            text = "runs on what promised jobs leave"
+            self.verdicts.append(Admitted(job=job.id, reason=Reason.NO_DEADLINE, detail=text, promises=False))
+            return
+        if self._promise(state):
+            return
+        _, careful, bare = self._needs_of(state)
+        earliest = bare.finish(bare.ceiling) + _MARGIN * bare.change
+        if careful.share() is None:
+            text = (
+                f"{bare.ceiling} workers, the most that help, from now on would be done {earliest - job.deadline:.0f} s "
+                f"after the deadline, {_MARGIN:.0f} changes of workers allowed for"
+            )
+            reason, when = Reason.TOO_LATE, earliest
+        else:
+            text = f"with {len(self.needs)} promised jobs on {self.devices} devices no plan is in time for all"
+            reason, when = Reason.BREAKS_PROMISE, None
+        self.verdicts.append(Rejected(job=job.id, reason=reason, detail=text, earliest=when, runs=True))
+
+    def _promise(self, state: JobState) -> bool:
+        """Add `state` to the plan if every promise, its own included, can be kept; and say so."""
+        needs = self._needs_of(state)
+        if needs[1].share() is None:
+            return False
+        wider = sorted([*self.needs, needs], key=lambda one: (one[2].due, one[0]))
+        plans = plan_all(wider, now=self.now, devices=self.devices)
+        if plans is None or plans[state.job.id].spare < _MARGIN * needs[2].change - 1e-6:
+            return False
+        self.needs, self.plans = wider, plans
+        pieces = plans[state.job.id].pieces
+        share = max(piece.workers for piece in pieces)
+        assert state.job.deadline is not None
+        text = f"{share} workers are enough: done {state.job.deadline - pieces[-1].stop:.0f} s before the deadline"
+        self.verdicts.append(
+            Admitted(job=state.job.id, reason=Reason.FITS, share=share, finish=pieces[-1].stop, detail=text)
+        )
+        return True
+
+    def _hopeful(self, states: list[JobState]) -> list[tuple[float, JobState, int]]:
+        """Unpromised jobs that could still be in time: (device-seconds needed, job, workers)."""
+        found = []
+        for state in states:
+            if state.job.id in self.plans or state.job.deadline is None:
+                continue
+            need = self._needs_of(state)[2]
+            share = need.share()
+            if share is not None:
+                found.append((share * (need.finish(share) - self.now), state, share))
+        return sorted(found, key=lambda one: (one[0], one[1].job.id))
+
+    def _second_chances(self, states: list[JobState]) -> None:
+        if not self.broken:
+            for _, state, _ in self._hopeful(states)[:_SECOND_CHANCES]:
+                self._promise(state)
+
+    def _allocate(self) -> dict[str, int]:
+        base = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
+        free = self.devices - sum(base.values())
+        for _, state, share in self._hopeful(list(self.snapshot.jobs)):
+            if share <= free:
+                base[state.job.id] = share
+                free -= share
+        claims = [
+            claim
+            for state in self.snapshot.jobs
+            if (claim := self._claim(state, base.get(state.job.id, 0))) is not None
+        ]
+        granted = base | share_out(claims, free, stay=_STAY)
+        return self._steady(granted, base)
+
+    def _claim(self, state: JobState, base: int) -> Claim | None:
+        job = state.job
+        promise = self.plans.get(job.id)
+        ceiling = job.ceiling
+        if promise is not None:
+            change = self.snapshot.overheads.cost(0, ceiling)
+            if promise.spare < 2.0 * change and state.workers <= base:
+                return None
+            if promise.spare < change:
+                return None
+        left = state.remaining / state.pace
+        return Claim(job.id, job.curve, base, state.workers, job.minimum, ceiling, left)
+
+    def _steady(self, granted: dict[str, int], base: Mapping[str, int]) -> dict[str, int]:
+        """Undo changes that cost more than they save."""
+        spare = self.devices - sum(granted.values())
+        workers = dict(granted)
+        for state in self.snapshot.jobs:
+            name, holds = state.job.id, state.workers
+            goal = workers.get(name, 0)
+            if goal > holds > 0 and holds >= base.get(name, 0) and not self._worthwhile(state, goal):
+                workers[name] = holds
+                spare += goal - holds
+        for state in self.snapshot.jobs:
+            name, holds = state.job.id, state.workers
+            goal = workers.get(name, 0)
+            if goal < holds <= state.job.ceiling and holds - goal <= spare:
+                workers[name] = holds
+                spare -= holds - goal
+        for name, count in workers.items():
+            self._explain(name, count, base.get(name, 0))
+        return workers
+
+    def _worthwhile(self, state: JobState, goal: int) -> bool:
+        best, left = state.job.curve.best, state.remaining / state.pace
+        cost = self.snapshot.overheads.cost(state.workers, goal)
+        return left / best[state.workers] - left / best[goal] > _WORTH * cost
+
+    def _explain(self, name: str, count: int, base: int) -> None:
+        if count > base:
+            self.reasons[name] = (Reason.SURPLUS, f"{base} needed, {count - base} from the surplus")
+        elif count:
+            self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
+        else:
+            self.reasons[name] = (Reason.CLUSTER_FULL, f"all {self.devices} devices are in better use")
+
+
+def _by_deadline(state: JobState) -> tuple[float, str]:
+    assert state.job.deadline is not None
+    return state.job.deadline, state.job.id
