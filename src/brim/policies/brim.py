@@ -98,12 +98,12 @@ class _Cycle:
             return
         if self._promise(state):
             return
-        _, careful, bare = self._needs_of(state)
-        earliest = bare.finish(bare.ceiling) + _MARGIN * bare.change
-        if careful.share() is None:
+        bare = self._needs_of(state)[2]
+        earliest = bare.finish(bare.ceiling)
+        if bare.share() is None:
             text = (
                 f"{bare.ceiling} workers, the most that help, from now on would be done {earliest - job.deadline:.0f} s "
-                f"after the deadline, {_MARGIN:.0f} changes of workers allowed for"
+                f"after the deadline"
             )
             reason, when = Reason.TOO_LATE, earliest
         else:
@@ -114,11 +114,11 @@ class _Cycle:
     def _promise(self, state: JobState) -> bool:
         """Add `state` to the plan if every promise, its own included, can be kept; and say so."""
         needs = self._needs_of(state)
-        if needs[1].share() is None:
+        if needs[2].share() is None:
             return False
         wider = sorted([*self.needs, needs], key=lambda one: (one[2].due, one[0]))
         plans = plan_all(wider, now=self.now, devices=self.devices)
-        if plans is None or plans[state.job.id].spare < _MARGIN * needs[2].change - 1e-6:
+        if plans is None:
             return False
         self.needs, self.plans = wider, plans
         pieces = plans[state.job.id].pieces

@@ -48,7 +48,7 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, margin: float)
     ceiling = job.ceiling
     change = overheads.cost(0, ceiling)
     return Need(
-        curve=job.curve,
+        best=job.curve.best,
         left=state.remaining / state.pace,
         begin=max(now, state.ready) if state.workers else now,
         due=job.deadline - margin * change,
@@ -133,7 +133,7 @@ def _replayed(pieces: tuple[Piece, ...], need: Need) -> tuple[Piece, ...]:
         if piece.workers != held:
             busy = max(busy, start) + need.change
             held = piece.workers
-        rate = need.curve.best[piece.workers]
+        rate = need.best[piece.workers]
         begin = max(start, busy)
         done = begin + left / rate
         if done <= piece.stop or k == len(pieces) - 1:

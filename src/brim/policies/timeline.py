@@ -6,8 +6,6 @@ import math
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
-from brim.domain.scaling import ScalingCurve
-
 __all__ = ["Need", "Piece", "Timeline"]
 
 
@@ -23,6 +21,7 @@ class Need(NamedTuple):
     """What a job still needs, as the planner sees it.
 
     Attributes:
+        best: steps per second with at most n workers, by n (`ScalingCurve.best`).
         left: steps to do, at the curve's speed.
         begin: when it can make progress first (its last change may not be over).
         due: when it has to be done, margin already taken off.
@@ -30,9 +29,10 @@ class Need(NamedTuple):
         change: seconds that any change of its workers costs; an upper bound.
         minimum: its gang.
         ceiling: the most workers worth giving.
+        floor: the largest size allowed by number of workers; None allows every number.
     """
 
-    curve: ScalingCurve
+    best: tuple[float, ...]
     left: float
     begin: float
     due: float
@@ -40,13 +40,14 @@ class Need(NamedTuple):
     change: float
     minimum: int
     ceiling: int
+    floor: tuple[int, ...] | None = None
 
     def share(self) -> int | None:
         """The fewest workers, the same until the end, that finish in time if nobody is in the way."""
         window = self.due - self.begin
         if window <= 0:
             return None
-        best, left = self.curve.best, self.left
+        best, left = self.best, self.left
         moved = window - self.change
         move = max(bisect_left(best, left / moved), self.minimum) if moved > 0 else self.ceiling + 1
         if self.holds and self.holds <= self.ceiling and best[self.holds] * window >= left:
@@ -56,7 +57,7 @@ class Need(NamedTuple):
     def finish(self, workers: int) -> float:
         """When it is done on `workers` workers from now on."""
         start = self.begin if workers == self.holds else self.begin + self.change
-        return start + self.left / self.curve.best[workers]
+        return start + self.left / self.best[workers]
 
 
 class Timeline:
@@ -129,13 +130,15 @@ class Timeline:
 
     def _walk(self, need: Need, share: int, last: int) -> list[Piece] | None:
         """At most `share` workers wherever they are free, from now until done."""
-        best, left = need.curve.best, need.left
+        best, left, floor = need.best, need.left, need.floor
         held, busy = need.holds, need.begin
         pieces: list[Piece] = []
         times, free = self.times, self.free
         for k in range(last):
             start = times[k]
             workers = min(share, free[k])
+            if floor is not None:
+                workers = floor[workers]
             if workers < need.minimum:
                 workers = 0
             if workers == 0:
