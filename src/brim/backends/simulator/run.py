@@ -33,6 +33,8 @@ class Outcome:
         refused: a promise was refused (it may have run nevertheless).
         attained: worker-seconds that it used.
         changes: starts, resizes and migrations.
+        judged: whether the deadline was met where another ruler than the exact finish is to be shown, as the
+            published artifact's; None otherwise.
     """
 
     job: Job
@@ -42,10 +44,13 @@ class Outcome:
     refused: bool
     attained: float = 0.0
     changes: int = 0
+    judged: bool | None = None
 
     @property
     def met(self) -> bool:
         """Whether it had a deadline and finished by it; a microsecond is forgiven to floating point."""
+        if self.judged is not None:
+            return self.judged and self.job.deadline is not None
         deadline = self.job.deadline
         return deadline is not None and self.finished is not None and self.finished <= deadline + 1e-6
 

@@ -11,7 +11,7 @@ from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job, Priority
 from brim.errors import SpecError
 
-__all__ = ["read_trace"]
+__all__ = ["needed_profiles", "read_trace"]
 
 # our word -> the words of the formats in circulation, in order of preference
 _COLUMNS = {
@@ -53,6 +53,15 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
         except ValueError as error:
             raise SpecError(f"{path}, line {number + 2}", got=str(error), need="a number") from error
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
+
+
+def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
+    """(model, global batch size) of every job of the trace at `path`; empty where it cannot be read."""
+    try:
+        with path.open(newline="") as file:
+            return frozenset((row["model_name"], int(float(row["batch_size"]))) for row in csv.DictReader(file))
+    except (OSError, KeyError, ValueError):
+        return frozenset()
 
 
 def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Mapping[str, str]) -> str:
