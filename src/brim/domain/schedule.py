@@ -115,6 +115,7 @@ class Snapshot:
     Args:
         now: seconds on the cluster's clock.
         capacity: devices that training may use now.
+        assured: devices that promises may count on, where that is not `capacity`: what is borrowed is not.
         jobs: every unfinished job that was not refused, by order of submission then id.
         arrived: ids of the jobs to judge in this cycle, in order of submission then id.
         tenants: who owns how much; empty where nobody owns anything.
@@ -128,6 +129,7 @@ class Snapshot:
     arrived: tuple[str, ...] = ()
     overheads: Overheads
     tenants: tuple[Tenant, ...] = ()
+    assured: int | None = None
     memory: Any = None
 
 
@@ -140,6 +142,7 @@ class Decision:
         verdicts: one for each job that arrived.
         wake: when to ask again even if nothing happens; None if only events matter.
         reasons: why a job has what it has, by job id, where the policy says.
+        pinned: ids of jobs that cannot afford a migration now.
         moved: ids of jobs that keep their number of workers but go to other devices.
         memory: handed back in the next snapshot.
     """
@@ -148,6 +151,7 @@ class Decision:
     verdicts: tuple[Verdict, ...] = ()
     wake: float | None = None
     reasons: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     memory: Any = None
 

@@ -37,7 +37,9 @@ class _Cycle:
     """One pass: the snapshot, and the plan as it grows."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot, self.now, self.devices = snapshot, snapshot.now, snapshot.capacity
+        self.snapshot, self.now = snapshot, snapshot.now
+        # Promises count on what is assured; what is borrowed only ever adds to the surplus.
+        self.devices = snapshot.capacity if snapshot.assured is None else min(snapshot.assured, snapshot.capacity)
         self.states = {state.job.id: state for state in snapshot.jobs}
         self.needs: list[_Needs] = []
         self.plans: dict[str, Promise] = {}
@@ -58,8 +60,13 @@ class _Cycle:
             verdicts=tuple(self.verdicts),
             wake=next_change(self.plans, self.now),
             reasons=self.reasons,
+            pinned=frozenset(name for name, promise in self.plans.items() if promise.spare < self._afford(name)),
             memory=self.plans,
         )
+
+    def _afford(self, name: str) -> float:
+        """Seconds that a plan has to have to spare before a migration may disturb it."""
+        return _MARGIN * self.snapshot.overheads.cost(0, self.states[name].job.ceiling)
 
     def _needs_of(self, state: JobState) -> _Needs:
         now, overheads = self.now, self.snapshot.overheads
@@ -149,11 +156,14 @@ class _Cycle:
 
     def _allocate(self) -> dict[str, int]:
         base = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
-        free = self.devices - sum(base.values())
+        free = self.snapshot.capacity - sum(base.values())
+        if self.snapshot.tenants:
+            free = self._keep_running(base, free)
         for _, state, share in self._hopeful(list(self.snapshot.jobs)):
-            if share <= free:
+            more = share - base.get(state.job.id, 0)
+            if 0 <= more <= free:
                 base[state.job.id] = share
-                free -= share
+                free -= more
         claims = [
             claim
             for state in self.snapshot.jobs
@@ -161,6 +171,15 @@ class _Cycle:
         ]
         granted = base | share_out(claims, free, stay=_STAY)
         return self._steady(granted, base)
+
+    def _keep_running(self, base: dict[str, int], free: int) -> int:
+        """Where devices can be reclaimed, what runs keeps its gang: everyone shrinks before anyone stops."""
+        for state in sorted(self.snapshot.jobs, key=lambda s: (s.changed, s.job.id)):
+            least = state.job.minimum
+            if state.workers and base.get(state.job.id, 0) == 0 and least <= free:
+                base[state.job.id] = least
+                free -= least
+        return free
 
     def _claim(self, state: JobState, base: int) -> Claim | None:
         job = state.job
@@ -177,7 +196,7 @@ class _Cycle:
 
     def _steady(self, granted: dict[str, int], base: Mapping[str, int]) -> dict[str, int]:
         """Undo changes that cost more than they save."""
-        spare = self.devices - sum(granted.values())
+        spare = self.snapshot.capacity - sum(granted.values())
         workers = dict(granted)
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
@@ -206,7 +225,7 @@ class _Cycle:
         elif count:
             self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
         else:
-            self.reasons[name] = (Reason.CLUSTER_FULL, f"all {self.devices} devices are in better use")
+            self.reasons[name] = (Reason.CLUSTER_FULL, f"all {self.snapshot.capacity} devices are in better use")
 
 
 def _by_deadline(state: JobState) -> tuple[float, str]:

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from brim.backends.simulator.run import Change, Outcome, Run
 from brim.domain.cluster import Cluster
@@ -17,6 +18,7 @@ from brim.domain.schedule import Admitted, Decision, JobState, Policy, Rejected,
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import InternalError
+from brim.policies.cycle import cycle
 
 __all__ = ["Settings", "simulate"]
 
@@ -36,6 +38,7 @@ class Settings:
         failures: mean seconds between two failures of one worker (0: none); see `Overheads.recovery`.
         stragglers: probability that a job, at each change, lands on a slow node and runs at `slow` speed.
         capacity: (time, devices) steps of what training may use; empty: the whole cluster, always.
+        placed: place workers on devices, and charge the migrations that this needs.
         record: keep every change with its reason (for decisions.jsonl and `explain`).
     """
 
@@ -48,6 +51,7 @@ class Settings:
     slow: float = 0.7
     capacity: tuple[tuple[float, int], ...] = ()
     tenants: tuple[Tenant, ...] = ()
+    placed: bool = False
     record: bool = False
 
 
@@ -107,7 +111,9 @@ class _World:
 
     def __init__(self, jobs: Sequence[Job], cluster: Cluster, policy: Policy, settings: Settings) -> None:
         self.queue = sorted(jobs, key=lambda job: (job.submitted, job.id))
-        self.cluster, self.policy, self.settings = cluster, policy, settings
+        self.cluster, self.settings = cluster, settings
+        whole = settings.placed or settings.tenants
+        self.policy = partial(cycle, policy=policy, placed=settings.placed) if whole else policy
         self.rng = random.Random(settings.seed)  # nosec: a simulation, not a secret
         self.live: dict[str, _Live] = {}
         self.outcomes: list[Outcome] = []
