@@ -67,10 +67,10 @@ def plan_all(
     Args:
         needs: (id, need with its margin, need without), by deadline then id.
     """
-    plans = _side_by_side(needs, now, devices)
-    if plans is not None:
-        return plans
-    plans = {}
+    found = _side_by_side(needs, now, devices)
+    if found is not None:
+        return found
+    plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)
     for name, careful, bare in needs:
         pieces = timeline.fit(careful) or timeline.fit(bare)

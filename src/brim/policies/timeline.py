@@ -113,20 +113,47 @@ class Timeline:
             return [Piece(now, stop, share)]
         last = bisect_left(self.times, need.due)
         most = min(need.ceiling, max(self.free[:last], default=0))
-        if most < need.minimum:
+        if need.floor is not None:
+            most = need.floor[most]
+        if most < need.minimum or not self._reaches(need, most, last):
             return None
-        best = self._walk(need, most, last)
-        if best is None:
-            return None
-        low, high = max(share, need.minimum) - 1, most
-        while high - low > 1:  # a larger share never does less work, but for the changes: check, do not assume
+        # Bisect for the smallest share; `high` is always one that was seen to reach.
+        low, high = share - 1, most
+        while high - low > 1:
             middle = (low + high) // 2
-            pieces = self._walk(need, middle, last)
-            if pieces is None:
+            size = middle if need.floor is None else need.floor[middle]
+            if size <= low:  # no size between low and middle
                 low = middle
+            elif self._reaches(need, size, last):
+                high = size
             else:
-                high, best = middle, pieces
-        return best
+                low = middle
+        return self._walk(need, high, last)
+
+    def _reaches(self, need: Need, share: int, last: int) -> bool:
+        """Whether `_walk` would find a plan: the same steps without writing it down."""
+        best, left, floor = need.best, need.left, need.floor
+        held, busy, change, minimum = need.holds, need.begin, need.change, need.minimum
+        times, free = self.times, self.free
+        for k in range(last):
+            workers = free[k] if free[k] < share else share
+            if floor is not None:
+                workers = floor[workers]
+            if workers < minimum or workers == 0:
+                held = 0
+                continue
+            start = times[k]
+            if workers != held:
+                busy = (start if start > busy else busy) + change
+                held = workers
+            begin = start if start > busy else busy
+            stop = times[k + 1] if k + 1 < len(times) else math.inf
+            done = begin + left / best[workers]
+            if done <= stop:
+                return done <= need.due
+            if begin < stop:
+                left -= best[workers] * (stop - begin)
+        return False
 
     def _walk(self, need: Need, share: int, last: int) -> list[Piece] | None:
         """At most `share` workers wherever they are free, from now until done."""
