@@ -1,4 +1,4 @@
-"""`brim simulate`: real policies on real traces, on a virtual clock; `brim explain --sim`: why it decided so."""
+"""`brim simulate`: real policies on real traces on a virtual clock; `brim explain --sim`: why it did so."""
 
 from __future__ import annotations
 
@@ -36,14 +36,36 @@ __all__ = ["explain", "main", "simulate"]
 
 @click.group(invoke_without_command=True)
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace: ITP, Philly or generated format.")
-@click.option("--cluster", default="16x8", show_default=True, help="NODESxDEVICES, or SWITCHESxNODESxDEVICES.")
-@click.option("--policy", "policies", default="brim,elasticflow,edf", show_default=True, help="Names, by comma.")
-@click.option("--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace].")
-@click.option("--slot", type=click.FloatRange(min=0), help="Seconds between cycles [default: 0; 240 for :as-coded].")
+@click.option(
+    "--cluster", default="16x8", show_default=True, help="NODESxDEVICES, or SWITCHESxNODESxDEVICES."
+)
+@click.option(
+    "--policy", "policies", default="brim,elasticflow,edf", show_default=True, help="Names, by comma."
+)
+@click.option(
+    "--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace]."
+)
+@click.option(
+    "--slot", type=click.FloatRange(min=0), help="Seconds between cycles [default: 0; 240 for :as-coded]."
+)
 @click.option("--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS)))
-@click.option("--profile-error", default=0.0, show_default=True, type=click.FloatRange(0, 0.9), help="True speed: 1 ± this.")
-@click.option("--failures", default=0.0, show_default=True, help="Mean hours between failures of a worker; 0: none.")
-@click.option("--stragglers", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Probability of a slow node.")
+@click.option(
+    "--profile-error",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 0.9),
+    help="True speed: 1 ± this.",
+)
+@click.option(
+    "--failures", default=0.0, show_default=True, help="Mean hours between failures of a worker; 0: none."
+)
+@click.option(
+    "--stragglers",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Probability of a slow node.",
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -67,7 +89,9 @@ def simulate(
     if context.invoked_subcommand is not None:
         return
     if trace is None:
-        raise click.UsageError("--trace is needed: brim simulate --trace FILE --cluster 16x8 --policy brim,edf")
+        raise click.UsageError(
+            "--trace is needed: brim simulate --trace FILE --cluster 16x8 --policy brim,edf"
+        )
     err = Console(stderr=True)
     hardware, jobs = Cluster.parse(cluster), load(trace, profiles, err)
     settings = Settings(
@@ -103,7 +127,13 @@ def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
 
 
 def run_all(
-    names: list[str], jobs: tuple[Job, ...], cluster: Cluster, *, settings: Settings, slot: float | None, err: Console
+    names: list[str],
+    jobs: tuple[Job, ...],
+    cluster: Cluster,
+    *,
+    settings: Settings,
+    slot: float | None,
+    err: Console,
 ) -> list[Result]:
     """Every policy in turn, with a progress bar on stderr where that is a terminal."""
     bar = Progress(
@@ -119,7 +149,9 @@ def run_all(
                 bar.update(task, completed=done)
 
             progress: Callable[[int], None] | None = tell if err.is_terminal else None
-            results.append(run_policy(name.strip(), jobs, cluster, settings=settings, slot=slot, progress=progress))
+            results.append(
+                run_policy(name.strip(), jobs, cluster, settings=settings, slot=slot, progress=progress)
+            )
             bar.update(task, completed=len(jobs))
     return results
 
@@ -127,7 +159,17 @@ def run_all(
 def show(results: list[Result], ceiling: dict[str, float | None], *, title: str) -> None:
     """The table on the terminal."""
     table = Table(title=title, title_justify="left")
-    for name in ("policy", "deadlines met", "of ceiling", "promised", "broken", "mean JCT h", "makespan h", "use", "CPU s"):
+    for name in (
+        "policy",
+        "deadlines met",
+        "of ceiling",
+        "promised",
+        "broken",
+        "mean JCT h",
+        "makespan h",
+        "use",
+        "CPU s",
+    ):
         table.add_column(name, justify="left" if name == "policy" else "right")
     limit = ceiling["per_job"]
     for result in results:
@@ -170,7 +212,9 @@ def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Cons
 @click.option("--jobs", default=100, show_default=True)
 @click.option("--interarrival", default=1500.0, show_default=True, help="Mean seconds between arrivals.")
 @click.option("--arrivals", default="poisson", show_default=True, type=click.Choice(ARRIVALS))
-@click.option("--deadline", default="0.5:1.5", show_default=True, help="Bounds, in multiples of the duration.")
+@click.option(
+    "--deadline", default="0.5:1.5", show_default=True, help="Bounds, in multiples of the duration."
+)
 @click.option("--best-effort", default=0.0, show_default=True, type=click.FloatRange(0, 1))
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.File("w"), default="-", help="File [default: stdout].")
@@ -207,7 +251,9 @@ def policies_command() -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--sim", "folder", type=click.Path(path_type=Path), required=True, help="What `simulate --out` wrote.")
+@click.option(
+    "--sim", "folder", type=click.Path(path_type=Path), required=True, help="What `simulate --out` wrote."
+)
 @click.option("--policy", help="Only this policy.")
 @click.option("--json", "as_json", is_flag=True)
 def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
@@ -216,7 +262,11 @@ def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
     rows = [
         row
         for row in read_decisions(folder)
-        if (row["job"] == job or row["job"].split("-")[0].lstrip("0") == wanted.split("-")[0] or row["job"].endswith(job))
+        if (
+            row["job"] == job
+            or row["job"].split("-")[0].lstrip("0") == wanted.split("-")[0]
+            or row["job"].endswith(job)
+        )
         and policy in (None, row["policy"])
     ]
     if not rows:

@@ -51,7 +51,8 @@ class Cluster:
         below = nodes_per_switch or nodes
         return cls(
             nodes=tuple(
-                Node(id=f"node{index:0{width}}", devices=devices, switch=index // below) for index in range(nodes)
+                Node(id=f"node{index:0{width}}", devices=devices, switch=index // below)
+                for index in range(nodes)
             )
         )
 

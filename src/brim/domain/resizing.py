@@ -18,7 +18,8 @@ class Overheads:
         recovery: seconds from a worker's death to the first new step, detection included.
         lost: seconds of work that a failure undoes (half a checkpoint interval, or a step).
 
-    >>> OVERHEADS["published"].cost(4, 8), OVERHEADS["published"].cost(8, 8), OVERHEADS["published"].cost(8, 0)
+    >>> cost = OVERHEADS["published"].cost
+    >>> cost(4, 8), cost(8, 8), cost(8, 0)
     (10.0, 0.0, 0.0)
     """
 

@@ -58,7 +58,8 @@ class ThroughputModel:
 
     @classmethod
     def fit(cls, points: Iterable[tuple[int, float]]) -> ThroughputModel:
-        """Least squares of relative step time over every subset of the four terms; the best without a negative.
+        """Least squares of relative step time over every subset of the four terms; the best without a
+        negative.
 
         Args:
             points: (workers, steps per second), rates above zero; at least one.
@@ -132,9 +133,16 @@ class ScalingCurve:
 
     def __post_init__(self) -> None:
         counts = [n for n, _ in self.points]
-        if not counts or counts != sorted(set(counts)) or counts[0] < 1 or min(r for _, r in self.points) <= 0:
+        if (
+            not counts
+            or counts != sorted(set(counts))
+            or counts[0] < 1
+            or min(r for _, r in self.points) <= 0
+        ):
             raise SpecError(
-                "scaling curve", got=repr(self.points), need="ascending worker counts from 1 with rates above 0"
+                "scaling curve",
+                got=repr(self.points),
+                need="ascending worker counts from 1 with rates above 0",
             )
         top = counts[-1]
         grid = np.arange(top + 1)
@@ -174,7 +182,7 @@ class ScalingCurve:
         return bisect_left(self.best, rate)
 
     def extended(self, *, up_to: int) -> ScalingCurve:
-        """The same curve with powers of two up to `up_to` predicted by the fitted model where not measured."""
+        """The curve with powers of two up to `up_to` predicted by the fitted model where not measured."""
         model = ThroughputModel.fit(self.points)
         known = dict(self.points)
         wanted = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}

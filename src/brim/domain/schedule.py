@@ -12,7 +12,17 @@ from brim.domain.resizing import Overheads
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 
-__all__ = ["Admitted", "Decision", "JobState", "Policy", "Reason", "Rejected", "Snapshot", "Standing", "Verdict"]
+__all__ = [
+    "Admitted",
+    "Decision",
+    "JobState",
+    "Policy",
+    "Reason",
+    "Rejected",
+    "Snapshot",
+    "Standing",
+    "Verdict",
+]
 
 
 class Standing(enum.IntEnum):

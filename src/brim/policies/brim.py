@@ -1,4 +1,5 @@
-"""The default policy: promises kept by a plan, refused jobs that may still make it, surplus by marginal return.
+"""The default policy: promises kept by a plan, refused jobs that may still make it, surplus by marginal
+return.
 
 Pure. What it does beyond ElasticFlow: it judges arrivals one at a time, against a plan for all that were
 promised before; sizes need not be powers of two; what a change of workers costs is in the plan; a refused
@@ -39,7 +40,9 @@ class _Cycle:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.now = snapshot, snapshot.now
         # Promises count on what is assured; what is borrowed only ever adds to the surplus.
-        self.devices = snapshot.capacity if snapshot.assured is None else min(snapshot.assured, snapshot.capacity)
+        self.devices = (
+            snapshot.capacity if snapshot.assured is None else min(snapshot.assured, snapshot.capacity)
+        )
         self.states = {state.job.id: state for state in snapshot.jobs}
         self.needs: list[_Needs] = []
         self.plans: dict[str, Promise] = {}
@@ -60,7 +63,9 @@ class _Cycle:
             verdicts=tuple(self.verdicts),
             wake=next_change(self.plans, self.now),
             reasons=self.reasons,
-            pinned=frozenset(name for name, promise in self.plans.items() if promise.spare < self._afford(name)),
+            pinned=frozenset(
+                name for name, promise in self.plans.items() if promise.spare < self._afford(name)
+            ),
             memory=self.plans,
         )
 
@@ -74,7 +79,9 @@ class _Cycle:
         return state.job.id, bare._replace(due=bare.due - _MARGIN * bare.change), bare
 
     def _plan_promised(self) -> None:
-        promised = [s for s in self.snapshot.jobs if s.standing is Standing.ADMITTED and s.job.deadline is not None]
+        promised = [
+            s for s in self.snapshot.jobs if s.standing is Standing.ADMITTED and s.job.deadline is not None
+        ]
         promised.sort(key=_by_deadline)
         self.needs = [self._needs_of(state) for state in promised]
         last: Mapping[str, Promise] = self.snapshot.memory or {}
@@ -109,12 +116,14 @@ class _Cycle:
         earliest = bare.finish(bare.ceiling)
         if bare.share() is None:
             text = (
-                f"{bare.ceiling} workers, the most that help, from now on would be done {earliest - job.deadline:.0f} s "
-                f"after the deadline"
+                f"{bare.ceiling} workers, the most that help, would be done "
+                f"{earliest - job.deadline:.0f} s after the deadline"
             )
             reason, when = Reason.TOO_LATE, earliest
         else:
-            text = f"with {len(self.needs)} promised jobs on {self.devices} devices no plan is in time for all"
+            text = (
+                f"with {len(self.needs)} promised jobs on {self.devices} devices no plan is in time for all"
+            )
             reason, when = Reason.BREAKS_PROMISE, None
         self.verdicts.append(Rejected(job=job.id, reason=reason, detail=text, earliest=when, runs=True))
 
@@ -131,7 +140,8 @@ class _Cycle:
         pieces = plans[state.job.id].pieces
         share = max(piece.workers for piece in pieces)
         assert state.job.deadline is not None
-        text = f"{share} workers are enough: done {state.job.deadline - pieces[-1].stop:.0f} s before the deadline"
+        early = state.job.deadline - pieces[-1].stop
+        text = f"{share} workers are enough: done {early:.0f} s before the deadline"
         self.verdicts.append(
             Admitted(job=state.job.id, reason=Reason.FITS, share=share, finish=pieces[-1].stop, detail=text)
         )
@@ -225,7 +235,10 @@ class _Cycle:
         elif count:
             self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
         else:
-            self.reasons[name] = (Reason.CLUSTER_FULL, f"all {self.snapshot.capacity} devices are in better use")
+            self.reasons[name] = (
+                Reason.CLUSTER_FULL,
+                f"all {self.snapshot.capacity} devices are in better use",
+            )
 
 
 def _by_deadline(state: JobState) -> tuple[float, str]:

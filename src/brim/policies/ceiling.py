@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -104,7 +104,7 @@ def _maximise(parts: int, columns: int, rows: _Programme) -> float:
     """The largest sum of the first `parts` columns, each in [0, 1], under `rows`."""
     import highspy  # here, since only this bound and Chronus need a solver
 
-    solver = highspy.Highs()
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     infinity = solver.getInfinity()

@@ -1,13 +1,14 @@
-"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme; the rest is best effort.
+"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme; the rest is best
+effort.
 
-Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their deadlines; one
-that does not fit is degraded to best effort, never refused; each lease a MILP picks who runs.
+Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their deadlines;
+one that does not fit is degraded to best effort, never refused; each lease a MILP picks who runs.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +40,9 @@ def chronus(snapshot: Snapshot) -> Decision:
             continue
         if state.job.deadline is not None and _packs([*promised, state], snapshot):
             promised.append(state)
-            verdicts.append(Admitted(job=state.job.id, reason=Reason.FITS, detail="whole leases fit backwards"))
+            verdicts.append(
+                Admitted(job=state.job.id, reason=Reason.FITS, detail="whole leases fit backwards")
+            )
         else:
             text = "no whole leases of its gang are left before the deadline"
             verdicts.append(Rejected(job=state.job.id, reason=Reason.NO_CAPACITY, detail=text, runs=True))
@@ -79,7 +82,9 @@ def _lease(state: JobState, snapshot: Snapshot, promised: bool) -> _Lease:
         waited = snapshot.now - state.job.submitted
         return _Lease(state, size, size * (0.1 + 0.05 * (state.workers > 0) + 1e-7 * waited), False)
     spare = (state.job.deadline - snapshot.now) // _LEASE - _leases_needed(state, snapshot.capacity)
-    return _Lease(state, size, size * (1.0 + 1.0 / (1.0 + max(spare, 0.0)) + 0.1 * (state.workers > 0)), spare <= 0)
+    return _Lease(
+        state, size, size * (1.0 + 1.0 / (1.0 + max(spare, 0.0)) + 0.1 * (state.workers > 0)), spare <= 0
+    )
 
 
 def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
@@ -88,7 +93,7 @@ def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
         return frozenset(lease.state.job.id for lease in leases)
     import highspy  # here, since only this policy and the ceiling need a solver
 
-    solver = highspy.Highs()
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("mip_max_nodes", 200)
     solver.setOptionValue("threads", 1)
@@ -96,6 +101,4 @@ def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
     solver.addConstr(sum(lease.size * run for lease, run in zip(leases, runs, strict=True)) <= capacity)
     solver.minimize()
     values = solver.getSolution().col_value
-    return frozenset(
-        lease.state.job.id for lease, value in zip(leases, values, strict=True) if value > 0.5
-    )
+    return frozenset(lease.state.job.id for lease, value in zip(leases, values, strict=True) if value > 0.5)

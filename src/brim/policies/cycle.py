@@ -5,13 +5,14 @@ Who can take devices from whom, and why that ends:
 * An owner takes back what it lent: from a borrower, which by definition is above its guarantee. The borrower
   cannot take them back, for they are not its own; it gets them again when the owner stops asking.
 * A higher priority takes from a lower one of the same tenant, never the other way round.
-* Among equals a policy decides. Under `brim` a device goes from job B to job A only if its return with A is more
+* Among equals a policy decides. Under `brim` a device goes from job B to job A only if its return with A is
+  more
   than `stay` (1.5) times that with B (`brim.policies.surplus`). A return is a slope of a fixed curve over the
-  work that is left: while A runs it can only grow, and while B waits it stays. For B to take the device back its
-  return would have to exceed 1.5 times A's, thus 2.25 times itself.
+  work that is left: while A runs it can only grow, and while B waits it stays. For B to take the device back
+  its return would have to exceed 1.5 times A's, thus 2.25 times itself.
 
-The first two relations are strict orders and the third cannot go round, so no two jobs preempt each other in a
-loop; new arrivals and changed rights can start a new sequence, but only once each.
+The first two relations are strict orders and the third cannot go round, so no two jobs preempt each other in
+a loop; new arrivals and changed rights can start a new sequence, but only once each.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def _joined(
     wakes = [part.wake for _, part in parts if part.wake is not None]
     pinned = frozenset(job for _, part in parts for job in part.pinned)
     for state in snapshot.jobs:
-        reasons[state.job.id] = _reason(state, workers.get(state.job.id, 0), allowed, reasons.get(state.job.id), snapshot)
+        reasons[state.job.id] = _reason(
+            state, workers.get(state.job.id, 0), allowed, reasons.get(state.job.id), snapshot
+        )
     blocks = last.blocks
     moved: frozenset[str] = frozenset()
     if placed:
@@ -164,10 +167,13 @@ def _reason(
     if count < state.workers and tenant is not None:
         held = sum(s.workers for s in snapshot.jobs if s.job.tenant == job.tenant)
         if held > allowed[job.tenant]:
-            text = f"tenant {job.tenant} held {held}, may use {allowed[job.tenant]} (guaranteed {tenant.guaranteed})"
-            return Reason.RECLAIMED, text
+            text = f"tenant {job.tenant} held {held} devices and may use {allowed[job.tenant]} now"
+            return Reason.RECLAIMED, f"{text} (guaranteed: {tenant.guaranteed})"
     if count == 0 and tenant is not None and allowed[job.tenant] < snapshot.capacity and given is None:
-        return Reason.OVER_QUOTA, f"tenant {job.tenant} may use {allowed[job.tenant]} of {snapshot.capacity} devices"
+        return (
+            Reason.OVER_QUOTA,
+            f"tenant {job.tenant} may use {allowed[job.tenant]} of {snapshot.capacity} devices",
+        )
     if given is not None:
         return given
     if count < state.workers:

@@ -1,4 +1,4 @@
-"""Earliest deadline first, elastic: each job in turn takes as many workers as help it, the rest what is left."""
+"""Earliest deadline first, elastic: each job in turn takes as many workers as help it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EDF with admission: a newcomer is refused if it, or anyone promised before, would be late under EDF. Pure."""
+"""EDF with admission: a newcomer is refused if it, or anyone promised before, would be late. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["edf_admission"]
 
 
 def edf_admission(snapshot: Snapshot) -> Decision:
-    """Judge arrivals one at a time by running EDF ahead in thought; then EDF, refused jobs after promised ones."""
+    """Judge arrivals one at a time by running EDF ahead; then EDF, refused jobs after promised ones."""
     fresh = frozenset(snapshot.arrived)
     promised = [s for s in snapshot.jobs if s.standing is Standing.ADMITTED and s.job.id not in fresh]
     late = _late(promised, snapshot)

@@ -2,8 +2,8 @@
 
 Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a time, by
 comparing the promises that can be kept before and after; a late job blocks nobody; the greedy step prefers
-the grant that costs the least device time; one change of workers is in the plan. Sizes stay the measured ones.
-A refused job is kept as best effort, as if its user had submitted it again without the deadline.
+the grant that costs the least device time; one change of workers is in the plan. Sizes stay the measured
+ones. A refused job is kept as best effort, as if its user had submitted it again without the deadline.
 """
 
 from __future__ import annotations
@@ -44,19 +44,24 @@ def elasticflow(snapshot: Snapshot) -> Decision:
     """Decide one cycle; the memory is what is fixed about each job."""
     known: dict[str, _Fixed] = snapshot.memory or {}
     fixed = {
-        state.job.id: known.get(state.job.id) or _fix(state.job, snapshot.overheads) for state in snapshot.jobs
+        state.job.id: known.get(state.job.id) or _fix(state.job, snapshot.overheads)
+        for state in snapshot.jobs
     }
     fresh = frozenset(snapshot.arrived)
     needs = [
         _need(state, snapshot.now, fixed[state.job.id])
         for state in snapshot.jobs
-        if state.standing is Standing.ADMITTED and state.job.id not in fresh and state.job.deadline is not None
+        if state.standing is Standing.ADMITTED
+        and state.job.id not in fresh
+        and state.job.deadline is not None
     ]
     needs.sort(key=_by_due)
     verdicts, plans = _admit(snapshot, needs, fixed)
     workers = {name: workers_now(promise, snapshot.now) for name, promise in plans.items()}
     _grant(snapshot.jobs, workers, snapshot.capacity - sum(workers.values()), fixed)
-    reasons = {name: (Reason.SURPLUS, f"{count} workers, its share included") for name, count in workers.items()}
+    reasons = {
+        name: (Reason.SURPLUS, f"{count} workers, its share included") for name, count in workers.items()
+    }
     wake = next_change(plans, snapshot.now)
     return Decision(workers=workers, verdicts=tuple(verdicts), wake=wake, reasons=reasons, memory=fixed)
 
@@ -154,7 +159,9 @@ def _grant(
         have = workers.get(name, 0)
         step = fixed[name].steps.get(have)
         if step is not None:
-            heap.append((-1.0 if have == 0 else state.remaining * step[1], name, step[0] - have, state.remaining))
+            heap.append(
+                (-1.0 if have == 0 else state.remaining * step[1], name, step[0] - have, state.remaining)
+            )
     heapq.heapify(heap)
     while heap and free > 0:
         _, name, more, left = heapq.heappop(heap)

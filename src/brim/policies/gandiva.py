@@ -1,7 +1,8 @@
 """Gandiva: everyone runs, in turns: gangs of the requested size share the devices by time slicing.
 
-Source: Xiao et al., Gandiva (OSDI 2018), section 3.1. Repaired against ElasticFlow's artifact: turns are taken
-whenever somebody waits, not when the clock happens to be a multiple of a minute, and no node is promised twice.
+Source: Xiao et al., Gandiva (OSDI 2018), section 3.1. Repaired against ElasticFlow's artifact: turns are
+taken whenever somebody waits, not when the clock happens to be a multiple of a minute, and no node is
+promised twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ def gandiva(snapshot: Snapshot) -> Decision:
     decision = pack(snapshot, sorted(snapshot.jobs, key=key))
     if len(decision.workers) == len(snapshot.jobs):
         return decision
-    ends = [s.changed + _TURN if s.workers else snapshot.now + _TURN for s in snapshot.jobs if s.job.id in decision.workers]
+    ends = [
+        s.changed + _TURN if s.workers else snapshot.now + _TURN
+        for s in snapshot.jobs
+        if s.job.id in decision.workers
+    ]
     wake = min((end for end in ends if end > snapshot.now + 1e-6), default=snapshot.now + _TURN)
     return pack(snapshot, sorted(snapshot.jobs, key=key), wake=wake)

@@ -16,7 +16,12 @@ def size_of(state: JobState, capacity: int) -> int:
 
 
 def pack(
-    snapshot: Snapshot, order: Iterable[JobState], *, strict: bool = False, wake: float | None = None, memory: object = None
+    snapshot: Snapshot,
+    order: Iterable[JobState],
+    *,
+    strict: bool = False,
+    wake: float | None = None,
+    memory: object = None,
 ) -> Decision:
     """Give gangs out in `order` while they fit; `strict` stops at the first that does not."""
     free = snapshot.capacity
@@ -29,7 +34,10 @@ def pack(
             free -= size
             reasons[state.job.id] = (Reason.ORDER, f"a gang of {size}, in its turn")
             continue
-        reasons[state.job.id] = (Reason.GANG_INCOMPLETE, f"a gang of {size} does not fit into {free} free devices")
+        reasons[state.job.id] = (
+            Reason.GANG_INCOMPLETE,
+            f"a gang of {size} does not fit into {free} free devices",
+        )
         if strict:
             break
     return Decision(workers=workers, verdicts=admit_all(snapshot), reasons=reasons, wake=wake, memory=memory)

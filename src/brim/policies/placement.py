@@ -1,14 +1,16 @@
-"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a last resort.
+"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a last
+resort.
 
-Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k devices is as
-close together as 2^k devices can be. Any number of workers is placed as the powers of two of its binary form.
+Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k devices is
+as close together as 2^k devices can be. Any number of workers is placed as the powers of two of its binary
+form.
 
 A request that fits by count always fits, after at most the migrations that `place` plans. Proof: requests are
-placed from the largest block to the smallest. When a block of size s is due, all that is placed and not movable
-is of size s or more, thus fills whole aligned regions of size s, and the cluster's trees hold as many such
-regions as their devices allow (trees below s add up to less than s). With s devices free by count some region is
-free of blocks of size s or more; what sits in it is smaller, is moved, and is due later in the same order.
-(Jobs that are pinned can break the second sentence; then the block is halved, and the job sits apart.)
+placed from the largest block to the smallest. When a block of size s is due, all that is placed and not
+movable is of size s or more, thus fills whole aligned regions of size s, and the cluster's trees hold as many
+such regions as their devices allow (trees below s add up to less than s). With s devices free by count some
+region is free of blocks of size s or more; what sits in it is smaller, is moved, and is due later in the same
+order. (Jobs that are pinned can break the second sentence; then the block is halved, and the job sits apart.)
 
 Source: ElasticFlow, section 4.3 (buddy allocation); the choice of what to move is ours.
 """
@@ -119,7 +121,11 @@ class _Trees:
             region = start - start % size
             used[region] = used.get(region, 0) + (held if held < size else 1 << 60)
         return sorted(
-            ((region, count) for region, count in used.items() if count < size and self._inside(region, size)),
+            (
+                (region, count)
+                for region, count in used.items()
+                if count < size and self._inside(region, size)
+            ),
             key=lambda one: (one[1], one[0]),
         )
 
@@ -153,9 +159,9 @@ def place(
 ) -> Placement:
     """Place `wanted` workers by job, given where jobs sit.
 
-    Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows takes the block
-    around its own if that is free, else the smallest free one that fits. If none fits, the region with the
-    fewest devices in use is cleared and those in it move.
+    Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows takes the
+    block around its own if that is free, else the smallest free one that fits. If none fits, the region with
+    the fewest devices in use is cleared and those in it move.
 
     Args:
         devices: in all; the sum of `wanted` must not exceed it.
@@ -173,7 +179,9 @@ def place(
     moved = frozenset(
         job
         for job, blocks in work.blocks.items()
-        if job in before and sum(b.size for b in before[job]) == wanted[job] and sorted(before[job]) != sorted(blocks)
+        if job in before
+        and sum(b.size for b in before[job]) == wanted[job]
+        and sorted(before[job]) != sorted(blocks)
     )
     blocks = {job: tuple(sorted(work.blocks[job])) for job in sorted(work.blocks)}
     return Placement(blocks=blocks, moved=moved, scattered=frozenset(work.scattered))
@@ -240,7 +248,7 @@ class _Placing:
         return True
 
     def _clear(self, size: int) -> Block | None:
-        """Move everyone out of the region of `size` with the fewest devices in use; None if all are pinned."""
+        """Move everyone out of the region of `size` with the fewest devices in use; None if none may."""
         for start, _ in self.trees.regions(size):
             inside = self.trees.inside(start, size)
             if any(job in self.pinned for _, job in inside):

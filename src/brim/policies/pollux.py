@@ -1,8 +1,8 @@
 """Pollux: the workers that maximise the fair mean of speedups, again each minute, without deadlines.
 
-Source: Qiao et al., Pollux (OSDI 2021), section 4.2. The traces fix the batch size, so that statistical efficiency
-is one and goodput is throughput; in place of the genetic search a greedy one, which on concave speedups finds
-the optimum of the same objective (the power mean with p = -1).
+Source: Qiao et al., Pollux (OSDI 2021), section 4.2. The traces fix the batch size, so that statistical
+efficiency is one and goodput is throughput; in place of the genetic search a greedy one, which on concave
+speedups finds the optimum of the same objective (the power mean with p = -1).
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ def pollux(snapshot: Snapshot) -> Decision:
     here = {state.job.id: state for state in snapshot.jobs}
     kept = {name: count for name, count in before.items() if name in here}
     due = snapshot.now - last >= _INTERVAL - 1e-6
-    if not due and not snapshot.arrived and sum(kept.values()) <= snapshot.capacity and len(kept) == len(before):
+    if (
+        not due
+        and not snapshot.arrived
+        and sum(kept.values()) <= snapshot.capacity
+        and len(kept) == len(before)
+    ):
         workers = kept
     else:
         workers, last = _allocate(list(here.values()), snapshot.capacity), snapshot.now

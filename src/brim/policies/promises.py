@@ -81,7 +81,9 @@ def plan_all(
     return plans
 
 
-def _side_by_side(needs: Sequence[tuple[str, Need, Need]], now: float, devices: int) -> dict[str, Promise] | None:
+def _side_by_side(
+    needs: Sequence[tuple[str, Need, Need]], now: float, devices: int
+) -> dict[str, Promise] | None:
     """The usual case: every job can have its smallest share at once, and no timeline is needed."""
     plans: dict[str, Promise] = {}
     now_free = devices
@@ -109,7 +111,9 @@ def carry_on(
         if promise is None:
             return None
         pieces = tuple(
-            Piece(max(piece.start, now), piece.stop, piece.workers) for piece in promise.pieces if piece.stop > now
+            Piece(max(piece.start, now), piece.stop, piece.workers)
+            for piece in promise.pieces
+            if piece.stop > now
         )
         pieces = _replayed(pieces, bare)
         if not pieces or pieces[-1].stop > bare.due + _ROUNDING:

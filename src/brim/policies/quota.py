@@ -34,7 +34,8 @@ def allowances(tenants: Sequence[Tenant], wanted: Mapping[str, int], capacity: i
 
     Args:
         wanted: devices that each tenant's jobs could use; tenants not named want none.
-        capacity: at least what is guaranteed in all; where services have taken some of that, guarantees shrink
+        capacity: at least what is guaranteed in all; where services have taken some of that, guarantees
+        shrink
             in proportion, rounded down.
 
     >>> a, b = Tenant(id="a", guaranteed=8), Tenant(id="b", guaranteed=8, exclusive=2)

@@ -1,7 +1,7 @@
 """Themis: finish-time fairness: those whom sharing delays most, against a cluster of their own share, first.
 
-Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the isolated time
-is that on a fair share of the devices, and what a job has had lowers its priority (leases rotate).
+Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the isolated
+time is that on a fair share of the devices, and what a job has had lowers its priority (leases rotate).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def themis(snapshot: Snapshot) -> Decision:
     """Leases run out; then the gangs with the largest rho that fit.
 
     For a given bound on rho the least shares are known in closed form and add up to one number, so that the
-    min-max itself needs no solver (the `:as-coded` variant computes it); with whole gangs what remains of it is
-    the order.
+    min-max itself needs no solver (the `:as-coded` variant computes it); with whole gangs what remains of it
+    is the order.
     """
     now, count = snapshot.now, len(snapshot.jobs)
 

@@ -1,4 +1,4 @@
-"""Devices that are free from now on, and how a job is fitted into them. Pure arithmetic on two short lists."""
+"""Devices that are free from now on, and how a job is fitted into them. Pure."""
 
 from __future__ import annotations
 

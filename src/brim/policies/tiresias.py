@@ -19,7 +19,7 @@ def _queue(state: JobState) -> int:
 
 
 def tiresias(snapshot: Snapshot) -> Decision:
-    """Serve the queue of the least attained service first; in a queue first come, running jobs before waiting."""
+    """Serve the queue of least attained service first; in a queue running jobs, then first come."""
     order = sorted(snapshot.jobs, key=lambda s: (_queue(s), s.workers == 0, s.job.submitted, s.job.id))
     decision = pack(snapshot, order)
     demotions = [

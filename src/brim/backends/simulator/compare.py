@@ -64,9 +64,13 @@ def run_policy(
         run = replay(name.removesuffix(_FAITHFUL), jobs, cluster, slot=slot)
     elif name in POLICIES:
         slot = 0.0 if slot is None else slot
-        run = simulate(jobs, cluster, POLICIES[name], settings=replace(settings, slot=slot), progress=progress)
+        run = simulate(
+            jobs, cluster, POLICIES[name], settings=replace(settings, slot=slot), progress=progress
+        )
     else:
-        raise SpecError("--policy", got=name, need="a known policy", hint=did_you_mean(name, known_policies()))
+        raise SpecError(
+            "--policy", got=name, need="a known policy", hint=did_you_mean(name, known_policies())
+        )
     seconds = clock.cpu() - start
     return Result(policy=name, run=run, metrics=measure(run), cpu_seconds=seconds, slot=slot)
 
@@ -86,12 +90,15 @@ def summary(results: Sequence[Result], ceiling: dict[str, float | None]) -> dict
     policies: dict[str, Any] = {}
     for result in results:
         figures = {key: _rounded(value) for key, value in asdict(result.metrics).items()}
-        policies[result.policy] = figures | {"cpu_seconds": round(result.cpu_seconds, 4), "slot_seconds": result.slot}
+        policies[result.policy] = figures | {
+            "cpu_seconds": round(result.cpu_seconds, 4),
+            "slot_seconds": result.slot,
+        }
     notes = {
-        "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; jobs that were "
-        "refused and dropped have missed it; :as-coded as the published artifact judges",
-        "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused jobs that were "
-        "kept as best effort included, dropped jobs not (see `dropped`)",
+        "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; jobs that "
+        "were refused and dropped have missed it; :as-coded as the published artifact judges",
+        "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused jobs that "
+        "were kept as best effort included, dropped jobs not (see `dropped`)",
     }
     return {"policies": policies, "ceiling": {k: _rounded(v) for k, v in ceiling.items()}, "notes": notes}
 

@@ -15,8 +15,8 @@ from brim.errors import SpecError
 __all__ = ["read_decisions", "write_decisions", "write_jobs", "write_summary"]
 
 _COLUMNS = (
-    "policy", "job_id", "tenant", "label", "submitted", "deadline", "started", "finished", "jct_seconds", "admitted",
-    "refused", "met", "worker_seconds", "changes",
+    "policy", "job_id", "tenant", "label", "submitted", "deadline", "started", "finished", "jct_seconds",
+    "admitted", "refused", "met", "worker_seconds", "changes",
 )  # fmt: skip
 
 
@@ -29,10 +29,11 @@ def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
             for one in run.outcomes:
                 job, done = one.job, one.finished
                 jct = "" if done is None else f"{done - job.submitted:.3f}"
+                who = [policy, job.id, job.tenant, job.label, job.submitted, _text(job.deadline)]
+                when = [_text(one.started), _text(done), jct]
                 writer.writerow(
                     [
-                        policy, job.id, job.tenant, job.label, job.submitted, _text(job.deadline), _text(one.started),
-                        _text(done), jct, int(one.admitted), int(one.refused), int(one.met), f"{one.attained:.1f}",
+                        *who, *when, int(one.admitted), int(one.refused), int(one.met), f"{one.attained:.1f}",
                         one.changes,
                     ]
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Makes traces: the generator of ElasticFlow's paper, seeded throughout, and two further arrival processes."""
+"""Makes traces: the generator of ElasticFlow's paper, seeded throughout, and two more arrival processes."""
 
 from __future__ import annotations
 

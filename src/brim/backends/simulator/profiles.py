@@ -1,4 +1,4 @@
-"""Reads throughput profiles: a folder with one CSV per model, steps per second by global batch and workers."""
+"""Reads throughput profiles: one CSV per model, steps per second by global batch and workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
                     if points:
                         curves[path.stem, batch] = ScalingCurve(points=points)
         except (ValueError, IndexError) as error:
-            raise SpecError(str(path), got=str(error), need="global_batch_size,1,2,4,… and numbers") from error
+            raise SpecError(
+                str(path), got=str(error), need="global_batch_size,1,2,4,… and numbers"
+            ) from error
     if not curves:
         raise SpecError("--profiles", got=str(folder), need="a folder with one CSV per model")
     return curves

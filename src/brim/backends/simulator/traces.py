@@ -59,7 +59,9 @@ def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
     """(model, global batch size) of every job of the trace at `path`; empty where it cannot be read."""
     try:
         with path.open(newline="") as file:
-            return frozenset((row["model_name"], int(float(row["batch_size"]))) for row in csv.DictReader(file))
+            return frozenset(
+                (row["model_name"], int(float(row["batch_size"]))) for row in csv.DictReader(file)
+            )
     except (OSError, KeyError, ValueError):
         return frozenset()
 

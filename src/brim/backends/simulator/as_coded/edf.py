@@ -20,7 +20,7 @@ def edf(jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool =
 
 
 def _fill(job: Replayed, now: float, free: Free, devices: int, slot: float) -> tuple[Free, float, int, bool]:
-    """Plan `job`: its cap wherever that is free, else the largest measured count; (free, end, workers, kept)."""
+    """Plan `job`: its cap where that is free, else the largest measured count: (free, end, workers, kept)."""
     times, values = list(free[0]), list(free[1])
     curve, left, kept = job.job.curve, job.left, True
     levels = tuple(n for n, _ in curve.points)

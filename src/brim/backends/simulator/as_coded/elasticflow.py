@@ -16,7 +16,9 @@ __all__ = ["elasticflow"]
 _CAPS = {"bert-384": 16, "cifar10-2048": 16, "cifar10-4096": 16, "yolov3-64": 4, "ncf-32768": 1}
 
 
-def elasticflow(jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool = True) -> list[Replayed]:
+def elasticflow(
+    jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool = True
+) -> list[Replayed]:
     """Replay `jobs`; without `admission` this is the paper's "EDF + elastic scaling" of Fig 9.
 
     A job has met its deadline if its planned end, without the last interval's overhead, does; without

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brim.backends.simulator.as_coded.windows import Replayed, align
 
@@ -206,14 +207,16 @@ def _given_back(job: Replayed, now: float, free: Free) -> Free:
             insort(times, time)
             values.insert(place, values[place - 1])
     steps = [*job.plan, (job.end, 0)]
-    for (start, workers), (stop, _) in zip(steps, steps[1:], strict=False):
+    for (start, workers), (stop, _) in pairwise(steps):
         if workers:
             for k in range(bisect_left(times, start), bisect_left(times, min(stop, job.end))):
                 values[k] += workers
     return _merged(times, values)
 
 
-def grant_surplus(jobs: list[Replayed], now: float, free: Free, *, devices: int, slot: float) -> list[Replayed]:
+def grant_surplus(
+    jobs: list[Replayed], now: float, free: Free, *, devices: int, slot: float
+) -> list[Replayed]:
     """Give what is free now, level by level, to the job whose device time grows most by it (the sign fault).
 
     Returns:

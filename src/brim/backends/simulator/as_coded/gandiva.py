@@ -33,7 +33,12 @@ def gandiva(jobs: Sequence[Job], cluster: Cluster, *, slot: float) -> list[Repla
 class _Replay:
     def __init__(self, jobs: Sequence[Job], cluster: Cluster, slot: float) -> None:
         self.jobs = [
-            Replayed(job=job, left=job.duration, cap=job.requested, deadline=math.inf if job.deadline is None else job.deadline)
+            Replayed(
+                job=job,
+                left=job.duration,
+                cap=job.requested,
+                deadline=math.inf if job.deadline is None else job.deadline,
+            )
             for job in jobs
         ]
         self.arrivals = Events(self.jobs)

@@ -105,10 +105,10 @@ class _Replay:
             self.isolated[job.job.id] = self.isolated.get(job.job.id, 0.0) + (left - job.left) / previous
             self.before[job.job.id] = (job.left, share)
         if float(sizes.sum()) > self.devices:
-            left = np.array([job.left for job in jobs])
+            undone = np.array([job.left for job in jobs])
             waited = now - np.array([job.job.submitted for job in jobs])
             so_far = np.array([self.isolated[job.job.id] for job in jobs])
-            x = interior_shares(waited, left / rates, so_far + left / isolated, sizes, self.devices)
+            x = interior_shares(waited, undone / rates, so_far + undone / isolated, sizes, self.devices)
             order = np.argsort(-x, kind="stable").tolist()
             jobs = self.runnable = [jobs[k] for k in order]
         free, chosen = self.devices, []

@@ -36,7 +36,12 @@ def tiresias(jobs: Sequence[Job], cluster: Cluster, *, slot: float) -> list[Repl
 class _Replay:
     def __init__(self, jobs: Sequence[Job], cluster: Cluster, slot: float) -> None:
         self.jobs = [
-            Replayed(job=job, left=job.duration, cap=job.requested, deadline=math.inf if job.deadline is None else job.deadline)
+            Replayed(
+                job=job,
+                left=job.duration,
+                cap=job.requested,
+                deadline=math.inf if job.deadline is None else job.deadline,
+            )
             for job in jobs
         ]
         self.arrivals = Events(self.jobs)
@@ -45,7 +50,8 @@ class _Replay:
         self.count = 0
 
     def run(self) -> list[Replayed]:
-        end_time, ending, jump = math.inf, [], math.inf
+        end_time, jump = math.inf, math.inf
+        ending: list[_Service] = []
         while True:
             arrival = self.arrivals.list[0].time if self.arrivals.list else math.inf
             now = min(arrival, end_time)
@@ -100,7 +106,8 @@ class _Replay:
             queue.sort(key=lambda service: not service.running)
 
     def _next_end(self, now: float, restart: bool) -> tuple[float, list[_Service]]:
-        soonest, ending = math.inf, []
+        soonest = math.inf
+        ending: list[_Service] = []
         for queue in self.queues:
             for service in queue:
                 if not service.running:

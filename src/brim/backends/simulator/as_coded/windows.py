@@ -111,8 +111,8 @@ def align(start: float, time: float, slot: float) -> float:
 def overhead(workers: int, *, devices: int, restart: bool = False, cached: bool = False) -> float:
     """Seconds that the artifact charges a job of `workers` workers (section 3.9 of the reference).
 
-    >>> overhead(8, devices=128), overhead(8, devices=256, restart=True), overhead(8, devices=128, cached=True)
-    (10.0, 62.0, 2.0)
+    >>> overhead(8, devices=128), overhead(8, devices=256, restart=True)
+    (10.0, 62.0)
     """
     large = devices >= 256
     seconds = 7.0 if large else 2.0
@@ -124,7 +124,7 @@ def overhead(workers: int, *, devices: int, restart: bool = False, cached: bool 
 
 
 class Restarts:
-    """What each job pays at an event: less where the same ranks were used before, more every `slot`-th time."""
+    """What each job pays at an event: less on ranks that were used before, more every `slot`-th time."""
 
     def __init__(self, *, devices: int, node: int, slot: float) -> None:
         self.devices, self.node, self.slot = devices, node, slot
