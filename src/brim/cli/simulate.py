@@ -258,17 +258,7 @@ def policies_command() -> None:
 @click.option("--json", "as_json", is_flag=True)
 def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
     """The story of one JOB: every decision about it, with its reason."""
-    wanted = job.lstrip("0") or "0"
-    rows = [
-        row
-        for row in read_decisions(folder)
-        if (
-            row["job"] == job
-            or row["job"].split("-")[0].lstrip("0") == wanted.split("-")[0]
-            or row["job"].endswith(job)
-        )
-        and policy in (None, row["policy"])
-    ]
+    rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]
     if not rows:
         raise SpecError("JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there")
     if as_json:
@@ -280,6 +270,12 @@ def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
             last, start = row["policy"], row["time"]
             click.echo(f"{row['job']} under {last}")
         click.echo(f"  +{row['time'] - start:>10.0f} s  {_sentence(row)}")
+
+
+def _is(name: str, asked: str) -> bool:
+    """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
+    number, _, own = name.partition("-")
+    return asked in (name, own) or (asked.isdigit() and number.isdigit() and int(asked) == int(number))
 
 
 def _sentence(row: dict[str, Any]) -> str:

@@ -234,11 +234,12 @@ class _Cycle:
             self.reasons[name] = (Reason.SURPLUS, f"{base} needed, {count - base} from the surplus")
         elif count:
             self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
+        elif name in self.plans:
+            text = f"its plan resumes it in {self.plans[name].pieces[0].start - self.now:.0f} s and is in time"
+            self.reasons[name] = (Reason.AHEAD_OF_PLAN, text)
         else:
-            self.reasons[name] = (
-                Reason.CLUSTER_FULL,
-                f"all {self.snapshot.capacity} devices are in better use",
-            )
+            text = f"all {self.snapshot.capacity} devices are in better use"
+            self.reasons[name] = (Reason.CLUSTER_FULL, text)
 
 
 def _by_deadline(state: JobState) -> tuple[float, str]:

@@ -201,12 +201,18 @@ class _Placing:
     def keep(self, job: str, blocks: tuple[Block, ...], workers: int) -> None:
         """Stay on `blocks`, or on the parts of them that `workers` need."""
         own = sorted(blocks, key=lambda block: (-block.size, block.start))
-        for size in _halves(workers):
-            place = max(k for k, block in enumerate(own) if block.size >= size)
-            chosen = own.pop(place)
+        unchanged = sum(block.size for block in own) == workers
+        due = [block.size for block in own] if unchanged else _halves(workers)
+        while due:
+            size = due.pop(0)
+            fitting = [k for k, block in enumerate(own) if block.size >= size]
+            if not fitting:  # it sits apart: two halves do as well
+                due = sorted([*due, size // 2, size // 2], reverse=True)
+                continue
+            chosen = own.pop(fitting[-1])
             while chosen.size > size:
                 half = chosen.size // 2
-                own.insert(place, Block(chosen.start + half, half))
+                own.append(Block(chosen.start + half, half))
                 chosen = Block(chosen.start, half)
             taken = self.trees.take(chosen, job)
             assert taken, "what a job holds is its own"
