@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
-from brim.policies.promises import Promise, carry_on, need_of, next_change, plan_all, workers_now
+from brim.policies.promises import Promise, carry_on, need_of, next_change, plan_all, plan_most, workers_now
 from brim.policies.surplus import Claim, share_out
 from brim.policies.timeline import Need
 
@@ -71,12 +71,13 @@ class _Cycle:
 
     def _afford(self, name: str) -> float:
         """Seconds that a plan has to have to spare before a migration may disturb it."""
-        return _MARGIN * self.snapshot.overheads.cost(0, self.states[name].job.ceiling)
+        return _MARGIN * self.snapshot.overheads.cost(0, self.states[name].job.ceiling) - 1e-6
 
     def _needs_of(self, state: JobState) -> _Needs:
         now, overheads = self.now, self.snapshot.overheads
-        bare = need_of(state, now=now, overheads=overheads, margin=0.0)
-        return state.job.id, bare._replace(due=bare.due - _MARGIN * bare.change), bare
+        bare = need_of(state, now=now, overheads=overheads)
+        # The careful plan is for a job that loses `_MARGIN` changes first.
+        return state.job.id, bare._replace(begin=bare.begin + _MARGIN * bare.change), bare
 
     def _plan_promised(self) -> None:
         promised = [
@@ -90,19 +91,10 @@ class _Cycle:
             plans = carry_on(last, self.needs, now=self.now, devices=self.devices)
         if plans is None:
             self.broken = True  # a failure, a wrong profile or lost capacity: keep as many as can be kept
-            plans = self._rescue()
+            plans = plan_most(self.needs, now=self.now, devices=self.devices)
+        if len(plans) < len(self.needs):
+            self.needs = [needs for needs in self.needs if needs[0] in plans]
         self.plans = plans
-
-    def _rescue(self) -> dict[str, Promise]:
-        kept: list[_Needs] = []
-        plans: dict[str, Promise] = {}
-        for needs in self.needs:
-            wider = plan_all([*kept, needs], now=self.now, devices=self.devices)
-            if wider is not None:
-                kept.append(needs)
-                plans = wider
-        self.needs = kept
-        return plans
 
     def _judge(self, state: JobState) -> None:
         job = state.job
@@ -197,9 +189,9 @@ class _Cycle:
         ceiling = job.ceiling
         if promise is not None:
             change = self.snapshot.overheads.cost(0, ceiling)
-            if promise.spare < 2.0 * change and state.workers <= base:
+            if promise.spare < 2.0 * change - 1e-6 and state.workers <= base:
                 return None
-            if promise.spare < change:
+            if promise.spare < change - 1e-6:
                 return None
         left = state.remaining / state.pace
         return Claim(job.id, job.curve, base, state.workers, job.minimum, ceiling, left)

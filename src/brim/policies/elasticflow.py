@@ -16,7 +16,7 @@ from typing import NamedTuple
 from brim.domain.resizing import Overheads
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
 from brim.domain.workload import Job
-from brim.policies.promises import Promise, next_change, plan_all, workers_now
+from brim.policies.promises import Promise, next_change, plan_all, plan_most, workers_now
 from brim.policies.timeline import Need
 
 __all__ = ["elasticflow"]
@@ -105,14 +105,8 @@ def _keep(needs: list[_Needs], now: float, devices: int) -> tuple[list[_Needs], 
     plans = plan_all(needs, now=now, devices=devices)
     if plans is not None:
         return needs, plans
-    kept: list[_Needs] = []
-    plans = {}
-    for need in needs:
-        wider = plan_all([*kept, need], now=now, devices=devices)
-        if wider is not None:
-            kept.append(need)
-            plans = wider
-    return kept, plans
+    plans = plan_most(needs, now=now, devices=devices)
+    return [need for need in needs if need[0] in plans], plans
 
 
 def _by_due(need: _Needs) -> tuple[float, str]:

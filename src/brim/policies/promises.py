@@ -5,16 +5,18 @@ Pure. The proof that no promise is broken while profiles are right and nothing f
 1. A promise is made only together with a plan for every promised job, within capacity, in which each is
    done by its deadline and every change of workers costs what it costs (`change`, an upper bound).
 2. A later cycle either finds another such plan from the jobs' actual state, or goes on with the last one.
-3. Going on is always possible: a job that ran as planned is where the plan has it. A job that was given more
-   workers than planned pays for at most two changes that the plan does not know, the one to the surplus
-   and the one back; it is given a surplus only if its plan is done `2 change` seconds early (`spare`), and a
-   plan that is carried on has those seconds taken off. More workers never make a job slower.
+3. Going on is always possible. A job that ran as planned is where the plan has it. What the plan does not know
+   is the change to a surplus, the change back, and a migration; each costs at most `change` seconds of the
+   plan's progress, and more workers never make a job slower. A plan therefore reserves devices for longer than
+   the job needs them, `spare` says how much longer, and a job is given a surplus only while `spare` is two
+   changes, and is moved only while it is three.
 
-So by induction each promised job always has a plan that is done in time.
+So by induction each promised job always has devices reserved with which it is done in time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +24,7 @@ from brim.domain.resizing import Overheads
 from brim.domain.schedule import JobState
 from brim.policies.timeline import Need, Piece, Timeline
 
-__all__ = ["Promise", "carry_on", "need_of", "next_change", "plan_all", "workers_now"]
+__all__ = ["Promise", "carry_on", "need_of", "next_change", "plan_all", "plan_most", "workers_now"]
 
 # Seconds by which floating-point sums over a plan may differ from one cycle to the next.
 _ROUNDING = 1e-4
@@ -33,16 +35,16 @@ class Promise:
     """The plan of one promised job.
 
     Args:
-        pieces: workers by time, from now until done.
-        spare: seconds by which it could be delayed; below `2 change` it gets no surplus.
+        pieces: workers by time, from now until it is done or, if it has to spare, a little longer.
+        spare: seconds of its fastest piece that it could lose and still be done within its pieces.
     """
 
     pieces: tuple[Piece, ...]
     spare: float
 
 
-def need_of(state: JobState, *, now: float, overheads: Overheads, margin: float) -> Need:
-    """What `state` needs to be done `margin` changes before its deadline."""
+def need_of(state: JobState, *, now: float, overheads: Overheads) -> Need:
+    """What `state` needs to be done by its deadline."""
     job = state.job
     assert job.deadline is not None
     ceiling = job.ceiling
@@ -51,7 +53,7 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, margin: float)
         best=job.curve.best,
         left=state.remaining / state.pace,
         begin=max(now, state.ready) if state.workers else now,
-        due=job.deadline - margin * change,
+        due=job.deadline,
         holds=state.workers,
         change=change,
         minimum=job.minimum,
@@ -67,17 +69,30 @@ def plan_all(
     Args:
         needs: (id, need with its margin, need without), by deadline then id.
     """
-    found = _side_by_side(needs, now, devices)
-    if found is not None:
-        return found
+    plans = _side_by_side(needs, now, devices)
+    return _one_by_one(needs, now, devices, drop=False) if plans is None else plans
+
+
+def plan_most(needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int) -> dict[str, Promise]:
+    """A plan for as many jobs as this finds one for, by deadline; the others are not in it."""
+    plans = _one_by_one(needs, now, devices, drop=True)
+    assert plans is not None
+    return plans
+
+
+def _one_by_one(
+    needs: Sequence[tuple[str, Need, Need]], now: float, devices: int, *, drop: bool
+) -> dict[str, Promise] | None:
     plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)
     for name, careful, bare in needs:
         pieces = timeline.fit(careful) or timeline.fit(bare)
         if pieces is None:
+            if drop:
+                continue
             return None
         timeline.take(pieces)
-        plans[name] = Promise(pieces=tuple(pieces), spare=bare.due - pieces[-1].stop)
+        plans[name] = Promise(pieces=tuple(pieces), spare=_spare(pieces, bare))
     return plans
 
 
@@ -86,68 +101,62 @@ def _side_by_side(
 ) -> dict[str, Promise] | None:
     """The usual case: every job can have its smallest share at once, and no timeline is needed."""
     plans: dict[str, Promise] = {}
-    now_free = devices
+    free = devices
     for name, careful, bare in needs:
         need = careful
         share = careful.share()
         if share is None:
             need, share = bare, bare.share()
-        if share is None or share > now_free:
+        if share is None or share > free:
             return None
-        now_free -= share
+        free -= share
         stop = need.finish(share)
-        plans[name] = Promise(pieces=(Piece(now, stop, share),), spare=bare.due - stop)
+        plans[name] = Promise(pieces=(Piece(now, stop, share),), spare=need.begin - bare.begin)
     return plans
 
 
 def carry_on(
     last: Mapping[str, Promise], needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
 ) -> dict[str, Promise] | None:
-    """The plans of the last cycle from now on, or None where one of them is late or they need too much."""
+    """The plans of the last cycle from now on, or None where one of them is late or they need too much.
+
+    Jobs without a plan there (their promise is broken already) are not in it.
+    """
     plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)
     for name, _, bare in needs:
         promise = last.get(name)
         if promise is None:
+            continue
+        pieces = [
+            Piece(max(piece.start, now), piece.stop, piece.workers) for piece in promise.pieces if piece.stop > now
+        ]
+        spare = _spare(pieces, bare)
+        if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
             return None
-        pieces = tuple(
-            Piece(max(piece.start, now), piece.stop, piece.workers)
-            for piece in promise.pieces
-            if piece.stop > now
-        )
-        pieces = _replayed(pieces, bare)
-        if not pieces or pieces[-1].stop > bare.due + _ROUNDING:
-            return None
-        timeline.take(list(pieces))
-        plans[name] = Promise(pieces=pieces, spare=bare.due - pieces[-1].stop)
-    return None if min(timeline.free) < 0 else plans
+        timeline.take(pieces, exact=True)
+        plans[name] = Promise(pieces=tuple(pieces), spare=spare)
+    return None if timeline.overdrawn(_ROUNDING) else plans
 
 
-def _replayed(pieces: tuple[Piece, ...], need: Need) -> tuple[Piece, ...]:
-    """`pieces` as the job will live them from its actual state: cut where it is done; () if it never is.
+def _spare(pieces: Sequence[Piece], need: Need) -> float:
+    """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it is too little.
 
-    The last piece may be lived a little longer than it was planned: it was rounded.
+    The last piece may be a rounding longer than it was planned.
     """
-    held, busy, left = need.holds, need.begin, need.left
-    lived: list[Piece] = []
-    for k, piece in enumerate(pieces):
-        start = piece.start
-        if lived and lived[-1].stop < start:
+    held, busy, left, fastest = need.holds, need.begin, need.left, 0.0
+    last = -math.inf
+    for piece in pieces:
+        if last < piece.start and last > -math.inf:
             held = 0
+        last = piece.stop
         if piece.workers != held:
-            busy = max(busy, start) + need.change
+            busy = max(busy, piece.start) + need.change
             held = piece.workers
         rate = need.best[piece.workers]
-        begin = max(start, busy)
-        done = begin + left / rate
-        if done <= piece.stop or k == len(pieces) - 1:
-            if done > piece.stop + _ROUNDING:
-                return ()
-            lived.append(Piece(start, done, piece.workers))
-            return tuple(lived)
-        left -= rate * max(piece.stop - begin, 0.0)
-        lived.append(piece)
-    return ()
+        fastest = max(fastest, rate)
+        left -= rate * max(piece.stop - max(piece.start, busy), 0.0)
+    return -left / fastest if fastest else -math.inf
 
 
 def workers_now(promise: Promise, now: float) -> int:

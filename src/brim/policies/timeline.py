@@ -9,6 +9,11 @@ from typing import NamedTuple
 __all__ = ["Need", "Piece", "Timeline"]
 
 
+# A timeline of more steps than this merges steps closer together than this part of their distance from now.
+_MANY = 64
+_COARSE = 0.03
+
+
 class Piece(NamedTuple):
     """`workers` workers from `start` to `stop`."""
 
@@ -84,12 +89,37 @@ class Timeline:
         first = bisect_right(self.times, start) - 1
         return min(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)])
 
-    def take(self, pieces: list[Piece]) -> None:
-        """Reserve `pieces`."""
+    def overdrawn(self, rounding: float) -> bool:
+        """Whether more than there is was taken, for longer than `rounding` seconds at a stretch."""
+        since = None
+        for time, free in zip(self.times, self.free, strict=True):
+            if since is not None and time - since > rounding:
+                return True
+            if free >= 0:
+                since = None
+            elif since is None:
+                since = time
+        return since is not None
+
+    def take(self, pieces: list[Piece], *, exact: bool = False) -> None:
+        """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they last."""
         for piece in pieces:
-            first, last = self._break(piece.start), self._break(piece.stop)
+            first = self._break(piece.start)
+            last = self._break(piece.stop) if exact else self._end(piece.stop)
             workers = piece.workers
             self.free[first:last] = [free - workers for free in self.free[first:last]]
+
+    def _end(self, stop: float) -> int:
+        """The step that ends a reservation; in a long timeline one that is there already, a little later.
+
+        Without this a thousand jobs would make a thousand steps and a cycle would take their square.
+        """
+        place = bisect_left(self.times, stop)
+        if _MANY < len(self.times) > place:
+            now = self.times[0]
+            if self.times[place] - stop <= _COARSE * (stop - now):
+                return place
+        return self._break(stop)
 
     def _break(self, time: float) -> int:
         place = bisect_left(self.times, time)
