@@ -12,7 +12,9 @@ NARROW = ScalingCurve(points=((1, 2.0), (2, 3.0), (4, 3.3)))
 BUMPY = ScalingCurve(points=((1, 1.0), (2, 2.2), (4, 3.0), (8, 2.5)))
 
 
-def random_jobs(seed: int, count: int, *, spread: float = 2000.0, best_effort: float = 0.2) -> tuple[Job, ...]:
+def random_jobs(
+    seed: int, count: int, *, spread: float = 2000.0, best_effort: float = 0.2
+) -> tuple[Job, ...]:
     """`count` jobs whose deadlines are from impossible to loose."""
     rng = random.Random(seed)
     jobs = []

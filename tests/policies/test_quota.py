@@ -55,7 +55,9 @@ def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cohorts(), st.randoms())
-def test_the_order_of_tenants_does_not_matter(case: tuple[list[Tenant], dict[str, int], int], random: object) -> None:
+def test_the_order_of_tenants_does_not_matter(
+    case: tuple[list[Tenant], dict[str, int], int], random: object
+) -> None:
     tenants, wanted, capacity = case
     shuffled = list(tenants)
     random.shuffle(shuffled)  # type: ignore[attr-defined]

@@ -227,7 +227,9 @@ class _Cycle:
         elif count:
             self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
         elif name in self.plans:
-            text = f"its plan resumes it in {self.plans[name].pieces[0].start - self.now:.0f} s and is in time"
+            text = (
+                f"its plan resumes it in {self.plans[name].pieces[0].start - self.now:.0f} s and is in time"
+            )
             self.reasons[name] = (Reason.AHEAD_OF_PLAN, text)
         else:
             text = f"all {self.snapshot.capacity} devices are in better use"

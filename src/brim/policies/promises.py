@@ -129,7 +129,9 @@ def carry_on(
         if promise is None:
             continue
         pieces = [
-            Piece(max(piece.start, now), piece.stop, piece.workers) for piece in promise.pieces if piece.stop > now
+            Piece(max(piece.start, now), piece.stop, piece.workers)
+            for piece in promise.pieces
+            if piece.stop > now
         ]
         spare = _spare(pieces, bare)
         if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
