@@ -13,9 +13,11 @@ __version__ = "0.1.0.dev0"
 # public name -> the module that has it ("" where the name is a module itself)
 _LAZY = {
     "data": "brim.train",
+    "join": "brim.train.join",
     "metrics": "brim.train",
     "models": "brim",
     "param": "brim.train.params",
+    "weights_sha256": "brim.train.state",
 }
 
 __all__ = ["__version__", *_LAZY]

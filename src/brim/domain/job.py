@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.domain.faults import Fault
-from brim.errors import SpecError
+from brim.domain.faults import Fault, FaultKind, describe
+from brim.errors import SpecError, did_you_mean
 
-__all__ = ["JobSpec", "WorkerRange"]
+__all__ = ["DEVICES", "START_METHODS", "TRANSPORTS", "JobSpec", "WorkerRange", "default_micro_batches"]
+
+START_METHODS = ("auto", "fork", "spawn")
+TRANSPORTS = ("auto", "distributed")
+DEVICES = ("auto", "cpu", "cuda")
+# A seed is mixed into torch's 64-bit generators and travels as a signed number.
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +22,16 @@ class WorkerRange:
 
     minimum: int
     maximum: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum <= self.maximum:
+            raise SpecError(
+                "--workers", got=repr(str(self)), need="1 <= MINIMUM <= MAXIMUM", hint="--workers 1:4"
+            )
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
 
     @classmethod
     def parse(cls, text: str) -> WorkerRange:
@@ -29,14 +45,23 @@ class WorkerRange:
         """
         low, colon, high = text.partition(":")
         try:
-            bounds = cls(minimum=int(low), maximum=int(high if colon else low))
+            minimum, maximum = int(low), int(high if colon else low)
         except ValueError:
             raise SpecError(
                 "--workers", got=repr(text), need="a whole number or MINIMUM:MAXIMUM", hint="--workers 1:4"
             ) from None
-        if not 1 <= bounds.minimum <= bounds.maximum:
-            raise SpecError("--workers", got=repr(text), need="1 <= MINIMUM <= MAXIMUM", hint="--workers 1:4")
-        return bounds
+        return cls(minimum=minimum, maximum=maximum)
+
+
+def default_micro_batches(workers: WorkerRange) -> int:
+    """The parts of a step where nobody says: 8, so that runs with 1 to 8 workers agree bit for bit.
+
+    A job whose maximum is larger takes the next power of two at or above it, so that every worker has work.
+
+    >>> default_micro_batches(WorkerRange.parse("1:4")), default_micro_batches(WorkerRange.parse("9"))
+    (8, 16)
+    """
+    return max(8, 1 << (workers.maximum - 1).bit_length())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +73,7 @@ class JobSpec:
         command: a command that runs the user's own loop (level 2), for instance `("python", "loop.py")`.
         parameters: the values of `--set`, by name.
         micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
+            0 stands for `default_micro_batches(workers)` and is replaced by it here.
         exact: canonical reduction (the same bits for any number of workers) or, if false, the sum over
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
@@ -56,8 +82,8 @@ class JobSpec:
         heartbeat_timeout: seconds of silence after which a worker is declared lost and killed.
         spares: warm workers that each agent keeps ready to replace a lost one.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
-        transport: `auto` (shared memory within a host, TCP between hosts) or `distributed` (torch.distributed:
-            NCCL on GPUs, else gloo).
+        transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
+            (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
         agents: nodes to wait for before the first round.
     """
@@ -68,7 +94,7 @@ class JobSpec:
     workers: WorkerRange
     epochs: int = 1
     global_batch_size: int = 512
-    micro_batches: int = 8
+    micro_batches: int = 0
     seed: int = 0
     exact: bool = True
     clip_norm: float | None = None
@@ -81,3 +107,104 @@ class JobSpec:
     transport: str = "auto"
     device: str = "auto"
     agents: int = 1
+
+    def __post_init__(self) -> None:
+        if self.micro_batches == 0:
+            object.__setattr__(self, "micro_batches", default_micro_batches(self.workers))
+        self.validate()
+
+    def validate(self) -> None:
+        """Check every field that can be wrong by itself or beside another.
+
+        Raises:
+            SpecError: naming the option, what it was given, what it needs and how to mend it.
+        """
+        self._check_source()
+        self._check_counts()
+        self._check_batches()
+        self._check_choices()
+        self._check_quantities()
+
+    def _check_source(self) -> None:
+        if self.file and self.command:
+            raise SpecError(
+                "FILE",
+                got=f"both {self.file!r} and a command",
+                need="a training file or a command, not both",
+                hint="brim train FILE.py, or brim run -- python loop.py",
+            )
+        for name in self.parameters:
+            if not name.isidentifier():
+                raise SpecError(
+                    f"--set {name}",
+                    got=repr(name),
+                    need="a name made of letters, digits and _",
+                    hint="--set learning_rate=0.01",
+                )
+
+    def _check_counts(self) -> None:
+        for field, got, least, hint in (
+            ("--epochs", self.epochs, 1, "--epochs 2"),
+            ("--global-batch-size", self.global_batch_size, 1, "--global-batch-size 512"),
+            ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
+            ("--threads", self.threads, 1, "--threads 1"),
+            ("--agents", self.agents, 1, "--agents 1"),
+            ("--checkpoint-every", self.checkpoint_every, 0, "0 writes one at the end of each epoch"),
+            ("spares", self.spares, 0, "0 keeps none"),
+            ("--seed", self.seed, 0, "--seed 0"),
+        ):
+            if got < least:
+                raise SpecError(field, got=str(got), need=f"a whole number from {least}", hint=hint)
+        if self.seed > LARGEST_SEED:
+            raise SpecError("--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0")
+
+    def _check_batches(self) -> None:
+        if self.global_batch_size < self.micro_batches:
+            raise SpecError(
+                "--global-batch-size",
+                got=str(self.global_batch_size),
+                need=f"at least 1 sample for each of the {self.micro_batches} micro-batches of a step",
+                hint=f"--global-batch-size {self.micro_batches} or more, or a smaller --micro-batches",
+            )
+        if self.exact and self.workers.maximum > self.micro_batches:
+            raise SpecError(
+                "--micro-batches",
+                got=f"{self.micro_batches} for up to {self.workers.maximum} workers",
+                need="at least one micro-batch for each worker",
+                hint=f"--micro-batches {default_micro_batches(self.workers)}, or leave it out",
+            )
+
+    def _check_choices(self) -> None:
+        for field, got, known in (
+            ("--start-method", self.start_method, START_METHODS),
+            ("--transport", self.transport, TRANSPORTS),
+            ("--device", self.device, DEVICES),
+        ):
+            if got not in known:
+                raise SpecError(
+                    field, got=repr(got), need="one of " + ", ".join(known), hint=did_you_mean(got, known)
+                )
+
+    def _check_quantities(self) -> None:
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise SpecError(
+                "--clip-norm",
+                got=f"{self.clip_norm:g}",
+                need="a number above 0",
+                hint="leave it out to clip nothing",
+            )
+        if not 0 < self.heartbeat_timeout < float("inf"):
+            raise SpecError(
+                "--heartbeat-timeout",
+                got=f"{self.heartbeat_timeout:g}",
+                need="a duration above 0",
+                hint="--heartbeat-timeout 3s",
+            )
+        for fault in self.faults:
+            if fault.kind is not FaultKind.ADD and fault.rank >= self.micro_batches and self.exact:
+                raise SpecError(
+                    "--faults",
+                    got=repr(describe(fault)),
+                    need=f"a rank below {self.micro_batches}, the most workers this job can have",
+                    hint="ranks count from 0",
+                )

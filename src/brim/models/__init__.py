@@ -1,1 +1,8 @@
-"""The model zoo: imports the public names of brim.train and torch, nothing else."""
+"""The model zoo: plain torch modules, usable without brim."""
+
+from brim.models.deepfm import DeepFM
+from brim.models.small_cnn import SmallCNN
+from brim.models.wide_deep import WideDeep
+from brim.models.xdeepfm import XDeepFM
+
+__all__ = ["DeepFM", "SmallCNN", "WideDeep", "XDeepFM"]

@@ -1,0 +1,85 @@
+"""What the examples' models reach in a plain torch loop, one process and no brim runtime: the mark to meet.
+
+    python benchmarks/quality/plain.py criteo.py --set path=dac_sample.tsv --set model=deepfm
+
+Each seed trains one epoch on one thread and is judged on the test split. Prints one line per seed.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brim.domain.order import EpochOrder
+from brim.train.data import fetch
+from brim.train.params import ENVIRONMENT_VARIABLE, check_all_used
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "01-first-job"
+CHUNK = 4096
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location("training_file", EXAMPLES / name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def train(job, model, optimizer, seed, batch_size, epoch):
+    dataset = job.dataset("train")
+    order = EpochOrder(
+        seed=seed, epoch=epoch, size=len(dataset), block_size=getattr(dataset, "block_size", 1)
+    )
+    model.train()
+    for start in range(0, len(dataset), batch_size):
+        inputs, target = fetch(dataset, order.samples(start, min(start + batch_size, len(dataset))))
+        optimizer.zero_grad()
+        job.loss(model(inputs), target).backward()
+        optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(job, model):
+    dataset, metrics = job.dataset("test"), job.metrics()
+    states = {name: [] for name in metrics}
+    model.eval()
+    for start in range(0, len(dataset), CHUNK):
+        inputs, target = fetch(dataset, np.arange(start, min(start + CHUNK, len(dataset))))
+        output = model(inputs)
+        for name, metric in metrics.items():
+            states[name].append(metric.observe(output, target))
+    return {name: round(metric.result(states[name]), 5) for name, metric in metrics.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", help="a file of examples/01-first-job")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--seeds", default="1,2,3")
+    parser.add_argument("--batch-size", type=int, default=512)
+    arguments = parser.parse_args()
+    os.environ[ENVIRONMENT_VARIABLE] = json.dumps(dict(pair.split("=", 1) for pair in arguments.set))
+    torch.set_num_threads(1)
+    job = load(arguments.file)
+    before = time.process_time()
+    train_rows, test_rows = len(job.dataset("train")), len(job.dataset("test"))
+    print(f"{train_rows} + {test_rows} rows, read in {time.process_time() - before:.2f} s of CPU")
+    for seed in map(int, arguments.seeds.split(",")):
+        torch.manual_seed(seed)
+        model = job.model()
+        optimizer = job.optimizer(model)  # the first one imports much of torch: not timed
+        check_all_used()
+        wall, cpu = time.perf_counter(), time.process_time()
+        train(job, model, optimizer, seed, arguments.batch_size, epoch=0)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        speed = f"{train_rows / wall:.0f} samples/s ({train_rows / cpu:.0f} per CPU second)"
+        print(f"seed {seed}: {json.dumps(evaluate(job, model))} {speed}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""The agent: performs what the master decides for one node, and is the hub of its workers' barriers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, assert_never
+
+import msgspec
+
+from brim.agent.hub import Hub, PassOn, is_commit
+from brim.agent.workers import Callbacks, Workers
+from brim.coordination.barrier import Point, Release
+from brim.coordination.liveness import Liveness
+from brim.coordination.rendezvous import World
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.interfaces import Clock
+from brim.wire.control import AgentStream
+from brim.wire.messages import (
+    AgentMessage,
+    Arrive,
+    ArriveTogether,
+    Beat,
+    CommitRecord,
+    Commits,
+    Configure,
+    EndRun,
+    Failed,
+    FromWorker,
+    HeldAt,
+    Hello,
+    HoldRound,
+    InstallRound,
+    JoinJob,
+    LoseWorker,
+    MasterMessage,
+    Refused,
+    Released,
+    ReleaseTogether,
+    SignalWorker,
+    StartWorkers,
+    ToWorker,
+    WorkerMessage,
+    WorkerStarted,
+)
+
+__all__ = ["Agent", "Settings"]
+
+_TICK = 0.1
+_FLUSH = 0.03  # seconds that commits may wait for company on their way to the master
+_BEAT = 1.0
+_TO_START = 300.0  # seconds from a worker's fork to its first word: reading data may take long
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent needs to know before it knows its job.
+
+    Args:
+        name: unique in the job; agents are ranked by the order in which they join.
+        host: an address of this host that the workers of other hosts can reach.
+        run_dir: where logs go.
+        job_file: the run's job.json where it is known already, so that the template starts at once.
+    """
+
+    name: str
+    host: str
+    run_dir: Path
+    job_file: Path | None = None
+
+
+class Agent:
+    """One agent from the first message of its master to the last.
+
+    Args:
+        settings: what it was started with.
+        stream: its conversation with the master.
+        clock: for heartbeats and for the time of commits.
+    """
+
+    def __init__(self, settings: Settings, stream: AgentStream, clock: Clock) -> None:
+        self._settings, self._stream, self._clock = settings, stream, clock
+        self._hub = Hub(settings.name)
+        self._outbox: asyncio.Queue[AgentMessage] = asyncio.Queue()
+        self._commits: list[CommitRecord] = []
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flush_after = _FLUSH
+        self._workers: Workers | None = None
+        self._liveness = Liveness(timeout=_TO_START)
+        self._starting = Liveness(timeout=_TO_START)
+        self._layout = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Serve the master until it ends the run (0) or is gone (1)."""
+        if self._settings.job_file is not None:
+            await self._begin(self._settings.job_file)
+        self._outbox.put_nowait(
+            JoinJob(agent=self._settings.name, host=socket.gethostname(), pid=os.getpid())
+        )
+        background = [asyncio.create_task(self._send()), asyncio.create_task(self._tick())]
+        try:
+            async for message in self._stream.messages():
+                if isinstance(message, EndRun):
+                    return 0
+                await self._on_master(message)
+            return 1
+        finally:
+            for task in background + list(self._tasks):
+                task.cancel()
+            if self._workers is not None:
+                await self._workers.end()
+            await self._stream.close()
+
+    async def _begin(self, job_file: Path) -> None:
+        spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)
+        self._liveness = Liveness(timeout=spec.heartbeat_timeout)
+        self._flush_after = 0.0 if spec.faults else _FLUSH
+        tell = Callbacks(started=self._started, heard=self._heard, gone=self._gone, failed=self._post)
+        self._workers = Workers(job_file, self._settings.run_dir, self._settings.host, tell)
+        await self._workers.listen()
+
+    # To the master -----------------------------------------------------------------------------------------
+
+    def _post(self, message: AgentMessage) -> None:
+        """Say something, after all commits that came before it."""
+        self._flush()
+        self._outbox.put_nowait(message)
+
+    def _flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._commits:
+            self._outbox.put_nowait(Commits(records=self._commits))
+            self._commits = []
+
+    def _note_commit(self, record: CommitRecord) -> None:
+        self._commits.append(record)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(self._flush_after, self._flush)
+
+    async def _send(self) -> None:
+        while True:
+            message = await self._outbox.get()
+            try:
+                await self._stream.send(message)
+            except EnvironmentFault:
+                return  # `run` sees the end of the stream
+
+    async def _tick(self) -> None:
+        """Find out who is silent, and be heard oneself."""
+        last_beat = 0.0
+        while True:
+            await asyncio.sleep(_TICK)
+            now = self._clock.now()
+            for worker in self._liveness.lost(now=now) + self._starting.lost(now=now):
+                # A stopped process can still wake and write: it must be dead before others go on.
+                self._forget(worker)
+                assert self._workers is not None
+                self._workers.signal(worker, signal.SIGKILL)
+            if now - last_beat > _BEAT:
+                last_beat = now
+                self._outbox.put_nowait(Beat())
+
+    # From the workers --------------------------------------------------------------------------------------
+
+    def _started(self, worker: str, pid: int) -> None:
+        self._starting.beat(worker, now=self._clock.now())
+        self._post(WorkerStarted(worker=worker, pid=pid))
+
+    def _gone(self, worker: str, reason: str) -> None:
+        self._forget(worker)
+        self._post(LoseWorker(worker=worker, reason=reason))
+
+    def _forget(self, worker: str) -> None:
+        self._liveness.forget(worker)
+        self._starting.forget(worker)
+
+    def _heard(self, worker: str, message: WorkerMessage) -> None:
+        self._liveness.beat(worker, now=self._clock.now())
+        self._starting.forget(worker)
+        match message:
+            case Beat():
+                return
+            case Arrive(round=round, step=step, phase=phase, payload=payload):
+                self._arrived(worker, round, Point(step, phase), payload)
+            case Hello(layout=layout) if self._layout and layout != self._layout:
+                detail = (
+                    "workers do not train the same network: does model() depend on chance or on the host?"
+                )
+                self._post(Failed(who="user", message=detail))
+            case Hello(layout=layout):
+                self._layout = layout
+                self._post(FromWorker(worker=worker, message=message))
+            case _:
+                self._post(FromWorker(worker=worker, message=message))
+
+    def _arrived(self, worker: str, round: int, point: Point, payload: bytes) -> None:
+        try:
+            answer = self._hub.arrive(worker, round, point, payload)
+        except ProtocolError as error:
+            self._post(Failed(who="internal", message=str(error)))
+            return
+        match answer:
+            case None:
+                return
+            case PassOn(round=round, point=point, payloads=payloads):
+                arrived = ArriveTogether(
+                    round=round, step=point.step, phase=point.phase, payloads=list(payloads)
+                )
+                self._post(arrived)
+            case Release():
+                self._release(answer)
+                if is_commit(point):
+                    self._committed(answer)
+            case _:
+                assert_never(answer)
+
+    def _committed(self, release: Release) -> None:
+        """This hub was the root: its release was the commit."""
+        step = release.point.step + 1
+        record = CommitRecord(
+            round=release.round, step=step, at=self._clock.wall(), payloads=list(release.payloads)
+        )
+        self._note_commit(record)
+        if release.hold:
+            self._post(HeldAt(round=release.round, step=step))
+
+    def _release(self, release: Release) -> None:
+        assert self._workers is not None
+        payloads = [] if is_commit(release.point) else list(release.payloads)
+        message = Released(
+            round=release.round,
+            step=release.point.step,
+            phase=release.point.phase,
+            hold=release.hold,
+            payloads=payloads,
+        )
+        for worker in self._hub.members:
+            self._workers.send(worker, message)
+
+    # From the master ---------------------------------------------------------------------------------------
+
+    async def _on_master(self, message: MasterMessage) -> None:
+        if isinstance(message, Configure):
+            if self._workers is None:
+                job_file = self._settings.run_dir / "job.json"
+                job_file.write_bytes(msgspec.json.encode(message.spec))
+                await self._begin(job_file)
+            return
+        if isinstance(message, Refused):
+            raise EnvironmentFault(f"the master refused this agent: {message.reason}")
+        assert self._workers is not None, "Configure comes first"
+        match message:
+            case StartWorkers(workers=workers):
+                for worker in workers:
+                    self._spawn(self._workers.start(worker))
+            case InstallRound(world=world):
+                self._install(world, self._workers.send)
+            case HoldRound(round=round):
+                self._hub.hold(round)
+            case ReleaseTogether(round=round, step=step, phase=phase, hold=hold, payloads=payloads):
+                if round == self._hub.round:
+                    self._release(Release(round, Point(step, phase), hold, tuple(payloads)))
+            case ToWorker(worker=worker, message=inner):
+                self._workers.send(worker, inner)
+            case SignalWorker(worker=worker, signal=number, resume_after=seconds):
+                self._workers.signal(worker, number, seconds)
+            case EndRun():
+                pass
+            case _:
+                assert_never(message)
+
+    def _install(self, world: World, send: Callable[[str, InstallRound], None]) -> None:
+        self._hub.begin(world)
+        for worker in self._hub.members:
+            send(worker, InstallRound(world=world))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,237 @@
+"""The worker processes of one agent: started through the template, heard over sockets, seen to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.errors import ProtocolError
+from brim.wire.frames import FrameBuffer, frame
+from brim.wire.messages import (
+    Codec,
+    Failed,
+    TemplateMessage,
+    TemplateReady,
+    WorkerBound,
+    WorkerEnded,
+    WorkerForked,
+    WorkerMessage,
+)
+
+__all__ = ["Workers"]
+
+_UNEXPLAINED = 0.05  # seconds between a closed link and the report of the process's end, before it is killed
+_TO_DIE = 10.0
+
+
+class _Link(asyncio.Protocol):
+    """The agent's end of a worker's socket, or of the template's."""
+
+    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
+        self._frames = FrameBuffer()
+        self._on_frame, self._on_closed = on_frame, on_closed
+
+    def data_received(self, data: bytes) -> None:
+        for each in self._frames.feed(data):
+            self._on_frame(each)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_closed()
+
+
+@dataclass(slots=True)
+class _Process:
+    transport: asyncio.Transport
+    pid: int = 0
+    status: int | None = None
+    closed: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Callbacks:
+    """Whom to tell what."""
+
+    started: Callable[[str, int], None]
+    heard: Callable[[str, WorkerMessage], None]
+    gone: Callable[[str, str], None]
+    failed: Callable[[Failed], None]
+
+
+class Workers:
+    """Starts workers and tells of them.
+
+    Args:
+        job_file: the run's job.json.
+        run_dir: the run's directory; logs go to `logs/` in it.
+        host: address of this host.
+        tell: whom to tell what.
+    """
+
+    def __init__(self, job_file: Path, run_dir: Path, host: str, tell: Callbacks) -> None:
+        self._run_dir, self._tell = run_dir, tell
+        self._processes: dict[str, _Process] = {}
+        self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
+        self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
+        self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
+        self._memory = _anonymous_file()
+        self._ready = asyncio.Event()
+        self._waiting: set[str] = set()
+        self._ending = False
+        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair()
+        with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
+            self._template = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "brim.train.template", "--control", str(theirs.fileno())),
+                    *("--spec", str(job_file), "--run-dir", str(run_dir), "--host", host),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+            )
+        self._requests = ours
+
+    async def listen(self) -> None:
+        """Begin to hear the template."""
+        loop = asyncio.get_running_loop()
+        reader = self._requests.dup()
+        await loop.create_connection(lambda: _Link(self._on_template, self._on_template_gone), sock=reader)
+
+    # The template ------------------------------------------------------------------------------------------
+
+    def _on_template(self, data: bytes) -> None:
+        match self._from_template.decode(data):
+            case TemplateReady():
+                self._ready.set()
+            case WorkerForked(worker=worker, pid=pid):
+                if worker in self._processes:
+                    self._processes[worker].pid = pid
+                    self._tell.started(worker, pid)
+            case WorkerEnded(worker=worker, status=status):
+                self._on_ended(worker, status)
+            case Failed() as failed:
+                self._tell.failed(failed)
+
+    def _on_template_gone(self) -> None:
+        if not self._ending:
+            log = self._run_dir / "logs" / "template.log"
+            self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
+
+    async def start(self, worker: str) -> None:
+        """Start a worker; the answer is a call of `started`, `gone` or `failed`."""
+        self._waiting.add(worker)
+        await self._ready.wait()
+        if worker not in self._waiting:
+            return
+        self._waiting.remove(worker)
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        transport, _ = await loop.create_connection(
+            lambda: _Link(lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)),
+            sock=ours,
+        )
+        self._processes[worker] = _Process(transport)
+        with theirs, (self._run_dir / "logs" / f"{worker}.log").open("ab") as log:
+            descriptors = [theirs.fileno(), self._memory, log.fileno()]
+            with contextlib.suppress(
+                BrokenPipeError
+            ):  # then the template is gone, and that is told elsewhere
+                socket.send_fds(self._requests, [frame(worker.encode())], descriptors)
+
+    # Workers -----------------------------------------------------------------------------------------------
+
+    def send(self, worker: str, message: WorkerBound) -> None:
+        process = self._processes.get(worker)
+        if process is not None and not process.closed:
+            process.transport.write(frame(self._to_worker.encode(message)))
+
+    def signal(self, worker: str, number: int, resume_after: float = 0.0) -> None:
+        """Send a signal, and SIGCONT after so many seconds (0: never)."""
+        if worker in self._waiting and number == signal.SIGKILL:
+            self._waiting.remove(worker)
+            self._tell.gone(worker, "it was not started")
+        process = self._processes.get(worker)
+        if process is None or not process.pid or process.status is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        if resume_after:
+            later = asyncio.get_running_loop().call_later(resume_after, self.signal, worker, signal.SIGCONT)
+            process.timers.append(later)
+
+    def _on_worker(self, worker: str, data: bytes) -> None:
+        try:
+            message = self._from_worker.decode(data)
+        except ProtocolError:
+            self.signal(worker, signal.SIGKILL)
+            raise
+        self._tell.heard(worker, message)
+
+    def _on_closed(self, worker: str) -> None:
+        """No process holds the worker's end any more: it is dead, or has left the job. In doubt it is killed."""
+        process = self._processes.get(worker)
+        if process is None:
+            return
+        process.closed = True
+        if process.status is not None:
+            self._lose(worker)
+            return
+        later = asyncio.get_running_loop().call_later(_UNEXPLAINED, self.signal, worker, signal.SIGKILL)
+        process.timers.append(later)
+
+    def _on_ended(self, worker: str, status: int) -> None:
+        process = self._processes.get(worker)
+        if process is None:
+            return
+        process.status = status
+        if process.closed:
+            self._lose(worker)
+            return
+        # Its last words may still be on their way; a grandchild that inherited the link must not hold them up.
+        later = asyncio.get_running_loop().call_later(1.0, process.transport.abort)
+        process.timers.append(later)
+
+    def _lose(self, worker: str) -> None:
+        process = self._processes.pop(worker)
+        for timer in process.timers:
+            timer.cancel()
+        self._tell.gone(worker, _reason(process.status))
+
+    async def end(self) -> None:
+        """Kill what is left and wait for it."""
+        self._ending = True
+        for process in self._processes.values():
+            if process.pid and process.status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        self._requests.shutdown(socket.SHUT_RDWR)  # the template ends, and its children with it
+        try:
+            await asyncio.to_thread(self._template.wait, _TO_DIE)
+        except subprocess.TimeoutExpired:
+            self._template.kill()
+            self._template.wait()
+
+
+def _reason(status: int | None) -> str:
+    if status is None:
+        return "its connection closed"
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _anonymous_file() -> int:
+    """Memory that has no name, so that nothing is left of it once its processes are gone."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("brim")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,45 @@
+"""The command `brim`: its verbs, none of which is imported before it is asked for."""
+
+from __future__ import annotations
+
+import click
+
+import brim
+from brim.cli.usage import Verbs
+
+__all__ = ["cli", "main"]
+
+_VERBS = {
+    "train": ("brim.cli.train", "train", "Train the model of a file, elastically."),
+    "run": ("brim.cli.train", "run", "Run your own training loop, elastically."),
+    "status": ("brim.cli.control", "status", "What a run is doing now."),
+    "resize": ("brim.cli.control", "resize", "Give a run more workers, or fewer."),
+    "logs": ("brim.cli.logs", "logs", "What the workers printed."),
+    "stop": ("brim.cli.control", "stop", "End a run at the next step, with a checkpoint."),
+    "report": ("brim.cli.records", "report", "Write a run's report.html."),
+    "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
+    "agent": ("brim.cli.control", "agent", "Join a run from another host."),
+}
+
+cli = Verbs(
+    name="brim",
+    verbs=_VERBS,
+    help="""Elastic PyTorch training: any worker may die, join or leave, and the result stays the same.
+
+\b
+  brim train flights.py --workers 4
+  brim status                 (in another terminal)
+  brim resize latest 8
+""",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+cli = click.version_option(brim.__version__, prog_name="brim", message="%(prog)s %(version)s")(cli)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""`brim status`, `resize`, `stop` and `agent`: talk to a run that is alive."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.options import ADDRESS, option, whole
+from brim.cli.usage import EXIT_DONE
+from brim.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from brim.telemetry.history import RunHistory
+
+__all__ = ["agent", "resize", "status", "stop"]
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def status(run: str | None, as_json: bool) -> int:
+    """What RUN is doing now, or how it ended; without RUN, the latest run.
+
+    \b
+    brim status
+    brim status flights-20260102-030405 --json
+    """
+    from brim import client
+    from brim.cli.records import read_run
+
+    run_dir, history = read_run(run)
+    try:
+        live: dict[str, Any] | None = client.status(run_dir)
+    except EnvironmentFault:
+        live = None
+    state = _state(history, alive=live is not None)
+    known = {**(live or {}), "run": str(run_dir), "state": state, **_facts(history)}
+    click.echo(json.dumps(known) if as_json else _render(known, history))
+    return EXIT_DONE
+
+
+def _state(history: RunHistory, *, alive: bool) -> str:
+    if alive:
+        return "running"
+    if history.ended:
+        return str(history.ended.summary.get("exit", "done"))
+    # Neither alive nor ended by its own word: its master was killed.
+    return "failed" if history.failed else "died"
+
+
+def _facts(history: RunHistory) -> dict[str, Any]:
+    assert history.started is not None
+    last = history.steps[-1] if history.steps else None
+    return {
+        "step": history.step,
+        "steps": history.started.steps,
+        "epoch": last.epoch + 1 if last else 0,
+        "epochs": history.spec.get("epochs"),
+        "loss": last.loss if last else None,
+        "samples_per_second": history.samples_per_second(),
+        "world_size": history.round.world_size if history.round else 0,
+        "workers": [
+            {
+                "worker": life.worker,
+                "state": life.state,
+                "rank": life.rank,
+                "pid": life.pid,
+                "agent": life.agent,
+            }
+            for life in history.workers.values()
+            if life.until is None
+        ],
+    }
+
+
+def _render(known: dict[str, Any], history: RunHistory) -> str:
+    from brim.cli.plain import clock_time
+    from brim.telemetry.history import describe_event
+
+    loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
+    lines = [
+        f"{known['run']}: {known['state']}",
+        f"step {known['step']:,}/{known['steps']:,} · epoch {known['epoch']}/{known['epochs']} · {loss}"
+        f" · {known['samples_per_second']:,.0f} samples/s",
+    ]
+    if known["state"] == "running":
+        names = [f"{each['worker']} {each['state']}" for each in known["workers"]]
+        lines.append(f"world size {known['world_size']}: " + ", ".join(names))
+    told = [(event.at, describe_event(event, history)) for event in history.events]
+    lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("workers", metavar="WORKERS", type=whole(least=1))
+def resize(run: str, workers: int) -> int:
+    """Give RUN this many WORKERS; training goes on, and newcomers warm up before they count.
+
+    \b
+    brim resize latest 8
+    """
+    from brim import client
+    from brim.cli.runs import find_run
+
+    run_dir = find_run(run)
+    client.resize(run_dir, workers)
+    click.echo(f"{run_dir}: going to {workers} {'worker' if workers == 1 else 'workers'}", err=True)
+    return EXIT_DONE
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+def stop(run: str) -> int:
+    """End RUN at its next step, with a checkpoint from which `brim train --resume` goes on.
+
+    \b
+    brim stop latest
+    """
+    from brim import client
+    from brim.cli.runs import find_run
+
+    run_dir = find_run(run)
+    client.stop(run_dir)
+    click.echo(f"{run_dir}: stopping at the next step", err=True)
+    return EXIT_DONE
+
+
+@click.command()
+@click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESS)
+@option("--token", required=True, metavar="T", help="The run's token, which `brim train --listen` prints.")
+def agent(master_address: str, token: str) -> int:
+    """Join a run of another host: start workers here and keep them until the run ends.
+
+    \b
+    brim agent 10.0.0.7:4000 --token 8c1f…     (the run was started with --listen 0.0.0.0:4000)
+    """
+    from brim.agent.__main__ import join
+
+    return join(master_address, token=token)

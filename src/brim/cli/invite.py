@@ -1,0 +1,43 @@
+"""What to type on another host to join a run that listens for agents."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Invitation"]
+
+_EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
+
+
+class Invitation:
+    """Waits for a run's master to say where it listens; make it before the run is started.
+
+    Args:
+        run_dir: the run's directory; a contact that an earlier, killed master left in it is not believed.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "master.json"
+        self._stale = self._read()
+        self._given = False
+
+    def text(self) -> str | None:
+        """The command to type, once, as soon as it is known."""
+        contact = None if self._given else self._read()
+        if contact is None or contact == self._stale:
+            return None
+        self._given = True
+        host, _, port = str(contact["address"]).rpartition(":")
+        # An address that means "every interface" here means nothing there.
+        host = socket.gethostname() if host in _EVERYWHERE else host
+        return f"join from another host: brim agent {host}:{port} --token {contact['token']}"
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            contact: dict[str, Any] = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return contact

@@ -1,0 +1,162 @@
+"""A run as a live block on a terminal: progress, speed, who is working, and what just happened."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from brim.cli.plain import clock_time, left
+from brim.domain.accounting import StepRecord
+from brim.interfaces import Clock
+from brim.telemetry.history import RunHistory, describe_event, milliseconds
+from brim.telemetry.records import (
+    CheckpointWritten,
+    Event,
+    Failed,
+    ReFormed,
+    RoundFormed,
+    RunStarted,
+    WorkerChanged,
+)
+
+__all__ = ["LiveView"]
+
+# (glyph, style) per worker: shape says it too, for those who see no colour.
+_GLYPHS = {
+    "started": ("○", "dim"),
+    "ready": ("◔", "cyan"),
+    "active": ("●", "green"),
+    "leaving": ("◑", "yellow"),
+    "lost": ("✗", "bold red"),
+    "left": ("·", "dim"),
+}
+# How long a worker that is gone stays in the strip, seconds.
+_LINGER = 8.0
+
+
+class LiveView:
+    """Redraws a few lines in place; NO_COLOR and narrow terminals are rich's business.
+
+    Args:
+        console: where to draw; on stderr, so that stdout stays data.
+        clock: stamps what is not in the records.
+        happenings: how many lines of "what just happened" to keep.
+    """
+
+    def __init__(self, console: Console, *, clock: Clock, happenings: int = 5) -> None:
+        self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
+        self._clock = clock
+        self._cause = self._gone = ""
+        self._size = 0
+        self._history = RunHistory()
+        self._live = Live(
+            console=console,
+            get_renderable=self._draw,
+            refresh_per_second=8,
+            transient=False,
+            auto_refresh=True,
+        )
+        self._live.start()
+
+    def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
+        self._history = history
+        for record in fresh:
+            if not isinstance(record, StepRecord):
+                self._remember(record)
+
+    def note(self, text: str) -> None:
+        self._happenings.append((self._clock.wall(), text))
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _remember(self, event: Event) -> None:
+        """Keep what a person would want to know; a loss, its round and its pause become one line."""
+        match event:
+            case RunStarted() | CheckpointWritten() | Failed():
+                return
+            case WorkerChanged(state="leaving" | "left"):
+                return
+            case WorkerChanged(state="lost"):
+                # Its round's line will say it; until then, and if none comes, it stands alone.
+                text = self._gone = describe_event(event, self._history)
+            case RoundFormed():
+                self._cause, self._size = (event.cause if event.round > 1 else ""), event.world_size
+                return
+            case ReFormed():
+                text = self._describe_round(event)
+            case _:
+                text = describe_event(event, self._history)
+        if text:
+            self._happenings.append((event.at, text))
+
+    def _describe_round(self, event: ReFormed) -> str:
+        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began as."""
+        if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
+            self._happenings.pop()
+        parts = [
+            self._cause or self._gone,
+            f"round {event.round}",
+            "1 worker" if self._size == 1 else f"{self._size} workers",
+            milliseconds(event.seconds),
+            f"{event.redone} redone" if event.redone else "",
+        ]
+        self._gone = self._cause = ""
+        return " · ".join(filter(None, parts))
+
+    def _draw(self) -> Group:
+        history = self._history
+        if not history.started:
+            return Group(Text("starting …", style="dim"), *self._told())
+        lines: list[RenderableType] = [self._title(), self._bar(), self._numbers(), self._workers()]
+        return Group(*lines, *self._told())
+
+    def _told(self) -> list[Text]:
+        return [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
+
+    def _title(self) -> Text:
+        started = self._history.started
+        assert started is not None
+        subject = started.file or " ".join(started.command)
+        return Text.assemble((subject, "bold"), ("  " + started.run, "dim"))
+
+    def _bar(self) -> Table:
+        started = self._history.started
+        assert started is not None
+        step, per_epoch = self._history.step, max(1, started.steps_per_epoch)
+        epochs = max(1, round(started.steps / per_epoch))
+        epoch = min(step // per_epoch, epochs - 1)
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            Text(f"epoch {epoch + 1}/{epochs}"),
+            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36, complete_style="cyan"),
+            Text(f"step {step:,}/{started.steps:,}"),
+        )
+        return row
+
+    def _numbers(self) -> Text:
+        history = self._history
+        loss = history.steps[-1].loss if history.steps else None
+        text = Text.assemble(("loss ", "dim"), f"{loss:.4f}" if loss is not None else "–")
+        text.append("   ").append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
+        seconds = history.seconds_left()
+        if seconds is not None and not history.ended:
+            text.append("   ").append(left(seconds)).append(" left", "dim")
+        return text
+
+    def _workers(self) -> Text:
+        history = self._history
+        now = max(
+            history.steps[-1].at if history.steps else 0.0, history.events[-1].at if history.events else 0.0
+        )
+        strip = Text.assemble(("workers ", "dim"))
+        for life in history.workers.values():
+            if life.until is None or now - life.until < _LINGER:
+                strip.append(*_GLYPHS.get(life.state, ("?", "")))
+        size = history.round.world_size if history.round else 0
+        return strip.append(f" {size}")

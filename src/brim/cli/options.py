@@ -1,0 +1,295 @@
+"""The options that `brim train` and `brim run` share: their words, their types, and the spec they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from brim.domain.faults import parse_faults
+from brim.domain.job import DEVICES, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
+from brim.domain.quantities import parse_duration
+from brim.errors import SpecError, did_you_mean
+
+__all__ = ["build_spec", "given", "job_options", "option", "parse_parameters"]
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.4
+    """A value read by one of our own parsers, which raise SpecError with the option's name.
+
+    Args:
+        name: metavar in help texts.
+        parse: (text, field) -> value.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str, str], Any]) -> None:
+        self.name, self._parse = name, parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        return self._parse(value, _field(param, ctx))
+
+
+def _field(param: click.Parameter | None, ctx: click.Context | None) -> str:
+    """The option as its user gave it, naming the environment variable where it came from there."""
+    if param is None or param.name is None:
+        return "value"
+    field = max(param.opts, key=len) if isinstance(param, click.Option) else param.name.upper()
+    if ctx and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT:
+        return f"{field} (from {param.envvar})"
+    return field
+
+
+def whole(*, least: int) -> click.ParamType[Any]:
+    """A whole number from `least`."""
+
+    def parse(text: str, field: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise SpecError(
+                field,
+                got=repr(text),
+                need=f"a whole number from {least}",
+                hint=f"{field.split()[0]} {max(least, 1)}",
+            )
+        return number
+
+    return _Parsed("N", parse)
+
+
+def _number(text: str, field: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0") from None
+
+
+def _choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+    def parse(text: str, field: str) -> str:
+        if text not in known:
+            raise SpecError(
+                field, got=repr(text), need="one of " + ", ".join(known), hint=did_you_mean(text, known)
+            )
+        return text
+
+    return _Parsed("|".join(known), parse)
+
+
+def _address(text: str, field: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise SpecError(
+            field,
+            got=repr(text),
+            need="HOST:PORT with a port from 0 to 65535",
+            hint=f"{field.split()[0]} 0.0.0.0:0 lets the system choose a port".removeprefix(
+                "MASTER_ADDRESS "
+            ),
+        )
+    return text
+
+
+ADDRESS = _Parsed("HOST:PORT", _address)
+_DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
+_WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+_FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
+
+
+def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
+    """`click.option` that can also be given as BRIM_<NAME> (flag > environment > default)."""
+    long = next(name for name in names if name.startswith("--")).split("/")[0]
+    attributes.setdefault(
+        "envvar", "BRIM_" + long.removeprefix("--").removeprefix("no-").upper().replace("-", "_")
+    )
+    return click.option(*names, **attributes)
+
+
+# (names, attributes), in the order of the help text.
+_JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--set", "parameters"),
+        {
+            "multiple": True,
+            "metavar": "NAME=VALUE",
+            "envvar": None,
+            "help": "A parameter that the file reads with brim.param; may be repeated.",
+        },
+    ),
+    (
+        ("--workers",),
+        {
+            "type": _WORKERS,
+            "default": "1",
+            "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
+        },
+    ),
+    (("--epochs",), {"type": whole(least=1), "default": 1, "help": "Passes over the training data."}),
+    (
+        ("--global-batch-size",),
+        {"type": whole(least=1), "default": 512, "help": "Samples per step, at any number of workers."},
+    ),
+    (
+        ("--micro-batches",),
+        {
+            "type": whole(least=1),
+            "help": "Parts that a step is cut into. [default: 8, more where --workers has more]",
+            "show_default": False,
+        },
+    ),
+    (("--seed",), {"type": whole(least=0), "default": 0, "help": "Decides the order of data, and dropout."}),
+    (
+        ("--run-dir",),
+        {
+            "type": click.Path(),
+            "metavar": "DIR",
+            "help": "Where the run's records go. [default: runs/FILE-DATE]",
+        },
+    ),
+    (
+        ("--resume",),
+        {
+            "is_flag": True,
+            "help": "Go on with the run in --run-dir (or the latest) from its last checkpoint.",
+        },
+    ),
+    (
+        ("--faults",),
+        {
+            "type": _FAULTS,
+            "default": "",
+            "show_default": False,
+            "help": 'Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
+        },
+    ),
+    (
+        ("--exact/--no-exact",),
+        {
+            "default": True,
+            "help": "Exact: the same weights, bit for bit, for any number of workers. Inexact: some speed.",
+        },
+    ),
+    (
+        ("--clip-norm",),
+        {"type": _Parsed("X", _number), "help": "Clip the gradient to this 2-norm. [default: not clipped]"},
+    ),
+    (("--threads",), {"type": whole(least=1), "default": 1, "help": "Torch threads per worker."}),
+    (
+        ("--checkpoint-every",),
+        {
+            "type": whole(least=0),
+            "default": 0,
+            "metavar": "STEPS",
+            "help": "Steps between checkpoints; 0: one at the end of each epoch.",
+        },
+    ),
+    (
+        ("--heartbeat-timeout",),
+        {
+            "type": _DURATION,
+            "default": "3s",
+            "help": "Silence after which a worker is lost: 500ms, 3s, 1m.",
+        },
+    ),
+    (
+        ("--start-method",),
+        {
+            "type": _choice(START_METHODS),
+            "metavar": "|".join(START_METHODS),
+            "default": "auto",
+            "help": "fork workers from a warm process, or spawn each afresh.",
+        },
+    ),
+    (
+        ("--transport",),
+        {
+            "type": _choice(TRANSPORTS),
+            "metavar": "|".join(TRANSPORTS),
+            "default": "auto",
+            "help": "auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
+        },
+    ),
+    (
+        ("--device",),
+        {
+            "type": _choice(DEVICES),
+            "metavar": "|".join(DEVICES),
+            "default": "auto",
+            "help": "Where the model is computed.",
+        },
+    ),
+    (
+        ("--listen",),
+        {"type": ADDRESS, "help": "Address that agents of other hosts connect to. [default: none can]"},
+    ),
+    (
+        ("--agents",),
+        {"type": whole(least=1), "default": 1, "help": "Hosts to wait for before the first step."},
+    ),
+    (
+        ("--json", "as_json"),
+        {"is_flag": True, "help": "Print the summary as one JSON object on stdout."},
+    ),
+)
+
+
+def job_options(function: Decorated) -> Decorated:
+    """Give a verb the options that describe a job."""
+    for names, attributes in reversed(_JOB_OPTIONS):
+        function = option(*names, **{"show_default": True, **attributes})(function)
+    return function
+
+
+def given(ctx: click.Context) -> set[str]:
+    """Names of the values that came from the command line or the environment, not from a default."""
+    return {
+        name
+        for name in ctx.params
+        if ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    }
+
+
+def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
+    """`("path=x.csv",)` as a dict; the value is everything after the first `=`.
+
+    Raises:
+        SpecError: no `=`, or a name that comes twice.
+
+    >>> parse_parameters(("path=a=b.csv",))
+    {'path': 'a=b.csv'}
+    """
+    parameters: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise SpecError("--set", got=repr(text), need="NAME=VALUE", hint="--set learning_rate=0.01")
+        if name in parameters:
+            raise SpecError(
+                f"--set {name}", got=f"{parameters[name]!r} and {value!r}", need="one value", hint="keep one"
+            )
+        parameters[name] = value
+    return parameters
+
+
+def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str, ...] = ()) -> JobSpec:
+    """The spec that the options describe.
+
+    Raises:
+        SpecError: values that are wrong by themselves or beside each other.
+    """
+    own = ("as_json", "run_dir", "resume", "listen", "parameters", "micro_batches")
+    fields = {name: value for name, value in values.items() if name not in own}
+    return JobSpec(
+        file=file,
+        command=command,
+        parameters=parse_parameters(values["parameters"]),
+        micro_batches=values["micro_batches"] or 0,
+        **fields,
+    )

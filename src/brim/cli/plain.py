@@ -1,0 +1,86 @@
+"""A run as plain lines: for pipes, logs and dumb terminals."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime
+from typing import TextIO
+
+from brim.domain.accounting import StepRecord
+from brim.interfaces import Clock
+from brim.telemetry.history import RunHistory, describe_event
+from brim.telemetry.records import Event, Failed
+
+__all__ = ["PlainView", "clock_time", "describe_progress", "left"]
+
+
+class PlainView:
+    """One timestamped line per event, and one about every `every` seconds of steps.
+
+    Args:
+        stream: where to write.
+        clock: stamps what is not in the records.
+        every: seconds between two lines about steps.
+    """
+
+    def __init__(self, stream: TextIO, *, clock: Clock, every: float = 2.0) -> None:
+        self._stream, self._clock, self._every = stream, clock, every
+        self._next_step_line = 0.0
+
+    def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
+        for record in fresh:
+            if isinstance(record, StepRecord):
+                if record.at >= self._next_step_line:
+                    self._next_step_line = record.at + self._every
+                    self._line(record.at, describe_progress(record, history))
+            # Why a run failed is said at its end, in full.
+            elif not isinstance(record, Failed) and (text := describe_event(record, history)):
+                self._line(record.at, text)
+
+    def note(self, text: str) -> None:
+        self._line(self._clock.wall(), text)
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.flush()
+
+    def _line(self, at: float, text: str) -> None:
+        # A reader that went away (`brim train … 2>&1 | head`) must not end the training.
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.write(f"{clock_time(at)} {text}\n")
+            self._stream.flush()
+
+
+def describe_progress(step: StepRecord, history: RunHistory) -> str:
+    """`step 120/1,170 · epoch 1/2 · loss 0.4312 · 52,310 samples/s · 4 workers · 0:12 left`."""
+    planned = history.started.steps if history.started else 0
+    epochs = history.spec.get("epochs", "?")
+    parts = [
+        f"step {step.step:,}/{planned:,}",
+        f"epoch {step.epoch + 1}/{epochs}",
+        f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number",
+    ]
+    if rate := history.samples_per_second():
+        parts.append(f"{rate:,.0f} samples/s")
+    if history.round:
+        size = history.round.world_size
+        parts.append("1 worker" if size == 1 else f"{size} workers")
+    seconds = history.seconds_left()
+    if seconds is not None:
+        parts.append(f"{left(seconds)} left")
+    return " · ".join(parts)
+
+
+def clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def left(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss.
+
+    >>> left(12.4), left(3725)
+    ('0:12', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

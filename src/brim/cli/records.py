@@ -1,0 +1,144 @@
+"""`brim report` and `brim ledger`: what the records of a run show and prove."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.options import option
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.errors import EnvironmentFault, SpecError
+
+if TYPE_CHECKING:
+    from brim.domain.accounting import Ledger
+    from brim.telemetry.history import RunHistory
+
+__all__ = ["ledger", "read_run", "report", "write_report"]
+
+
+def read_run(run: str | None) -> tuple[Path, RunHistory]:
+    """The run's directory and everything its records say.
+
+    Raises:
+        SpecError: there is no such run, or its records do not say how it started.
+    """
+    from brim.cli.runs import find_run
+    from brim.telemetry.history import read_history
+
+    run_dir = find_run(run)
+    history = read_history(run_dir)
+    if history.started is None:
+        raise SpecError(
+            str(run_dir), got="records without a start", need="a run that began", hint=f"brim logs {run_dir}"
+        )
+    return run_dir, history
+
+
+def write_report(run_dir: Path, history: RunHistory) -> Path | None:
+    """Write the run's `report.html`; None, and a word on stderr, where that is not possible."""
+    from brim.storage.files import write_whole
+
+    if history.started is None:
+        return None
+    try:
+        from brim.telemetry.report import render_report
+
+        path = run_dir / "report.html"
+        write_whole(path, render_report(history).encode())
+    except (ImportError, OSError) as error:
+        click.echo(f"brim: no report was written ({error})", err=True)
+        return None
+    return path
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+def report(run: str | None) -> int:
+    """Write RUN's report.html again and print its path; without RUN, the latest run's.
+
+    \b
+    brim report
+    brim report flights-20260102-030405
+    """
+    run_dir, history = read_run(run)
+    path = write_report(run_dir, history)
+    if path is None:
+        raise EnvironmentFault(f"the report of {run_dir} could not be written")
+    click.echo(path)
+    return EXIT_DONE
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def ledger(run: str | None, as_json: bool) -> int:
+    """Count from RUN's records how often every sample of each epoch was applied.
+
+    \b
+    brim ledger
+    brim ledger flights-20260102-030405 --json
+
+    Exit code 0 if every sample of every epoch was applied exactly once, else 1.
+    """
+    run_dir, history = read_run(run)
+    account = audit_run(run_dir, history)
+    click.echo(json.dumps(_plain(run_dir, account)) if as_json else _render(account))
+    return EXIT_DONE if account.exact else EXIT_FAILED
+
+
+def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
+    """The ledger of a run.
+
+    Raises:
+        SpecError: the run died before it knew its data.
+    """
+    from brim.domain.accounting import audit
+    from brim.domain.order import EpochOrder
+
+    dataset, started, spec = history.dataset, history.started, history.spec
+    if dataset is None or started is None:
+        raise SpecError(
+            str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
+        )
+    seed = int(str(spec.get("seed", 0)))
+    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
+
+    @lru_cache(maxsize=1)
+    def epoch_order(epoch: int) -> EpochOrder:
+        return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
+
+    return audit(
+        history.steps,
+        history.restores,
+        samples_per_epoch=dataset.samples,
+        epochs=epochs,
+        order=lambda epoch, start, stop: epoch_order(epoch).samples(start, stop),
+    )
+
+
+def _plain(run_dir: Path, account: Ledger) -> dict[str, Any]:
+    from brim.domain.accounting import as_plain
+
+    return {"run": str(run_dir), **as_plain(account)}
+
+
+def _render(account: Ledger) -> str:
+    lines = [f"{'epoch':>5} {'samples':>12} {'applied once':>13} {'missing':>10} {'repeated':>10}"]
+    lines += [
+        f"{each.epoch:>5} {each.samples:>12,} {each.applied_once:>13,}"
+        f" {each.missing:>10,} {each.repeated:>10,}"
+        for each in account.epochs
+    ]
+    shown = account.problems[:10]
+    lines += [f"problem: {problem}" for problem in shown]
+    if len(account.problems) > len(shown):
+        lines.append(f"… and {len(account.problems) - len(shown):,} more problems")
+    if account.exact:
+        lines.append("exact: every sample of every epoch was applied exactly once")
+    else:
+        lines.append("not exact: see missing, repeated and the problems above")
+    return "\n".join(lines)

@@ -1,0 +1,234 @@
+"""Run directories: naming a new one, finding an old one, and taking one back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+
+if TYPE_CHECKING:
+    from brim.telemetry.history import RunHistory
+
+__all__ = [
+    "LATEST",
+    "RUNS",
+    "RunDirectory",
+    "check_resumable",
+    "claim",
+    "find_run",
+    "holds_run",
+    "new_run_dir",
+    "resumed_spec",
+]
+
+RUNS, LATEST = Path("runs"), "latest"
+_RECORDS = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """A directory that a new run may write to; `previous` is what `runs/latest` pointed to before."""
+
+    path: Path
+    link: Path | None
+    previous: str | None
+
+    def withdraw(self) -> None:
+        """Take it all back, for a run that turned out to be wrong before it trained."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.link:
+            with contextlib.suppress(OSError):
+                self.link.unlink()
+                if self.previous:
+                    self.link.symlink_to(self.previous)
+
+
+def holds_run(path: Path) -> bool:
+    return (path / _RECORDS).is_file()
+
+
+def new_run_dir(subject: str, now: float) -> Path:
+    """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in one second."""
+    stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S")
+    base = f"{Path(subject).stem or 'run'}-{stamp}"
+    path, number = RUNS / base, 2
+    while True:
+        try:
+            # Making it, not looking whether it is there, is what decides between two commands at once.
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            path, number = RUNS / f"{base}-{number}", number + 1
+        except OSError:
+            return path  # `claim` says what is wrong with it
+
+
+def claim(path: Path) -> RunDirectory:
+    """Make the directory of a new run, and let `runs/latest` point to it.
+
+    Raises:
+        SpecError: it holds a run or other files, or it cannot be made or written.
+    """
+    if holds_run(path):
+        raise SpecError(
+            "--run-dir",
+            got=f"{str(path)!r}, which holds a run",
+            need="a new directory",
+            hint="--resume goes on with that run; or choose another directory",
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "a directory with other files in it" if path.is_dir() else "a file"
+        raise SpecError(
+            "--run-dir",
+            got=f"{str(path)!r}, {what}",
+            need="a new or empty directory",
+            hint=f"--run-dir {path}-1",
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".probe").touch()
+        (path / ".probe").unlink()
+    except OSError as error:
+        raise SpecError(
+            "--run-dir",
+            got=f"{str(path)!r}, which cannot be written ({error.strerror})",
+            need="a directory that can be made and written",
+            hint="--run-dir runs/mine, or run brim where you may write",
+        ) from None
+    return _link(path)
+
+
+def _link(path: Path) -> RunDirectory:
+    """Point `runs/latest` at the run, atomically, where there is a `runs`."""
+    if not RUNS.is_dir():
+        return RunDirectory(path, None, None)
+    link = RUNS / LATEST
+    previous = os.readlink(link) if link.is_symlink() else None
+    if link.exists() and not link.is_symlink():
+        return RunDirectory(path, None, None)
+    fresh = RUNS / f".{LATEST}.{os.getpid()}"
+    inside = path.parent.resolve() == RUNS.resolve()
+    fresh.symlink_to(path.name if inside else path.resolve())
+    fresh.replace(link)
+    return RunDirectory(path, link, previous)
+
+
+def find_run(name: str | None, *, field: str = "RUN") -> Path:
+    """The directory of a run: a path, a name under `runs`, or the latest.
+
+    Raises:
+        SpecError: there is no such run.
+    """
+    for path in [RUNS / LATEST] if name in (None, LATEST) else [Path(name or ""), RUNS / (name or "")]:
+        if holds_run(path):
+            # People should see the run's own name, not that of the link.
+            return RUNS / os.readlink(path) if path.is_symlink() else path
+    known = [child.name for child in RUNS.iterdir() if holds_run(child)] if RUNS.is_dir() else []
+    if name is None:
+        name = LATEST
+    raise SpecError(
+        field,
+        got=repr(name),
+        need="a run: a path, a name under runs, or latest",
+        hint=did_you_mean(name, known) if known else "there is none here yet: brim train FILE.py",
+    )
+
+
+def check_resumable(run_dir: Path, history: RunHistory) -> None:
+    """Check that a run has ended before its end.
+
+    Raises:
+        SpecError: it is still alive, it is done, or it never began.
+    """
+    from brim import client
+
+    done = history.ended is not None and history.ended.summary.get("exit") == "done"
+    if history.started is None or done:
+        raise SpecError(
+            "--resume",
+            got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
+            need="a run that ended before its end",
+            hint="leave --resume out to start a new run",
+        )
+    try:
+        client.status(run_dir)
+    except EnvironmentFault:
+        return
+    raise SpecError(
+        "--resume",
+        got=f"{run_dir}, which is running",
+        need="a run that has ended",
+        hint=f"brim status {run_dir} shows it, brim stop {run_dir} ends it",
+    )
+
+
+# What a run's result depends on: it cannot change when the run is resumed.
+_FIXED = {
+    "file": "FILE",
+    "command": "COMMAND",
+    "parameters": "--set",
+    "epochs": "--epochs",
+    "global_batch_size": "--global-batch-size",
+    "micro_batches": "--micro-batches",
+    "seed": "--seed",
+    "exact": "--no-exact",
+    "clip_norm": "--clip-norm",
+    "threads": "--threads",
+}
+
+
+def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:
+    """The spec to resume with: what was not given is as recorded, what decides the result must be equal.
+
+    Args:
+        spec: what the command line says, defaults included.
+        recorded: the spec in the run's records.
+        given: the names that the user gave rather than left to their defaults.
+
+    Raises:
+        SpecError: an option was given that differs from the run's.
+    """
+    import msgspec
+
+    # As the records have it: a round through JSON makes lists of tuples.
+    wanted = msgspec.json.decode(msgspec.json.encode(spec))
+    for name, field in _FIXED.items():
+        if name not in recorded or name not in {*given, "file", "command"}:
+            continue
+        if not _same(name, wanted[name], recorded[name]):
+            raise SpecError(
+                field,
+                got=_shown(wanted[name]),
+                need=f"{_shown(recorded[name])}, as the run to resume has it",
+                hint=f"leave {field} out to go on as before, or start a new run"
+                if field.startswith("--")
+                else "name the same file, or start a new run without --resume",
+            )
+    kept = {name: value for name, value in recorded.items() if name in wanted and name not in given}
+    # Faults were for the first life: they would strike again at steps that are redone.
+    merged: dict[str, Any] = {**wanted, **kept}
+    if "faults" not in given:
+        merged["faults"] = []
+    return msgspec.convert(merged, JobSpec)
+
+
+def _same(name: str, wanted: object, recorded: object) -> bool:
+    if name == "file" and wanted and recorded:
+        return Path(str(wanted)).resolve() == Path(str(recorded)).resolve()
+    return wanted == recorded
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={each}" for name, each in sorted(value.items())) or "nothing"
+    if isinstance(value, (list, tuple)):
+        return repr(" ".join(map(str, value)))
+    return repr(value)

@@ -1,0 +1,58 @@
+"""The end of a run in a few lines for people; the same facts as the JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brim.telemetry.history import milliseconds
+
+__all__ = ["render_summary"]
+
+
+def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str = "") -> str:
+    """The summary as aligned lines; what is not known is left out.
+
+    Args:
+        summary: the run's summary, docs/reference/summary.md.
+        report: where the report is, if it was written.
+        resume: the command that goes on with the run, where that makes sense.
+    """
+    seconds = summary.get("seconds") or {}
+    rows = {
+        str(summary.get("exit", "ended")): str(summary.get("run", "")),
+        "metrics": ", ".join(f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()),
+        "steps": _steps(summary),
+        "workers": ", ".join(map(str, summary.get("world_sizes") or [])),
+        "speed": _speed(summary, seconds),
+        "weights": f"sha256 {summary['weights_sha256']}" if summary.get("weights_sha256") else "",
+        "report": report,
+        "resume": resume,
+    }
+    width = max(len(name) for name in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items() if text)
+
+
+def _steps(summary: Mapping[str, Any]) -> str:
+    text = f"{summary.get('steps', 0):,}"
+    if summary.get("samples_per_epoch"):
+        text += f" ({summary['samples_per_epoch']:,} samples an epoch)"
+    return f"{text}, {summary.get('steps_redone', 0)} redone"
+
+
+def _speed(summary: Mapping[str, Any], seconds: Mapping[str, Any]) -> str:
+    parts = []
+    if summary.get("samples_per_second"):
+        parts.append(f"{summary['samples_per_second']:,.0f} samples/s")
+    for name, words in (
+        ("total", "in all"),
+        ("to_first_step", "to the first step"),
+        ("re_forming", "re-forming"),
+    ):
+        if seconds.get(name) is not None:
+            parts.append(f"{milliseconds(seconds[name])} {words}")
+    return ", ".join(parts)
+
+
+def _number(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,157 @@
+"""Looks at a training file before anything starts, without running it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from pathlib import Path
+
+from brim.errors import SpecError
+
+__all__ = ["check_command", "check_training_file"]
+
+# function -> (how it is called, its parameters, required?)
+_FUNCTIONS = {
+    "model": ("model()", 0, True),
+    "dataset": ("dataset(split)", 1, True),
+    "loss": ("loss(output, target)", 2, True),
+    "optimizer": ("optimizer(model)", 1, True),
+    "metrics": ("metrics()", 0, False),
+}
+_EXAMPLE = "a whole file is shown by: brim train --help"
+
+
+def check_training_file(path: Path) -> None:
+    """Check that `path` is a Python file with the functions that a training file has.
+
+    Raises:
+        SpecError: it is missing, is no Python, or lacks a function or takes other parameters.
+    """
+    tree = _parse(path)
+    bound = _bound_names(tree)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    anything = any(
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        for node in ast.walk(tree)
+    )
+    for name, (call, arity, required) in _FUNCTIONS.items():
+        if name in functions:
+            _check_arity(path, functions[name], call, arity)
+        elif required and name not in bound and not anything:
+            raise SpecError(
+                str(path),
+                got=f"no function {name!r}",
+                need=f"a function {call}",
+                hint=_missing_hint(name, path, tree, bound),
+            )
+
+
+def check_command(command: tuple[str, ...]) -> None:
+    """Check that the program of `brim run` exists, and its Python file where it names one.
+
+    Raises:
+        SpecError: it does not.
+    """
+    import shutil
+
+    if not command:
+        raise SpecError(
+            "COMMAND", got="nothing", need="a command after --", hint="brim run -- python loop.py"
+        )
+    if shutil.which(command[0]) is None:
+        hint = f"brim run -- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
+        raise SpecError("COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint)
+    script = next((word for word in command[1:] if not word.startswith("-")), "")
+    if "python" in Path(command[0]).name and script.endswith(".py") and "-m" not in command:
+        _parse(Path(script))
+
+
+def _parse(path: Path) -> ast.Module:
+    need = "a Python file"
+    if path.is_dir():
+        inside = sorted(child.name for child in path.glob("*.py"))
+        hint = f"brim train {path / inside[0]}" if inside else "name the file itself"
+        raise SpecError(str(path), got="a directory", need=need, hint=hint)
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except FileNotFoundError:
+        raise SpecError(str(path), got="no such file", need=need, hint=_nearby(path)) from None
+    except OSError as error:
+        raise SpecError(
+            str(path),
+            got=f"a file that cannot be read ({error.strerror})",
+            need=need,
+            hint="check its permissions",
+        ) from None
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        raise SpecError(
+            f"{path}:{error.lineno or 1}",
+            got=f"{error.msg}" + (f" in {line!r}" if line else ""),
+            need="valid Python",
+            hint=f"python -m py_compile {path} shows the place",
+        ) from None
+    except ValueError as error:
+        raise SpecError(
+            str(path), got=f"bytes that are no text ({error})", need=need, hint="name the .py file"
+        ) from None
+
+
+def _nearby(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no directory {str(folder)!r}"
+    close = difflib.get_close_matches(path.name, [child.name for child in folder.glob("*.py")], n=1)
+    return f"did you mean {str(folder / close[0])!r}?" if close else f"ls {folder}"
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """Names that the file's top level binds, in whatever way, also under `if` and `try`."""
+    names: set[str] = set()
+    open_nodes: list[ast.stmt] = list(tree.body)
+    while open_nodes:
+        node = open_nodes.pop()
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Import() | ast.ImportFrom():
+                names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+            case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
+                open_nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+                if isinstance(node, ast.Try):
+                    open_nodes += [inner for handler in node.handlers for inner in handler.body]
+            case _:
+                pass
+    return names
+
+
+def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -> None:
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    least = len(positional) - len(arguments.defaults)
+    most = len(positional) if arguments.vararg is None else arity
+    keyword_only = sum(default is None for default in arguments.kw_defaults)
+    if least <= arity <= max(most, least) and most >= arity and not keyword_only:
+        return
+    raise SpecError(
+        f"{path}:{function.lineno}",
+        got=f"{function.name}({ast.unparse(arguments)})",
+        need=f"a function that can be called as {call}",
+        hint=f"def {call}:",
+    )
+
+
+def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str]) -> str:
+    close = difflib.get_close_matches(name, bound - set(_FUNCTIONS), n=1, cutoff=0.7)
+    if close:
+        return f"did you mean to call {close[0]!r} {name!r}?"
+    if any(
+        isinstance(node, ast.Attribute) and node.attr == "join" and ast.unparse(node) == "brim.join"
+        for node in ast.walk(tree)
+    ):
+        return f"this file has its own loop: brim run -- python {path}"
+    return _EXAMPLE

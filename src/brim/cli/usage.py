@@ -1,0 +1,140 @@
+"""How the command line says no: every wrong word becomes field, got, need and hint, and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_USAGE", "Verbs", "explain"]
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+
+
+class Verbs(click.Group):
+    """A group whose verbs are imported only when they are used, and whose errors speak brim's language.
+
+    Args:
+        verbs: name -> (module, attribute, one line of help), in the order in which help lists them.
+    """
+
+    def __init__(self, *, verbs: dict[str, tuple[str, str, str]], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._verbs:
+            return None
+        module, attribute, _ = self._verbs[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and args[0] not in self._verbs:
+            hint = did_you_mean(args[0], self._verbs)
+            if args[0].endswith(".py"):
+                hint = f"brim train {args[0]}"
+            raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in self._verbs.items()])
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run the verb and leave with its exit code; no stack trace for what brim raises on purpose."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(args, prog_name or "brim", **extra)
+        except click.exceptions.NoArgsIsHelpError as missing:
+            click.echo(missing.format_message(), err=True)
+            code = EXIT_USAGE
+        except click.ClickException as wrong:
+            click.echo(str(explain(wrong)), err=True)
+            code = EXIT_USAGE
+        except SpecError as wrong:
+            click.echo(str(wrong), err=True)
+            code = EXIT_USAGE
+        except UserCodeError as failed:
+            click.echo(failed.trace, err=True)
+            code = EXIT_FAILED
+        except BrimError as failed:
+            click.echo(f"brim: {failed}", err=True)
+            code = EXIT_FAILED
+        except (click.Abort, KeyboardInterrupt):
+            code = EXIT_FAILED
+        sys.exit(code if isinstance(code, int) else EXIT_DONE)
+
+
+def explain(wrong: click.ClickException) -> SpecError:
+    """What click found wrong, as field, got, need and hint."""
+    ctx = wrong.ctx if isinstance(wrong, click.UsageError) else None
+    path = ctx.command_path if ctx else "brim"
+    more = f"{path} --help shows what it takes"
+    match wrong:
+        case click.NoSuchOption():
+            known = _long_options(ctx)
+            close = did_you_mean(wrong.option_name, known)
+            return SpecError(
+                wrong.option_name,
+                got=f"an option that {path} does not have",
+                need="one of its options",
+                hint=close if close.startswith("did") else more,
+            )
+        case click.BadOptionUsage():
+            return SpecError(wrong.option_name, got=_sentence(wrong), need="a value after it", hint=more)
+        case click.MissingParameter():
+            return SpecError(_name(wrong.param), got="nothing", need=_need(wrong.param), hint=more)
+        case click.BadParameter():
+            return SpecError(_name(wrong.param), got=_sentence(wrong), need="another value", hint=more)
+        case _:
+            usage = ctx.command.get_usage(ctx).removeprefix("Usage: ") if ctx else path
+            return SpecError(path, got=_sentence(wrong), need=" ".join(usage.split()), hint=more)
+
+
+def _sentence(wrong: click.ClickException) -> str:
+    """Click's message as the object of `got`."""
+    text = wrong.message.rstrip(".").removeprefix("Got ")
+    return text[:1].lower() + text[1:]
+
+
+def _name(param: click.Parameter | None) -> str:
+    if param is None:
+        return "brim"
+    return param.make_metavar(_NO_CONTEXT) if isinstance(param, click.Argument) else param.opts[0]
+
+
+def _need(param: click.Parameter | None) -> str:
+    known = {
+        "FILE": "a training file",
+        "RUN": "a run: a path, a name under runs, or latest",
+        "WORKERS": "a number of workers",
+        "MASTER_ADDRESS": "the HOST:PORT that the run's first lines show",
+    }
+    return known.get(_name(param).strip("[]."), "a value")
+
+
+def _long_options(ctx: click.Context | None) -> list[str]:
+    if ctx is None:
+        return []
+    return [
+        name
+        for param in ctx.command.params
+        for name in [*param.opts, *param.secondary_opts]
+        if name.startswith("--")
+    ] + ["--help"]
+
+
+_NO_CONTEXT = click.Context(click.Command("brim"))

@@ -1,0 +1,58 @@
+"""Ask a run that is alive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.errors import EnvironmentFault
+from brim.wire.control import ask
+from brim.wire.messages import Answer, Ask
+
+__all__ = ["resize", "status", "stop"]
+
+
+class _Contact(msgspec.Struct, frozen=True):
+    address: str
+    token: str
+    pid: int
+
+
+def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:
+    try:
+        contact = msgspec.json.decode((run_dir / "master.json").read_bytes(), type=_Contact)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise EnvironmentFault(f"{run_dir} is not running") from error
+    answer: Answer = ask(contact.address, token=contact.token, question=question)
+    if not answer.ok:
+        raise EnvironmentFault(answer.detail)
+    return answer.status
+
+
+def status(run_dir: Path) -> dict[str, Any]:
+    """What the master of a run knows beyond its records.
+
+    Raises:
+        EnvironmentFault: the run is not alive.
+    """
+    return _ask(run_dir, Ask(verb="status"))
+
+
+def resize(run_dir: Path, workers: int) -> dict[str, Any]:
+    """Ask for so many workers; returns at once.
+
+    Raises:
+        EnvironmentFault: the run is not alive, or cannot have so many.
+    """
+    return _ask(run_dir, Ask(verb="resize", workers=workers))
+
+
+def stop(run_dir: Path) -> dict[str, Any]:
+    """Ask a run to end at its next step boundary with a checkpoint; returns at once.
+
+    Raises:
+        EnvironmentFault: the run is not alive.
+    """
+    return _ask(run_dir, Ask(verb="stop"))

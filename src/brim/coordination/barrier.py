@@ -1,0 +1,104 @@
+"""A barrier that a hub keeps for its members: it releases all or nobody. Pure.
+
+One round has one set of members. Members arrive at a point `(step, phase)`; once all stand there the hub
+releases them, and that release is the one moment at which a step becomes committed. A member's death never
+releases anything: the round is replaced instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brim.errors import ProtocolError
+
+__all__ = ["COMMIT", "Barrier", "Point", "Release"]
+
+COMMIT = "commit"  # the phase whose release makes a step official
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """Where in a round a member stands.
+
+    Args:
+        step: committed steps before this point.
+        phase: what the members wait for (`blocks`, `commit`, `gather` …).
+    """
+
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """All members may go on.
+
+    Args:
+        hold: stop after this point and wait for the next round (only ever set at `commit`).
+        payloads: what the members brought, in the order of the members.
+    """
+
+    round: int
+    point: Point
+    hold: bool
+    payloads: tuple[bytes, ...]
+
+
+class Barrier:
+    """The barrier of one hub over all rounds.
+
+    >>> barrier = Barrier()
+    >>> barrier.begin(1, ["a", "b"])
+    >>> barrier.arrive("a", 1, Point(0, "commit"), b"x")
+    >>> barrier.arrive("b", 1, Point(0, "commit"), b"y").payloads
+    (b'x', b'y')
+    """
+
+    def __init__(self) -> None:
+        self.round = 0
+        self._members: tuple[str, ...] = ()
+        self._arrived: dict[str, bytes] = {}
+        self._point: Point | None = None
+        self._hold = False
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Members that others wait for; empty where nobody waits."""
+        if not self._arrived:
+            return ()
+        return tuple(member for member in self._members if member not in self._arrived)
+
+    def begin(self, round: int, members: Iterable[str]) -> None:
+        """Replace the round; whoever waited in the old one waits no more."""
+        if round <= self.round:
+            raise ProtocolError(f"round {round} cannot follow round {self.round}")
+        self.round, self._members = round, tuple(members)
+        self._arrived, self._point, self._hold = {}, None, False
+
+    def hold(self, round: int) -> None:
+        """Ask that the next commit of this round be its last; for a past round nothing happens."""
+        if round == self.round:
+            self._hold = True
+
+    def arrive(self, member: str, round: int, point: Point, payload: bytes = b"") -> Release | None:
+        """A member stands at a point. Arrivals of past rounds are of no effect.
+
+        Raises:
+            ProtocolError: a stranger, a second arrival, or a point where the others do not stand.
+        """
+        if round != self.round:
+            return None
+        if member not in self._members or member in self._arrived:
+            raise ProtocolError(f"{member} cannot arrive at {point} of round {round}")
+        if self._point is None:
+            self._point = point
+        if point != self._point:
+            raise ProtocolError(f"{member} arrived at {point}, others at {self._point}, of round {round}")
+        self._arrived[member] = payload
+        if len(self._arrived) < len(self._members):
+            return None
+        payloads = tuple(self._arrived[name] for name in self._members)
+        hold = self._hold and point.phase == COMMIT
+        self._arrived, self._point = {}, None
+        return Release(round, point, hold, payloads)

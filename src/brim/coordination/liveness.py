@@ -1,0 +1,41 @@
+"""Who has been silent for too long. Pure: the caller brings the time.
+
+A closed socket means lost at once and needs no clock; this is for those that are silent with their socket open:
+stopped, hung, or cut off.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Liveness"]
+
+
+class Liveness:
+    """Heartbeats of many members.
+
+    Args:
+        timeout: seconds of silence after which a member is lost; after half of it, it is suspect.
+
+    >>> liveness = Liveness(timeout=4.0)
+    >>> liveness.beat("w1", now=10.0)
+    >>> liveness.suspect(now=12.5), liveness.lost(now=12.5), liveness.lost(now=14.5)
+    (['w1'], [], ['w1'])
+    """
+
+    def __init__(self, *, timeout: float) -> None:
+        self._timeout = timeout
+        self._last: dict[str, float] = {}
+
+    def beat(self, member: str, *, now: float) -> None:
+        self._last[member] = now
+
+    def forget(self, member: str) -> None:
+        self._last.pop(member, None)
+
+    def suspect(self, *, now: float) -> list[str]:
+        return self._silent(now, self._timeout / 2)
+
+    def lost(self, *, now: float) -> list[str]:
+        return self._silent(now, self._timeout)
+
+    def _silent(self, now: float, seconds: float) -> list[str]:
+        return sorted(member for member, last in self._last.items() if now - last > seconds)

@@ -1,0 +1,144 @@
+"""Canonical reduction: which partial sums exist and in which order they fold. Pure.
+
+Floating-point addition commutes but does not associate. The gradient of a step is therefore always summed along
+one fixed binary tree over its micro-batches: node `(start, size)` covers micro-batches `[start, start + size)`,
+its children are its halves, and leaves past the last micro-batch do not exist. A worker adds up the whole
+subtrees ("blocks") inside its own contiguous range; whoever owns a slice of the parameters folds the blocks of
+all workers along the same tree. So the bits depend on the number of micro-batches alone, never on the workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Block", "ReductionPlan", "blocks_of", "fold", "share"]
+
+
+class Block(NamedTuple):
+    """A subtree: micro-batches `[start, start + size)`, clipped at the last one; `size` is a power of two."""
+
+    start: int
+    size: int
+
+
+def share(parts: int, world_size: int, rank: int) -> range:
+    """The contiguous micro-batches that a rank computes; empty where there are more ranks than parts.
+
+    >>> [list(share(8, 3, rank)) for rank in range(3)]
+    [[0, 1], [2, 3, 4], [5, 6, 7]]
+    """
+    return range(parts * rank // world_size, parts * (rank + 1) // world_size)
+
+
+def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
+    """The fewest whole subtrees of the tree over `parts` leaves that cover a contiguous range, in order.
+
+    >>> blocks_of(range(2, 5), 8)
+    (Block(start=2, size=2), Block(start=4, size=1))
+    >>> blocks_of(range(4, 6), 6)  # leaves 6 and 7 do not exist
+    (Block(start=4, size=2),)
+    """
+    capacity = 1 << (parts - 1).bit_length()
+    start, stop = micro_batches.start, micro_batches.stop
+    if not micro_batches:
+        return ()
+    if stop == parts:
+        stop = capacity
+    blocks = []
+    while start < stop:
+        size = start & -start or capacity
+        while start + size > stop:
+            size //= 2
+        blocks.append(Block(start, size))
+        start += size
+    return tuple(_tighten(block, parts) for block in blocks if block.start < parts)
+
+
+def _tighten(block: Block, parts: int) -> Block:
+    """The same micro-batches under the one name that every rank gives them: no half of the block is missing."""
+    start, size = block
+    while size > 1 and start + size // 2 >= parts:
+        size //= 2
+    return Block(start, size)
+
+
+def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, Block], ...]:
+    """The additions `left += right`, in order, that turn the blocks at hand into the block wanted.
+
+    After them the sum stands where the first block under `want` stood.
+
+    Raises:
+        ValueError: the blocks at hand do not cover the one wanted.
+
+    >>> fold([Block(0, 2), Block(2, 1), Block(3, 1)], Block(0, 4), 4)
+    ((Block(start=2, size=1), Block(start=3, size=1)), (Block(start=0, size=2), Block(start=2, size=1)))
+    """
+    at_hand = set(have)
+    additions: list[tuple[Block, Block]] = []
+
+    def place(block: Block) -> Block:
+        block = _tighten(block, parts)
+        if block in at_hand:
+            return block
+        start, half = block.start, block.size // 2
+        if half == 0:
+            raise ValueError(f"no block covers micro-batch {start}")
+        left = place(Block(start, half))
+        right = place(Block(start + half, half))
+        additions.append((left, right))
+        return left
+
+    place(want)
+    return tuple(additions)
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionPlan:
+    """Who adds up what, for one number of micro-batches and one arrangement of ranks on hosts.
+
+    Args:
+        parts: micro-batches of a step.
+        hosts: ranks on each host, in rank order; ranks of one host are contiguous.
+    """
+
+    parts: int
+    hosts: tuple[int, ...]
+
+    @property
+    def world_size(self) -> int:
+        return sum(self.hosts)
+
+    @property
+    def root(self) -> Block:
+        return _tighten(Block(0, 1 << (self.parts - 1).bit_length()), self.parts)
+
+    def micro_batches(self, rank: int) -> range:
+        return share(self.parts, self.world_size, rank)
+
+    def rank_blocks(self, rank: int) -> tuple[Block, ...]:
+        """What the rank leaves for others to fold."""
+        return blocks_of(self.micro_batches(rank), self.parts)
+
+    def host_of(self, rank: int) -> int:
+        first = 0
+        for host, ranks in enumerate(self.hosts):
+            first += ranks
+            if rank < first:
+                return host
+        raise ValueError(f"no rank {rank} in a world of {self.world_size}")
+
+    def ranks_on(self, host: int) -> range:
+        first = sum(self.hosts[:host])
+        return range(first, first + self.hosts[host])
+
+    def local_blocks(self, host: int) -> tuple[Block, ...]:
+        """The blocks of all ranks of a host, in order: the rows of the memory that they share."""
+        return tuple(block for rank in self.ranks_on(host) for block in self.rank_blocks(rank))
+
+    def host_blocks(self, host: int) -> tuple[Block, ...]:
+        """What remains of them once the host has folded all it can by itself."""
+        ranks = self.ranks_on(host)
+        covered = range(self.micro_batches(ranks[0]).start, self.micro_batches(ranks[-1]).stop)
+        return blocks_of(covered, self.parts)

@@ -1,0 +1,567 @@
+"""Who is in the job: the state machine that names rounds, members and ranks. Pure.
+
+```
+            process started        connected, warm          named in a round
+ (nothing) ───────────────▶ STARTING ─────────▶ READY ───────────────────────▶ ACTIVE
+                               │                  │                              │ told or asked to leave
+                               ▼ dies             ▼ dies, or not needed          ▼
+                             (gone) ◀─────────────┴──────── dies ────────── LEAVING ──▶ dismissed at a boundary
+```
+
+A member that dies in a round ends that round at once: the survivors are given a new one and redo the step in
+flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing is redone. A member
+counts as a source of state only once it said that it has installed a round; so whoever dies on the way in or out,
+in whatever state, the next round is well defined.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = [
+    "AgentJoined",
+    "AgentLost",
+    "CheckpointWritten",
+    "Command",
+    "Committed",
+    "Completed",
+    "Dismiss",
+    "End",
+    "Event",
+    "Held",
+    "Hold",
+    "Install",
+    "Kill",
+    "Member",
+    "Outcome",
+    "Phase",
+    "Rendezvous",
+    "Resize",
+    "StartWorker",
+    "Stop",
+    "UserFailed",
+    "Worker",
+    "WorkerAsksToLeave",
+    "WorkerGone",
+    "WorkerInstalled",
+    "WorkerReady",
+    "WorkerState",
+    "World",
+    "WriteCheckpoint",
+]
+
+
+class WorkerState(enum.StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    ACTIVE = "active"
+    LEAVING = "leaving"
+
+
+class Phase(enum.StrEnum):
+    GATHERING = "gathering"  # no round yet: fewer than the minimum are ready
+    RUNNING = "running"
+    WRITING = "writing"  # at a boundary, a member writes the checkpoint that the job ends with
+    ENDING = "ending"  # everyone is dismissed
+    ENDED = "ended"
+
+
+class Outcome(enum.StrEnum):
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One rank of a world; `address` is where others reach it (`host:port`)."""
+
+    worker: str
+    agent: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A round: its number, who is in it, and where each newcomer gets the state of the job.
+
+    Args:
+        members: in rank order; members of one agent are contiguous.
+        donors: worker that lacks the state → member that gives it.
+        restore: nobody has the state: the first member takes it from storage (or starts afresh) and donates.
+    """
+
+    round: int
+    members: tuple[Member, ...]
+    donors: dict[str, str]
+    restore: bool
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+    @property
+    def hosts(self) -> dict[str, int]:
+        """Ranks on each agent, in rank order."""
+        counts: dict[str, int] = {}
+        for member in self.members:
+            counts[member.agent] = counts.get(member.agent, 0) + 1
+        return counts
+
+    def rank_of(self, worker: str) -> int:
+        return next(rank for rank, member in enumerate(self.members) if member.worker == worker)
+
+
+# Events -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """The agent is gone, and all its workers with it."""
+
+    agent: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The worker has built its model, is warm, and has heard nothing of any round."""
+
+    worker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInstalled:
+    """The member has the state as of `step` committed steps."""
+
+    worker: str
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAsksToLeave:
+    """The worker was sent SIGTERM: somebody with a better right wants its place."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """Its process has ended and can touch nothing any more."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """All members stand at the boundary behind `step` committed steps and wait for the next round."""
+
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All steps are committed and the last checkpoint is written."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserFailed:
+    """The user's code raised, or what they asked for cannot be done: no restart will mend that."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    reason: str
+
+
+Event = (
+    AgentJoined
+    | AgentLost
+    | WorkerReady
+    | WorkerInstalled
+    | WorkerAsksToLeave
+    | WorkerGone
+    | Committed
+    | Held
+    | CheckpointWritten
+    | Completed
+    | UserFailed
+    | Resize
+    | Stop
+)
+
+
+# Commands -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    agent: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Ask the hub to stop everyone at the next step boundary of this round."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    world: World
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """The worker may leave: nothing of it is needed any more."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    outcome: Outcome
+    reason: str
+
+
+Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | End
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """What the rendezvous knows of one worker."""
+
+    id: str
+    number: int
+    agent: str
+    state: WorkerState = WorkerState.STARTING
+    address: str = ""
+    in_round: bool = False
+    has_state: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Rendezvous:
+    """The membership of one job.
+
+    Args:
+        minimum: workers that the first round waits for.
+        target: workers wanted.
+        spares: warm workers kept beyond the target, so that a loss is made good at once.
+        expected_agents: agents to wait for before any worker is started.
+        most_losses: losses in a row without a committed step after which the job is given up.
+    """
+
+    minimum: int
+    target: int
+    spares: int = 0
+    expected_agents: int = 1
+    most_losses: int = 8
+
+    phase: Phase = Phase.GATHERING
+    round: int = 0
+    workers: dict[str, Worker] = field(default_factory=dict)
+    agents: list[str] = field(default_factory=list)
+    _next_number: int = 0
+    _held_round: int = 0
+    _progress: bool = False
+    _losses: int = 0
+    _stopping: str = ""
+    _outcome: Outcome = Outcome.STOPPED
+    _reason: str = ""
+    _causes: list[str] = field(default_factory=list)
+
+    # What is so --------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> list[Worker]:
+        """The members of the current round, in rank order."""
+        return self._sorted(worker for worker in self.workers.values() if worker.in_round)
+
+    def _sorted(self, workers: Iterable[Worker]) -> list[Worker]:
+        order = {agent: index for index, agent in enumerate(self.agents)}
+        return sorted(workers, key=lambda worker: (order[worker.agent], worker.number))
+
+    def _ready(self) -> list[Worker]:
+        ready = (w for w in self.workers.values() if w.state is WorkerState.READY)
+        return sorted(ready, key=lambda worker: worker.number)
+
+    def _staying(self) -> list[Worker]:
+        return [worker for worker in self.members if worker.state is WorkerState.ACTIVE]
+
+    # What happens ------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event; the commands are to be performed in order."""
+        if self.phase is Phase.ENDED:
+            return []
+        match event:
+            case AgentJoined(agent):
+                self.agents.append(agent)
+                return self._fill()
+            case AgentLost(agent, reason):
+                return self._agent_lost(agent, reason)
+            case WorkerReady(worker, address):
+                return self._worker_ready(worker, address)
+            case WorkerInstalled(worker, round, _):
+                if round == self.round and worker in self.workers:
+                    self.workers[worker].has_state = True
+                return []
+            case WorkerAsksToLeave(worker):
+                return self._asks_to_leave(worker)
+            case WorkerGone(worker, reason):
+                return self._worker_gone(worker, reason)
+            case Committed(round, _):
+                return self._committed(round)
+            case Held(round, _):
+                return self._at_boundary() if round == self.round and self.phase is Phase.RUNNING else []
+            case CheckpointWritten(_):
+                ending = self.phase is Phase.WRITING
+                return self._dismiss_all(Outcome.STOPPED, self._stopping) if ending else []
+            case Completed(_):
+                return self._dismiss_all(Outcome.DONE, "all steps are committed")
+            case UserFailed(worker):
+                return self._fail(f"{worker} failed")
+            case Resize(count):
+                return self._resize(count)
+            case Stop(reason):
+                return self._stop(reason)
+
+    def _agent_lost(self, agent: str, reason: str) -> list[Command]:
+        if agent not in self.agents:
+            return []
+        gone = [worker.id for worker in self.workers.values() if worker.agent == agent]
+        self.agents.remove(agent)
+        was_member = False
+        for worker in gone:
+            was_member |= self.workers.pop(worker).in_round
+        if not self.agents and self.phase is not Phase.ENDING:
+            return self._end(Outcome.FAILED, f"the last agent of this run is gone: {reason}")
+        self._causes.append(f"agent {agent} lost ({reason})")
+        return self._after_loss(was_member)
+
+    def _worker_ready(self, worker: str, address: str) -> list[Command]:
+        if worker not in self.workers:
+            return []
+        self.workers[worker].state = WorkerState.READY
+        self.workers[worker].address = address
+        if self.phase is Phase.ENDING:
+            return [Dismiss(worker)]
+        if self.phase is Phase.GATHERING:
+            gang = (
+                min(self.minimum, self.target) if not self.round else 1
+            )  # later: go on with whoever is there
+            return self._install() if len(self._ready()) >= gang else []
+        return self._hold_if_due()
+
+    def _asks_to_leave(self, worker: str) -> list[Command]:
+        leaver = self.workers.get(worker)
+        if leaver is None or leaver.state is WorkerState.LEAVING or self.phase is Phase.ENDING:
+            return []
+        if not leaver.in_round:
+            return [Dismiss(worker)]
+        if self.target == 1:
+            return self._stop(f"its last worker, {worker}, was asked to leave")
+        leaver.state = WorkerState.LEAVING
+        self.target -= 1
+        self._causes.append(f"{worker} leaves")
+        return self._hold_if_due()
+
+    def _worker_gone(self, worker: str, reason: str) -> list[Command]:
+        gone = self.workers.pop(worker, None)
+        if gone is None:
+            return []
+        if self.phase is Phase.ENDING:
+            return self._end(self._outcome, self._reason) if not self.workers else []
+        if gone.in_round or gone.state is WorkerState.STARTING:
+            self._losses += 1
+            if self._losses > self.most_losses:
+                return self._fail(
+                    f"{self._losses} workers in a row died before a step was done; the last: {reason}"
+                )
+        if gone.in_round:
+            self._causes.append(f"{worker} lost ({reason})")
+        return self._after_loss(gone.in_round)
+
+    def _after_loss(self, was_member: bool) -> list[Command]:
+        if self.phase is Phase.ENDING:
+            return self._end(self._outcome, self._reason) if not self.workers else []
+        if self._stopping and not any(worker.in_round for worker in self.workers.values()):
+            return self._dismiss_all(
+                Outcome.STOPPED, f"{self._stopping}; its last members died before the checkpoint"
+            )
+        commands: list[Command] = []
+        if was_member and self.phase is Phase.WRITING:
+            commands += self._at_boundary()
+        elif was_member:
+            commands += self._install()
+        return commands + self._fill()
+
+    def _committed(self, round: int) -> list[Command]:
+        self._losses = 0
+        if round == self.round and not self._progress:
+            self._progress = True
+            return self._fill()
+        return []
+
+    def _at_boundary(self) -> list[Command]:
+        if not self._stopping:
+            return self._install()
+        holder = next((worker for worker in self.members if worker.has_state), None)
+        if holder is None:  # nobody has more than what storage has already
+            return self._dismiss_all(Outcome.STOPPED, self._stopping)
+        self.phase = Phase.WRITING
+        return [WriteCheckpoint(holder.id)]
+
+    def _resize(self, count: int) -> list[Command]:
+        if self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
+            return []
+        self.target = count
+        surplus = self._staying()[count:]
+        for worker in surplus:
+            worker.state = WorkerState.LEAVING
+        self._causes.append(f"resize to {count}")
+        return [*self._fill(), *self._hold_if_due()]
+
+    def _stop(self, reason: str) -> list[Command]:
+        if self._stopping or self.phase is Phase.ENDING:
+            return []
+        self._stopping = reason
+        if self.phase is Phase.GATHERING:
+            return self._dismiss_all(Outcome.STOPPED, reason)
+        return self._hold()
+
+    # What follows ------------------------------------------------------------------------------------------
+
+    def _fill(self) -> list[Command]:
+        """Start what is missing. Spares wait until the round has made a step: they must not slow it down."""
+        if len(self.agents) < self.expected_agents and not self.round:
+            return []
+        if not self.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
+            return []
+        wanted = self.target + (self.spares if self._progress else 0)
+        alive = [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
+        commands: list[Command] = []
+        for _ in range(wanted - len(alive)):
+            self._next_number += 1
+            worker = Worker(
+                id=f"w{self._next_number}", number=self._next_number, agent=self._emptiest_agent()
+            )
+            self.workers[worker.id] = worker
+            commands.append(StartWorker(worker.agent, worker.id))
+        return commands
+
+    def _emptiest_agent(self) -> str:
+        count = dict.fromkeys(self.agents, 0)
+        for worker in self.workers.values():
+            count[worker.agent] += 1
+        return min(self.agents, key=lambda agent: (count[agent], self.agents.index(agent)))
+
+    def _hold_if_due(self) -> list[Command]:
+        """Ask for a boundary where a member wants to leave or a ready worker may come in."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        leaving = any(worker.state is WorkerState.LEAVING for worker in self.members)
+        joining = len(self._staying()) < self.target and bool(self._ready())
+        return self._hold() if leaving or joining else []
+
+    def _hold(self) -> list[Command]:
+        if self.phase is not Phase.RUNNING or self._held_round == self.round:
+            return []
+        self._held_round = self.round
+        return [Hold(self.round)]
+
+    def _install(self) -> list[Command]:
+        """Name the next round from those who stay and those who are ready."""
+        dismissed = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
+        staying = self._staying()
+        newcomers = self._ready()[: max(0, self.target - len(staying))]
+        if dismissed and not any(worker.has_state for worker in staying):
+            # Only leavers have the state: they give it away in this round and leave behind the next boundary.
+            staying, dismissed = self.members, []
+        chosen = self._sorted([*staying, *newcomers])
+        if not chosen:
+            self.phase, self._progress = Phase.GATHERING, False
+            return []
+        for worker in dismissed:
+            worker.in_round = False
+        for worker in newcomers:
+            worker.in_round, worker.state = True, WorkerState.ACTIVE
+            self._causes.append(f"{worker.id} joins")
+        self.round += 1
+        self.phase, self._progress = Phase.RUNNING, False
+        world = self._world(chosen)
+        cause = "start" if self.round == 1 else ", ".join(self._causes) or "change of members"
+        self._causes.clear()
+        commands: list[Command] = [Install(world, cause), *(Dismiss(worker.id) for worker in dismissed)]
+        return commands + (self._hold() if self._stopping else self._hold_if_due())
+
+    def _world(self, chosen: list[Worker]) -> World:
+        holders = [worker for worker in chosen if worker.has_state]
+        restore = not holders
+        sources = holders or chosen[:1]
+        needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
+        donors = {worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)}
+        members = tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen)
+        return World(round=self.round, members=members, donors=donors, restore=restore)
+
+    def _dismiss_all(self, outcome: Outcome, reason: str) -> list[Command]:
+        self.phase, self._outcome, self._reason = Phase.ENDING, outcome, reason
+        if not self.workers:
+            return self._end(outcome, reason)
+        return [Dismiss(worker.id) for worker in self.workers.values()]
+
+    def _fail(self, reason: str) -> list[Command]:
+        if self.phase is Phase.ENDING:
+            return []
+        self.phase, self._outcome, self._reason = Phase.ENDING, Outcome.FAILED, reason
+        if not self.workers:
+            return self._end(Outcome.FAILED, reason)
+        return [Kill(worker.id) for worker in self.workers.values()]
+
+    def _end(self, outcome: Outcome, reason: str) -> list[Command]:
+        self.phase = Phase.ENDED
+        return [End(outcome, reason)]

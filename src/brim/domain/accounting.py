@@ -1,0 +1,299 @@
+"""What a run's records prove and measure: the use of every sample, where the time went, how fast it trained.
+
+Pure: records in, numbers out. Reading the files is `telemetry`'s work.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "STEP_PHASES",
+    "EpochLedger",
+    "Ledger",
+    "Part",
+    "Restore",
+    "Session",
+    "StepRecord",
+    "as_plain",
+    "audit",
+    "lasting",
+    "sample_checksum",
+    "throughput",
+    "time_breakdown",
+]
+
+# Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64 array.
+Order = Callable[[int, int, int], npt.NDArray[np.int64]]
+STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
+
+
+class Part(NamedTuple):
+    """One micro-batch of a committed step.
+
+    Args:
+        rank: who computed it.
+        micro: its index within the step, from 0.
+        start: first position in the epoch's order.
+        stop: one past the last.
+        crc32: `sample_checksum` of the samples that were really fed to the model.
+    """
+
+    rank: int
+    micro: int
+    start: int
+    stop: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """A committed step, as a line of `steps.jsonl` says it.
+
+    Args:
+        at: wall clock, seconds.
+        step: which step of the run, from 1.
+        epoch: which pass over the data, from 0.
+        loss: mean over the step's samples; None where it was not a number.
+        seconds: phase (of `STEP_PHASES`) -> seconds, mean over the ranks.
+    """
+
+    at: float
+    round: int
+    step: int
+    epoch: int
+    loss: float | None
+    samples: int
+    parts: tuple[Part, ...]
+    seconds: dict[str, float]
+
+
+class Restore(NamedTuple):
+    """At `at` the run went back to the state after `step`: what was committed past it no longer counts."""
+
+    at: float
+    step: int
+
+
+class Session(NamedTuple):
+    """One life of a run: from its start (or resumption) to its end, wall clock."""
+
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochLedger:
+    """How often the samples of one epoch were applied.
+
+    Args:
+        epoch: from 1, as people count.
+        samples: how many there are.
+        applied_once, missing, repeated: how many were applied once, never, and more than once; they add up
+            to `samples`.
+        mismatched: micro-batches whose worker fed other samples than the epoch's order says.
+    """
+
+    epoch: int
+    samples: int
+    applied_once: int
+    missing: int
+    repeated: int
+    mismatched: int
+
+    @property
+    def exact(self) -> bool:
+        return self.applied_once == self.samples and self.mismatched == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The account of a whole run; `problems` says in words what is not as it should be."""
+
+    epochs: tuple[EpochLedger, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Every sample of every planned epoch was applied exactly once, as the workers' checksums confirm."""
+        return not self.problems and all(epoch.exact for epoch in self.epochs)
+
+
+def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
+    """What identifies the samples of a micro-batch: crc32 of their indices as little-endian 64-bit integers.
+
+    >>> sample_checksum(np.array([3, 1, 2]))
+    395507172
+    """
+    return zlib.crc32(np.ascontiguousarray(samples, dtype="<i8").tobytes())
+
+
+def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[StepRecord]:
+    """The commits that still count, in order: those past the step of a later restore were undone.
+
+    A step number that comes twice without a restore between stays twice: the ledger must show it.
+    """
+    going_back = sorted(restores)
+    return [
+        step for step in steps if not any(step.at <= back.at and step.step > back.step for back in going_back)
+    ]
+
+
+def audit(
+    steps: Iterable[StepRecord],
+    restores: Iterable[Restore],
+    *,
+    samples_per_epoch: int,
+    epochs: int,
+    order: Order,
+) -> Ledger:
+    """Count the uses of every sample of every epoch.
+
+    Args:
+        steps: all records, undone ones too.
+        samples_per_epoch: size of the training set.
+        epochs: how many the run planned.
+        order: recomputes the order that the run must have followed, so that the workers' checksums are
+            compared with something that they did not write.
+    """
+    by_epoch: dict[int, list[StepRecord]] = {}
+    for step in lasting(steps, restores):
+        by_epoch.setdefault(step.epoch, []).append(step)
+    ledgers, problems = [], []
+    for epoch in sorted({*range(epochs), *by_epoch}):
+        ledger, found = _audit_epoch(epoch, by_epoch.get(epoch, []), samples_per_epoch, order)
+        ledgers.append(ledger)
+        problems += found
+        if not 0 <= epoch < epochs:
+            problems.append(f"epoch {epoch + 1}: applied, but the run has {epochs} epochs")
+    return Ledger(epochs=tuple(ledgers), problems=tuple(problems))
+
+
+def _audit_epoch(
+    epoch: int, steps: Sequence[StepRecord], size: int, order: Order
+) -> tuple[EpochLedger, list[str]]:
+    uses = np.zeros(size, dtype=np.uint32)
+    problems: list[str] = []
+    mismatched = 0
+    in_order = order(epoch, 0, size) if steps else np.empty(0, dtype=np.int64)
+    for step in steps:
+        for part in step.parts:
+            where = f"epoch {epoch + 1}, step {step.step}, micro-batch {part.micro} of rank {part.rank}"
+            if not 0 <= part.start <= part.stop <= size:
+                problems.append(f"{where}: positions {part.start} to {part.stop} of {size}")
+                continue
+            samples = in_order[part.start : part.stop]
+            # The order is a permutation, so a part has no sample twice and plain indexing counts each once.
+            uses[samples] += 1
+            if part.crc32 != sample_checksum(samples):
+                mismatched += 1
+                problems.append(f"{where}: fed other samples than the epoch's order says")
+    return (
+        EpochLedger(
+            epoch=epoch + 1,
+            samples=size,
+            applied_once=int(np.count_nonzero(uses == 1)),
+            missing=int(np.count_nonzero(uses == 0)),
+            repeated=int(np.count_nonzero(uses > 1)),
+            mismatched=mismatched,
+        ),
+        problems,
+    )
+
+
+def throughput(
+    steps: Sequence[StepRecord], *, start: float, end: float, buckets: int
+) -> list[tuple[float, float]]:
+    """Samples per second over time, as (middle of the bucket, rate), in equal buckets of wall time.
+
+    Undone and redone work counts in both places: this is what the machine did, not what lasted.
+
+    >>> step = StepRecord(at=1.5, round=1, step=1, epoch=0, loss=0.5, samples=8, parts=(), seconds={})
+    >>> throughput([step], start=0.0, end=4.0, buckets=2)
+    [(1.0, 4.0), (3.0, 0.0)]
+    """
+    if end <= start or buckets < 1:
+        return []
+    width = (end - start) / buckets
+    totals = [0] * buckets
+    for step in steps:
+        if start <= step.at <= end:
+            totals[min(int((step.at - start) / width), buckets - 1)] += step.samples
+    return [(start + (bucket + 0.5) * width, total / width) for bucket, total in enumerate(totals)]
+
+
+def time_breakdown(
+    sessions: Sequence[Session],
+    steps: Sequence[StepRecord],
+    restores: Sequence[Restore] = (),
+    *,
+    re_forming: float,
+    rounds: Sequence[float] = (),
+) -> dict[str, float]:
+    """Where the wall time of a run's sessions went, in seconds; the values add up to their length.
+
+    `start` is until the first step of each session, the phases are those of steps that lasted, `redone` is
+    steps that a restore undid, `re_forming` as measured, `stalled` what else lay between the steps around a
+    round (until a silent worker was given up), and `other` what is left: evaluation, checkpoints.
+
+    Args:
+        re_forming: seconds of all rounds together.
+        rounds: when the rounds were formed, wall clock.
+    """
+    parts: dict[str, float] = {"start": sum(_start_up(session, steps) for session in sessions)}
+    kept = lasting(steps, restores)
+    for phase in STEP_PHASES:
+        parts[phase] = sum(step.seconds.get(phase, 0.0) for step in kept)
+    every = sum(_phases(step.seconds) for step in steps)
+    parts["redone"] = max(0.0, every - sum(_phases(step.seconds) for step in kept))
+    parts["re_forming"] = re_forming
+    parts["stalled"] = max(0.0, sum(_gap(steps, at) for at in rounds) - re_forming)
+    total = sum(session.end - session.start for session in sessions)
+    parts["other"] = max(0.0, total - sum(parts.values()))
+    return parts
+
+
+def _gap(steps: Sequence[StepRecord], at: float) -> float:
+    """Seconds around `at` in which no step was under way; 0 before the first and after the last."""
+    after = bisect_right(steps, at, key=lambda step: step.at)
+    if not 0 < after < len(steps):
+        return 0.0
+    return max(0.0, steps[after].at - _phases(steps[after].seconds) - steps[after - 1].at)
+
+
+def _phases(seconds: Mapping[str, float]) -> float:
+    return sum(seconds.get(phase, 0.0) for phase in STEP_PHASES)
+
+
+def _start_up(session: Session, steps: Sequence[StepRecord]) -> float:
+    """Seconds until the session's first step began; a step's record is written when it is committed."""
+    for step in steps:
+        if session.start <= step.at <= session.end:
+            return max(0.0, step.at - _phases(step.seconds) - session.start)
+    return session.end - session.start
+
+
+def as_plain(ledger: Ledger) -> dict[str, Any]:
+    """The ledger as the JSON that `brim ledger --json` prints: a public contract."""
+    return {
+        "exact": ledger.exact,
+        "epochs": [
+            {
+                "epoch": each.epoch,
+                "samples": each.samples,
+                "applied_once": each.applied_once,
+                "missing": each.missing,
+                "repeated": each.repeated,
+                "mismatched": each.mismatched,
+            }
+            for each in ledger.epochs
+        ],
+        "problems": list(ledger.problems),
+    }

@@ -1,0 +1,66 @@
+"""Durations as people write them. Pure: parsed once, at the edge; behind it a float is seconds."""
+
+from __future__ import annotations
+
+import re
+
+from brim.errors import SpecError
+
+__all__ = ["format_duration", "parse_duration"]
+
+# Longest first, which is the order in which a duration is written out.
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|[dhms])", re.ASCII)
+
+
+def parse_duration(text: str, *, field: str) -> float:
+    """Read `2h`, `1h30m`, `5s`, `500ms`, or a bare number of seconds.
+
+    Args:
+        text: what the user wrote.
+        field: the option or clause it was written in, for the message.
+
+    Returns:
+        Seconds, from 0.001, in whole milliseconds.
+
+    Raises:
+        SpecError: it is not a duration, or it is shorter than a millisecond.
+
+    >>> parse_duration("1h30m", field="--for"), parse_duration("500ms", field="--for")
+    (5400.0, 0.5)
+    """
+    seconds = _seconds("".join(text.split()))
+    if seconds is None or not 0.001 <= seconds < float("inf"):
+        raise SpecError(
+            field,
+            got=repr(text),
+            need="a duration above 0, such as 500ms, 5s, 10m or 1h30m",
+            hint="units: ms, s, m (minutes), h, d" if seconds is None else "write a number and a unit: 3s",
+        )
+    return round(seconds, 3)
+
+
+def _seconds(compact: str) -> float | None:
+    try:
+        return float(compact)
+    except ValueError:
+        parts: list[tuple[str, str]] = _PART.findall(compact)
+        if not parts or "".join(number + unit for number, unit in parts) != compact:
+            return None
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as `parse_duration` would read them, exact to a millisecond.
+
+    >>> format_duration(5400), format_duration(2.5), format_duration(0.05)
+    ('1h30m', '2500ms', '50ms')
+    """
+    left = round(seconds * 1000)
+    if left % 1000:
+        return f"{left}ms"
+    text = ""
+    for unit, size in list(_SECONDS.items())[:-1]:
+        count, left = divmod(left, round(size * 1000))
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"

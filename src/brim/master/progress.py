@@ -1,0 +1,101 @@
+"""What the master knows of a run's progress, and the summary it ends with. No I/O: records in, numbers out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.coordination.rendezvous import Outcome
+from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
+
+__all__ = ["Progress", "step_fields"]
+
+
+def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
+    """A line of `steps.jsonl` from what the ranks reported of a committed step."""
+    parts = sorted((part for report in reports for part in report.parts), key=lambda part: part.micro)
+    samples = sum(part.stop - part.start for part in parts)
+    return {
+        "at": record.at,
+        "round": record.round,
+        "step": record.step,
+        "epoch": reports[0].epoch,
+        "loss": _mean_loss(parts, samples),
+        "samples": samples,
+        "parts": [[part.rank, part.micro, part.start, part.stop, part.crc32] for part in parts],
+        "seconds": _mean_seconds(reports),
+    }
+
+
+def _mean_loss(parts: list[MicroReport], samples: int) -> float:
+    return sum(part.loss * (part.stop - part.start) for part in parts) / max(1, samples)
+
+
+def _mean_seconds(reports: list[StepReport]) -> dict[str, float]:
+    names = sorted({name for report in reports for name in report.seconds})
+    return {
+        name: round(sum(report.seconds.get(name, 0.0) for report in reports) / len(reports), 7)
+        for name in names
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The run so far.
+
+    Args:
+        run: its directory.
+        started: wall clock at which the user typed the command.
+    """
+
+    run: str
+    started: float
+    facts: Facts | None = None
+    step: int = 0
+    epoch: int = 0
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    weights_sha256: str | None = None
+    world_sizes: set[int] = field(default_factory=set)
+    steps_redone: int = 0
+    re_forming: float = 0.0
+    first_commit: float = 0.0
+    last_commit: float = 0.0
+    first_installed: float = 0.0
+    samples: int = 0
+
+    def committed(self, fields: dict[str, Any]) -> None:
+        self.step, self.epoch, self.loss = fields["step"], fields["epoch"], fields["loss"]
+        self.first_commit = self.first_commit or fields["at"]
+        self.last_commit = fields["at"]
+        self.samples += fields["samples"]
+
+    def installed(self, step: int, now: float) -> None:
+        """A round is under way, at `step`; a step behind what was committed before is redone."""
+        self.first_installed = self.first_installed or now
+        self.steps_redone += max(0, self.step - step)
+        self.step = step
+
+    @property
+    def samples_per_second(self) -> float | None:
+        seconds = self.last_commit - self.first_installed
+        return self.samples / seconds if self.samples and seconds > 0 else None
+
+    def summary(self, outcome: Outcome, now: float) -> dict[str, Any]:
+        """The object that `--json` prints; its names are a public contract."""
+        return {
+            "run": self.run,
+            "exit": outcome.value,
+            "metrics": self.metrics,
+            "steps": self.step,
+            "samples_per_epoch": self.facts.samples if self.facts else None,
+            "steps_redone": self.steps_redone,
+            "world_sizes": sorted(self.world_sizes),
+            "weights_sha256": self.weights_sha256,
+            "samples_per_second": self.samples_per_second,
+            "seconds": {
+                "total": now - self.started,
+                "to_first_step": self.first_commit - self.started if self.first_commit else None,
+                "re_forming": self.re_forming,
+            },
+        }

@@ -1,0 +1,269 @@
+"""A run as its records tell it: one fold, shared by the live view, `brim status` and the report."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.domain.accounting import Restore, Session, StepRecord
+from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.records import (
+    CheckpointWritten,
+    DatasetRead,
+    EpochEnded,
+    Event,
+    Failed,
+    FaultPerformed,
+    ReFormed,
+    Restored,
+    RoundFormed,
+    RunEnded,
+    RunStarted,
+    Warned,
+    WorkerChanged,
+)
+
+__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "read_history"]
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerLife:
+    """What became of one worker; times are wall clock."""
+
+    worker: str
+    state: str
+    since: float
+    until: float | None = None
+    pid: int = 0
+    agent: str = ""
+    rank: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """Everything the records said so far, in order.
+
+    Args:
+        keep_steps: hold every step, which the ledger and the report need; else the last alone, so that
+            following a run of millions of steps costs no memory.
+    """
+
+    keep_steps: bool = True
+    events: list[Event] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    started: RunStarted | None = None
+    sessions: list[Session] = field(default_factory=list)
+    dataset: DatasetRead | None = None
+    round: RoundFormed | None = None
+    workers: dict[str, WorkerLife] = field(default_factory=dict)
+    epochs: dict[int, EpochEnded] = field(default_factory=dict)
+    restores: list[Restore] = field(default_factory=list)
+    failed: Failed | None = None
+    ended: RunEnded | None = None
+    recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
+    _lead: float | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps committed that count: a restore takes it back."""
+        last = self.steps[-1] if self.steps else None
+        back = self.restores[-1] if self.restores else None
+        if last and (not back or last.at > back.at):
+            return last.step
+        return back.step if back else 0
+
+    @property
+    def spec(self) -> dict[str, object]:
+        return dict(self.started.spec) if self.started else {}
+
+    def samples_per_second(self, *, window: float = 5.0) -> float:
+        """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
+        if len(self.recent) < 2:
+            return 0.0
+        newest = self.recent[-1].at
+        inside = [step for step in self.recent if newest - step.at <= window]
+        span = newest - inside[0].at
+        return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
+
+    def seconds_left(self) -> float | None:
+        """Until the planned end at the present rate; None where there is no rate."""
+        if not self.started or len(self.recent) < 2:
+            return None
+        span = self.recent[-1].at - self.recent[0].at
+        per_step = span / (len(self.recent) - 1)
+        return max(0, self.started.steps - self.step) * per_step
+
+    def add_step(self, step: StepRecord) -> None:
+        if not self.keep_steps:
+            self.steps.clear()
+        self._extend_session(step.at)
+        self.steps.append(step)
+        self.recent.append(step)
+
+    def add(self, event: Event) -> None:
+        """Fold one event in."""
+        self.events.append(event)
+        self._time(event)
+        match event:
+            case RunStarted():
+                self.started, self.ended, self.failed = event, None, None
+                self.recent.clear()
+            case DatasetRead():
+                self.dataset = event
+            case WorkerChanged():
+                self._add_worker(event)
+            case RoundFormed():
+                self.round = event
+                for rank, worker in enumerate(event.workers):
+                    if worker in self.workers:
+                        self.workers[worker].rank = rank
+            case EpochEnded():
+                self.epochs[event.epoch] = event
+            case Restored():
+                self.restores.append(Restore(event.at, event.step))
+            case Failed():
+                self.failed = event
+            case RunEnded():
+                self.ended = event
+
+    def _time(self, event: Event) -> None:
+        """Keep the lives of the run apart: nobody waited between them."""
+        match event:
+            case WorkerChanged(state="started" | "ready"):
+                # Workers start before their run says so: these may belong to a life that begins only now.
+                self._lead = self._lead or event.at
+            case RunStarted():
+                self.sessions.append(Session(self._lead or event.at, event.at))
+                self._lead = None
+            case RunEnded() if self.sessions:
+                total = (event.summary.get("seconds") or {}).get("total") or 0.0
+                start = min(self.sessions[-1].start, event.at - total)
+                self.sessions[-1] = Session(start, event.at)
+            case _:
+                self._extend_session(event.at)
+
+    def _extend_session(self, at: float) -> None:
+        self._lead = None
+        if self.sessions:
+            self.sessions[-1] = self.sessions[-1]._replace(end=at)
+
+    def _add_worker(self, event: WorkerChanged) -> None:
+        life = self.workers.setdefault(
+            event.worker, WorkerLife(worker=event.worker, state=event.state, since=event.at)
+        )
+        life.state = event.state
+        life.pid, life.agent = event.pid or life.pid, event.agent or life.agent
+        life.rank = event.rank if event.rank is not None else life.rank
+        life.reason = event.reason or life.reason
+        if event.state in ("lost", "left"):
+            life.until = event.at
+
+
+def read_history(run_dir: Path) -> RunHistory:
+    """All that the run's records say now."""
+    reader = RunReader(run_dir)
+    reader.poll()
+    return reader.history
+
+
+class RunReader:
+    """Follows the two files of a run and folds what they gained into `history`."""
+
+    def __init__(self, run_dir: Path, *, keep_steps: bool = True) -> None:
+        self._events, self._steps = follow_events(run_dir), follow_steps(run_dir)
+        self.history = RunHistory(keep_steps=keep_steps)
+
+    def poll(self) -> list[Event | StepRecord]:
+        """What is new, in the order of the wall clock."""
+        steps, events = self._steps.poll(), self._events.poll()
+        fresh: list[Event | StepRecord] = list(heapq.merge(events, steps, key=lambda record: record.at))
+        for record in fresh:
+            if isinstance(record, StepRecord):
+                self.history.add_step(record)
+            else:
+                self.history.add(record)
+        return fresh
+
+
+def describe_event(event: Event, history: RunHistory) -> str:
+    """One line for people; empty for what they need not be told."""
+    match event:
+        case RunStarted():
+            subject = event.file or " ".join(event.command)
+            return f"training {subject}: {event.steps:,} steps, records in {event.run}"
+        case DatasetRead():
+            return _describe_dataset(event)
+        case WorkerChanged():
+            return _describe_worker(event, history)
+        case RoundFormed():
+            cause = f" ({event.cause})" if event.cause else ""
+            return f"round {event.round}: {_workers(event.world_size)} from step {event.step}{cause}"
+        case ReFormed():
+            redone = (
+                f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""
+            )
+            return f"round {event.round} re-formed in {milliseconds(event.seconds)}{redone}"
+        case FaultPerformed():
+            return f"fault: {event.text}" + (f" ({event.worker})" if event.worker else "")
+        case EpochEnded():
+            return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(event.metrics)
+        case CheckpointWritten():
+            return f"checkpoint at step {event.step}: {_within(history, event.path)}"
+        case Restored():
+            source = f" from {_within(history, event.path)}" if event.path else ""
+            return f"restored step {event.step}{source}"
+        case Warned():
+            return f"warning: {event.message}"
+        case Failed():
+            return f"failed: {event.message}"
+        case RunEnded():
+            return ""
+
+
+def _within(history: RunHistory, path: str) -> str:
+    """The path as seen from the run's directory."""
+    return path.removeprefix(f"{history.started.run}/") if history.started else path
+
+
+def _describe_dataset(event: DatasetRead) -> str:
+    test = f", {event.test_samples:,} to test" if event.test_samples else ""
+    bad = (
+        f"; {event.quarantined:,} bad rows set aside in {event.quarantine_path}" if event.quarantined else ""
+    )
+    return f"data: {event.samples:,} samples to train{test}{bad}"
+
+
+def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
+    # A round's line says who is active; and that all leave when the work is done or has failed is no news.
+    whole = history.started is not None and history.step >= history.started.steps
+    done = history.failed or (whole and history.steps and event.at >= history.steps[-1].at)
+    if event.state in ("started", "ready", "active") or (event.state in ("leaving", "left") and done):
+        return ""
+    return f"{event.worker} {event.state}{because(event.reason)}"
+
+
+def because(reason: str) -> str:
+    """A worker's reason in brackets; that it ended as it should is none."""
+    return f" ({reason})" if reason not in ("", "exit status 0") else ""
+
+
+def describe_metrics(metrics: dict[str, float | None]) -> str:
+    """`: auc 0.7712, log loss 0.46`, or nothing."""
+    known = [f"{name} {value:.4f}" for name, value in metrics.items() if value is not None]
+    return ": " + ", ".join(known) if known else ""
+
+
+def milliseconds(seconds: float) -> str:
+    """Short times in ms, long ones in s.
+
+    >>> milliseconds(0.0242), milliseconds(2.5)
+    ('24 ms', '2.5 s')
+    """
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

@@ -1,0 +1,155 @@
+"""The lines of a run's `events.jsonl`, typed: what the runtime writes, and every view of a run reads.
+
+The kinds and their fields are a public contract: docs/reference/run-directory.md. A reader must survive lines
+of another version, so fields that are not needed to make sense of a line have defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = [
+    "CheckpointWritten",
+    "DatasetRead",
+    "EpochEnded",
+    "Event",
+    "Failed",
+    "FaultPerformed",
+    "ReFormed",
+    "Restored",
+    "RoundFormed",
+    "RunEnded",
+    "RunStarted",
+    "Warned",
+    "WorkerChanged",
+    "WorkerState",
+]
+
+WorkerState = Literal["started", "ready", "active", "leaving", "lost", "left"]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    at: float
+
+
+class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
+    """A run began, or was resumed; `steps` is the total planned."""
+
+    run: str
+    steps: int
+    steps_per_epoch: int
+    spec: dict[str, Any]
+    file: str = ""
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    host: str = ""
+    start_method: str = ""
+
+
+class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
+    """What the training file's data turned out to be; `block_size` as in `EpochOrder`."""
+
+    samples: int
+    test_samples: int | None = None
+    quarantined: int = 0
+    quarantine_path: str = ""
+    block_size: int = 1
+
+
+class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
+    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`."""
+
+    worker: str
+    state: WorkerState
+    pid: int = 0
+    agent: str = ""
+    rank: int | None = None
+    reason: str = ""
+
+
+class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
+    """A new membership: `workers` in rank order, going on after `step`."""
+
+    round: int
+    world_size: int
+    workers: list[str]
+    step: int = 0
+    cause: str = ""
+
+
+class ReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
+    """How long training stood still for a round, and how many steps' work was lost and done again."""
+
+    round: int
+    seconds: float
+    redone: int = 0
+
+
+class FaultPerformed(_Record, frozen=True, kw_only=True, tag="fault"):
+    """A clause of `--faults` was carried out."""
+
+    text: str
+    step: int
+    worker: str | None = None
+
+
+class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
+    """`epoch` (from 1) is done, with the metrics of the test split."""
+
+    epoch: int
+    step: int
+    metrics: dict[str, float | None] = {}
+
+
+class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint became official."""
+
+    step: int
+    path: str
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
+    """The run went back to the state after `step`; commits past it are undone."""
+
+    step: int
+    path: str = ""
+
+
+class Warned(_Record, frozen=True, kw_only=True, tag="warning"):
+    """Something that the user should know, and that stops nothing."""
+
+    message: str
+
+
+class Failed(_Record, frozen=True, kw_only=True, tag="failed"):
+    """Why the run cannot go on, and who must act."""
+
+    who: Literal["user", "spec", "environment", "internal"] = "internal"
+    message: str = ""
+    trace: str = ""
+
+
+class RunEnded(_Record, frozen=True, kw_only=True, tag="run_ended"):
+    """The run is over; `summary` is what `--json` prints."""
+
+    summary: dict[str, Any]
+
+
+Event = (
+    RunStarted
+    | DatasetRead
+    | WorkerChanged
+    | RoundFormed
+    | ReFormed
+    | FaultPerformed
+    | EpochEnded
+    | CheckpointWritten
+    | Restored
+    | Warned
+    | Failed
+    | RunEnded
+)

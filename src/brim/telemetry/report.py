@@ -1,0 +1,385 @@
+"""`report.html`: a run in one self-contained page, for a person who was not there.
+
+Nothing is loaded from anywhere; everything that came from a run is escaped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from html import escape
+from importlib import resources
+from typing import Any
+
+from brim.domain.accounting import (
+    STEP_PHASES,
+    Session,
+    StepRecord,
+    lasting,
+    throughput,
+    time_breakdown,
+)
+from brim.telemetry import charts
+from brim.telemetry.history import RunHistory, because, milliseconds
+from brim.telemetry.records import (
+    FaultPerformed,
+    ReFormed,
+    Restored,
+    RoundFormed,
+    Warned,
+    WorkerChanged,
+)
+
+__all__ = ["render_report"]
+
+_PHASE_NAMES = {
+    "start": "starting, to the first step",
+    "data": "data: reading and collating",
+    "compute": "compute: forward and backward",
+    "reduce": "reduce: adding up gradients",
+    "wait": "wait: for other workers",
+    "apply": "apply: the optimizer's step",
+    "redone": "redone: steps that were lost",
+    "re_forming": "re-forming the world",
+    "stalled": "stalled: until a loss was noticed",
+    "other": "other: evaluation, checkpoints",
+}
+
+
+def render_report(history: RunHistory) -> str:
+    """The page for a run that has at least started.
+
+    >>> render_report(RunHistory())
+    Traceback (most recent call last):
+    ...
+    ValueError: a report needs the records of a run that started
+    """
+    if history.started is None:
+        raise ValueError("a report needs the records of a run that started")
+    times = _RunTime(history.sessions)
+    sections = [
+        _header(history),
+        _failure(history),
+        _facts(history),
+        _timeline(history, times),
+        _time_spent(history, times),
+        _metrics(history),
+        _rounds(history, times),
+        _workers(history, times),
+        _footer(history),
+    ]
+    style = resources.files("brim.telemetry").joinpath("report.css").read_text(encoding="utf-8")
+    title = escape(_subject(history))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title} · brim</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RunTime:
+    """Wall time as seconds into the run: the time between two sessions does not count."""
+
+    sessions: Sequence[Session]
+
+    def __call__(self, at: float) -> float:
+        index = max(0, bisect_right([session.start for session in self.sessions], at) - 1)
+        before = sum(session.end - session.start for session in self.sessions[:index])
+        return before + max(0.0, at - self.sessions[index].start)
+
+    @property
+    def end(self) -> float:
+        return max(sum(session.end - session.start for session in self.sessions), 1e-3)
+
+
+def _subject(history: RunHistory) -> str:
+    assert history.started is not None
+    return history.started.file or " ".join(history.started.command)
+
+
+def _header(history: RunHistory) -> str:
+    assert history.started is not None
+    how = str(history.ended.summary.get("exit", "done")) if history.ended else "unfinished"
+    when = datetime.fromtimestamp(history.sessions[0].start).strftime("%-d %B %Y, %H:%M")
+    where = f"{when} · {history.started.host}" if history.started.host else when
+    kind = {"done": "good", "failed": "bad"}.get(how, "warm")
+    return (
+        f'<header><p class="kind">brim training report</p><h1>{escape(_subject(history))} '
+        f'<span class="badge {kind}">{escape(how)}</span></h1>'
+        f"<p>{escape(where)} · <code>{escape(history.started.run)}</code></p>"
+        "</header>"
+    )
+
+
+def _failure(history: RunHistory) -> str:
+    if not history.failed:
+        return ""
+    trace = f"<pre>{escape(history.failed.trace)}</pre>" if history.failed.trace else ""
+    message = escape(history.failed.message)
+    return f'<section class="failure"><h2>Why it failed</h2><p>{message}</p>{trace}</section>'
+
+
+def _facts(history: RunHistory) -> str:
+    summary: dict[str, Any] = history.ended.summary if history.ended else {}
+    last = history.epochs[max(history.epochs)].metrics if history.epochs else {}
+    metrics = summary.get("metrics") or last
+    seconds = summary.get("seconds") or {}
+    exact = history.spec.get("exact", True)
+    sizes = summary.get("world_sizes") or sorted({each.world_size for each in _of(history, RoundFormed)})
+    redone = summary.get("steps_redone", len(history.steps) - len(lasting(history.steps, history.restores)))
+    tiles = [
+        *((name.replace("_", " "), _number(value), "test split") for name, value in metrics.items()),
+        (
+            "workers",
+            f"{min(sizes)} – {max(sizes)}" if len(sizes) > 1 else ", ".join(map(str, sizes)) or "none",
+            "world sizes",
+        ),
+        ("steps", f"{history.step:,}", f"{redone} redone"),
+        ("time", _duration(_RunTime(history.sessions).end), _first_step(seconds)),
+        ("speed", f"{summary['samples_per_second']:,.0f}", "samples per second")
+        if summary.get("samples_per_second")
+        else ("speed", f"{history.samples_per_second():,.0f}", "samples per second, lately"),
+        (
+            "arithmetic",
+            "exact" if exact else "inexact",
+            "same bits at any number of workers" if exact else "depends on the workers",
+        ),
+    ]
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+        for name, value, note in tiles
+    )
+    digest = summary.get("weights_sha256")
+    weights = f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
+    return f'<section aria-label="Facts"><dl class="tiles">{items}</dl>{weights}</section>'
+
+
+def _first_step(seconds: dict[str, Any]) -> str:
+    first = seconds.get("to_first_step")
+    return f"{first:.1f} s to the first step" if isinstance(first, (int, float)) else "in all"
+
+
+def _timeline(history: RunHistory, times: _RunTime) -> str:
+    steps = [replace(step, at=times(step.at)) for step in history.steps]
+    marks = _marks(history, times)
+    svg = charts.timeline_chart(
+        loss=[(step.at, step.loss) for step in steps if step.loss is not None],
+        throughput=throughput(steps, start=0.0, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
+        world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
+        marks=marks,
+        epochs=[times(event.at) for event in history.epochs.values()],
+        end=times.end,
+    )
+    listed = "".join(
+        f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> {escape(mark.text)}</li>'
+        for mark in marks
+    )
+    happened = f'<ol class="marks" aria-label="What happened">{listed}</ol>' if listed else ""
+    return f"<section><h2>Training</h2><figure>{svg}</figure>{happened}</section>"
+
+
+def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
+    """What a reader should see beside the curves; what belongs together in time is one flag."""
+    last_step = history.steps[-1].at if history.steps else float("inf")
+    told: list[tuple[float, str, str]] = []
+    for event in history.events:
+        match event:
+            case FaultPerformed():
+                told.append((event.at, "fault", event.text + (f" ({event.worker})" if event.worker else "")))
+            case WorkerChanged(state="lost"):
+                told.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
+            case WorkerChanged(state="left") if event.at <= last_step:
+                told.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
+            case RoundFormed() if event.round > 1:
+                told.append((event.at, "round", f"round {event.round}: {event.world_size} workers"))
+            case Restored():
+                told.append((event.at, "restored", f"restored step {event.step}"))
+            case Warned():
+                told.append((event.at, "left", f"warning: {event.message}"))
+            case _:
+                pass
+    marks: list[charts.Mark] = []
+    for at, kind, text in told:
+        when = times(at)
+        if marks and when - marks[-1].at < times.end * 0.012:
+            before = marks[-1]
+            kind = before.kind if before.kind != "round" else kind
+            marks[-1] = replace(before, kind=kind, text=f"{before.text} → {text}")
+        else:
+            marks.append(charts.Mark(at=when, number=len(marks) + 1, kind=kind, text=text))
+    return [replace(mark, kind=_flag_kind(mark)) for mark in marks]
+
+
+def _flag_kind(mark: charts.Mark) -> str:
+    """A fault that adds workers is no loss, and one that asks a worker to leave is a leave."""
+    if mark.text.startswith("add "):
+        return "joined"
+    return "left" if mark.text.startswith("term ") else mark.kind
+
+
+def _time_spent(history: RunHistory, times: _RunTime) -> str:
+    if not history.steps:
+        return ""
+    parts = time_breakdown(
+        history.sessions,
+        history.steps,
+        history.restores,
+        re_forming=sum(event.seconds for event in _of(history, ReFormed)),
+        rounds=[event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)],
+    )
+    total = sum(parts.values()) or 1.0
+    bar = "".join(
+        f'<span class="part {name}" title="{_PHASE_NAMES[name]}" style="flex-grow:{share:.5f}"></span>'
+        for name, seconds in parts.items()
+        if (share := seconds / total) > 0.0005
+    )
+    rows = [
+        (
+            f'<i class="part {name}"></i> {_PHASE_NAMES[name]}',
+            f"{seconds:.3f}",
+            f"{100 * seconds / total:.1f} %",
+        )
+        for name, seconds in parts.items()
+    ]
+    table = _table(("", "seconds", "share"), rows, raw=True)
+    return (
+        "<section><h2>Where the time went</h2>"
+        f'<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the table">{bar}</div>'
+        f'<div class="side">{table}</div>{_phases_figure(history.steps, times)}</section>'
+    )
+
+
+def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
+    """A round that no step of its session precedes interrupts nobody."""
+    session = max((each.start for each in history.sessions if each.start <= event.at), default=event.at)
+    first = bisect_left(history.steps, session, key=lambda step: step.at)
+    return first == len(history.steps) or history.steps[first].at > event.at
+
+
+def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:
+    width = -(-len(steps) // 120)
+    groups = [steps[index : index + width] for index in range(0, len(steps), width)]
+    if len(groups) < 3:
+        return ""
+    phases = {
+        phase: [1000 * sum(step.seconds.get(phase, 0.0) for step in group) / len(group) for group in groups]
+        for phase in STEP_PHASES
+    }
+    middle = [times(group[len(group) // 2].at) for group in groups]
+    return f"<figure>{charts.phases_chart(middle, phases)}</figure>"
+
+
+def _metrics(history: RunHistory) -> str:
+    epochs = [history.epochs[epoch] for epoch in sorted(history.epochs)]
+    names = sorted({name for event in epochs for name in event.metrics})
+    if not names:
+        return ""
+    rows = [
+        (str(event.epoch), f"{event.step:,}", *(_number(event.metrics.get(name)) for name in names))
+        for event in epochs
+    ]
+    whole = {
+        name: [value for event in epochs if (value := event.metrics.get(name)) is not None] for name in names
+    }
+    drawn = {name: values for name, values in whole.items() if len(values) == len(epochs) > 1}
+    figure = (
+        f'<figure class="small">{charts.metrics_chart([event.epoch for event in epochs], drawn)}</figure>'
+        if drawn
+        else ""
+    )
+    return f"<section><h2>Metrics</h2>{figure}{_table(('epoch', 'step', *names), rows)}</section>"
+
+
+def _rounds(history: RunHistory, times: _RunTime) -> str:
+    re_formed = {event.round: event for event in _of(history, ReFormed)}
+    rows = []
+    for event in _of(history, RoundFormed):
+        pause = re_formed.get(event.round)
+        rows.append(
+            (
+                str(event.round),
+                f"{times(event.at):.2f} s",
+                event.cause,
+                str(event.world_size),
+                f"{event.step:,}",
+                milliseconds(pause.seconds) if pause else "–",
+                str(pause.redone) if pause else "–",
+            )
+        )
+    head = ("round", "at", "cause", "workers", "after step", "re-forming", "redone")
+    return f"<section><h2>Rounds</h2>{_table(head, rows)}</section>" if rows else ""
+
+
+def _workers(history: RunHistory, times: _RunTime) -> str:
+    rows = [
+        (
+            life.worker,
+            str(life.pid or "–"),
+            life.agent or "–",
+            "–" if life.rank is None else str(life.rank),
+            f"{times(life.since):.2f} s",
+            f"{times(life.until):.2f} s" if life.until is not None else "–",
+            life.state + because(life.reason),
+        )
+        for life in history.workers.values()
+    ]
+    head = ("worker", "pid", "agent", "last rank", "started", "gone", "state")
+    return f"<section><h2>Workers</h2>{_table(head, rows)}</section>" if rows else ""
+
+
+def _footer(history: RunHistory) -> str:
+    assert history.started is not None
+    spec = ", ".join(
+        f"{name} {value}" for name, value in sorted(history.spec.items()) if value not in ("", [], {})
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(history.started.versions.items()))
+    start = (
+        f" · workers started by {escape(history.started.start_method)}"
+        if history.started.start_method
+        else ""
+    )
+    return f"<footer><p>{escape(versions)}{start}</p><p>{escape(spec)}</p></footer>"
+
+
+def _worker_range(recorded: object) -> str:
+    """The recorded range as people write it: 4, or 1:4."""
+    if not isinstance(recorded, dict):
+        return str(recorded)
+    low, high = recorded.get("minimum"), recorded.get("maximum")
+    return f"{low}" if low == high else f"{low}:{high}"
+
+
+def _of(history: RunHistory, kind: type[Any]) -> list[Any]:
+    return [event for event in history.events if isinstance(event, kind)]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, raw: bool = False) -> str:
+    """A table; cells are escaped, but for a first column that says it is `raw` markup of ours."""
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{cell if raw and index == 0 else escape(cell)}</td>" for index, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

@@ -1,0 +1,71 @@
+"""Adds up the micro-batches of one worker along the canonical tree (`coordination/reduction.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from brim.coordination.reduction import Block, fold
+
+__all__ = ["Accumulator", "combine"]
+
+Contribution = list[Tensor]
+
+
+def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """`out = left + right` tensor by tensor; whole numbers take the larger. `out` may be `left`."""
+    for a, b, result in zip(left, right, out, strict=True):
+        if a.dtype.is_floating_point or a.dtype.is_complex:
+            torch.add(a, b, out=result)
+        else:
+            torch.maximum(a, b, out=result)
+
+
+class Accumulator:
+    """Folds contributions as they come, in micro-batch order, into the blocks that a rank leaves for others.
+
+    Args:
+        parts: micro-batches of a step.
+        blocks: the rank's blocks, in order.
+        rows: where a finished block goes; a block without a row stays in the worker's own memory.
+    """
+
+    def __init__(self, parts: int, blocks: Sequence[Block], rows: Mapping[Block, Contribution]) -> None:
+        self._sums: dict[int, Contribution] = {}  # by the first micro-batch that they cover
+        self._rows = {block.start: rows[block] for block in blocks if block in rows}
+        self._additions: list[tuple[int, int, int, bool]] = []  # left, right, due after, finishes its block
+        self._single: set[int] = set()
+        for block in blocks:
+            leaves = [Block(micro, 1) for micro in range(block.start, min(block.start + block.size, parts))]
+            additions = fold(leaves, block, parts)
+            for left, right in additions:
+                due = min(right.start + right.size, parts) - 1
+                self._additions.append((left.start, right.start, due, (left, right) == additions[-1]))
+            if not additions:
+                self._single.add(block.start)
+        self._next = 0
+
+    def begin(self) -> None:
+        """Start a step; what a step before it left unfinished is forgotten."""
+        self._sums.clear()
+        self._next = 0
+
+    def add(self, micro: int, contribution: Contribution) -> None:
+        """Take the contribution of one micro-batch; its tensors are the accumulator's from now on."""
+        if micro in self._single and micro in self._rows:
+            torch._foreach_copy_(self._rows[micro], contribution)
+            contribution = self._rows[micro]
+        self._sums[micro] = contribution
+        while self._next < len(self._additions) and self._additions[self._next][2] <= micro:
+            left, right, _, finishes = self._additions[self._next]
+            out = self._rows.get(left, self._sums[left]) if finishes else self._sums[left]
+            combine(self._sums[left], self._sums.pop(right), out)
+            self._sums[left] = out
+            self._next += 1
+
+    def only(self) -> Contribution:
+        """The sum over all micro-batches, where this worker had them all."""
+        (contribution,) = self._sums.values()
+        return contribution

@@ -1,0 +1,89 @@
+"""What a worker is born with: its job, its socket to the agent, the memory it shares. Alone, it has none of these."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+
+import msgspec
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
+
+__all__ = [
+    "RUN_DIR",
+    "WorkerContext",
+    "context_from_environment",
+    "environment_for",
+    "shared_environment",
+    "spec_of_a_loner",
+]
+
+_LINK, _MEMORY = "BRIM_LINK_FD", "BRIM_MEMORY_FD"
+_WORKER, _SPEC, _HOST = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST"
+RUN_DIR = "BRIM_RUN_DIR"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """A worker's place in its job.
+
+    Args:
+        worker: its name.
+        spec: the job's.
+        run_dir: where the job's checkpoints are.
+        host: an address of this host that other hosts can reach.
+        link: the worker's end of its socket to the agent.
+        memory: descriptor of the memory that all workers of this host share.
+        start_method: how this process was started, for the record.
+    """
+
+    worker: str
+    spec: JobSpec
+    run_dir: str
+    host: str
+    link: socket.socket
+    memory: int
+    start_method: str
+
+
+def environment_for(
+    *, worker: str, spec: JobSpec, run_dir: str, host: str, link: int, memory: int
+) -> dict[str, str]:
+    """The variables by which a process that is started anew learns its context."""
+    return {
+        **shared_environment(spec, run_dir),
+        _WORKER: worker,
+        _SPEC: msgspec.json.encode(spec).decode(),
+        _HOST: host,
+        _LINK: str(link),
+        _MEMORY: str(memory),
+    }
+
+
+def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
+    """The variables that the user's code reads, the same in all processes of a job."""
+    return {RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
+
+
+def context_from_environment() -> WorkerContext | None:
+    """The context that `environment_for` described, or None for a process that nobody started for a job."""
+    if _LINK not in os.environ:
+        return None
+    link = socket.socket(fileno=int(os.environ[_LINK]))
+    return WorkerContext(
+        worker=os.environ[_WORKER],
+        spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),
+        run_dir=os.environ[RUN_DIR],
+        host=os.environ[_HOST],
+        link=link,
+        memory=int(os.environ[_MEMORY]),
+        start_method="spawn",
+    )
+
+
+def spec_of_a_loner(seed: int) -> JobSpec:
+    """The job of a script that is run by itself, without brim around it."""
+    return JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed)

@@ -1,0 +1,87 @@
+"""Batches by index: what the training loop asks of a dataset, whichever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+__all__ = ["Batched", "Indices", "Tensors", "fetch"]
+
+Indices = npt.NDArray[np.int64]
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A map-style dataset that gathers a whole batch at once."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Indices) -> Any:
+        """The collated batch of these samples, as `default_collate` would give it, in this order."""
+        ...
+
+
+def fetch(dataset: Any, indices: Indices) -> Any:
+    """The collated batch of these samples of any map-style dataset.
+
+    It uses the quickest way that the dataset has: `take`, or torch's `__getitems__`, or one sample at a time;
+    the last two are collated as torch collates.
+
+    Args:
+        dataset: a map-style torch Dataset, or anything else with `__getitem__`.
+        indices: int64 [B], in the order wanted; at least one.
+
+    Returns:
+        What the dataset holds per sample, usually (inputs, target), each tensor with a first dimension B.
+
+    >>> fetch([(1.0, 0), (2.0, 1)], np.array([1, 0]))
+    [tensor([2., 1.], dtype=torch.float64), tensor([1, 0])]
+    """
+    # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`: that one then.
+    if isinstance(dataset, Batched) and not hasattr(dataset, "__getitems__"):
+        return dataset.take(indices)
+    if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
+        rows = torch.from_numpy(indices)
+        return [tensor.index_select(0, rows) for tensor in dataset.tensors]
+    if hasattr(dataset, "__getitems__"):
+        return default_collate(dataset.__getitems__(indices.tolist()))
+    return default_collate([dataset[index] for index in indices.tolist()])
+
+
+class Tensors:
+    """A dataset held in tensors: a tensor or a mapping of them as inputs, and a target.
+
+    Args:
+        inputs: tensor [rows, ...], or several by name.
+        target: tensor [rows, ...].
+
+    >>> Tensors(torch.arange(3.0), torch.tensor([0, 1, 0])).take(np.array([2, 1]))
+    (tensor([2., 1.]), tensor([0, 1]))
+    """
+
+    block_size = 1
+
+    def __init__(self, inputs: Tensor | Mapping[str, Tensor], target: Tensor) -> None:
+        self.inputs = inputs if isinstance(inputs, Tensor) else dict(inputs)
+        self.target = target
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        if isinstance(self.inputs, Tensor):
+            return self.inputs[index], self.target[index]
+        return {name: part[index] for name, part in self.inputs.items()}, self.target[index]
+
+    def take(self, indices: Indices) -> tuple[Any, Tensor]:
+        rows = torch.from_numpy(indices)
+        target = self.target.index_select(0, rows)
+        if isinstance(self.inputs, Tensor):
+            return self.inputs.index_select(0, rows), target
+        return {name: part.index_select(0, rows) for name, part in self.inputs.items()}, target

@@ -1,0 +1,99 @@
+"""From what a user wrote (a path, a URL, a glob, several of them) to the files that it means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+
+from brim.errors import SpecError, did_you_mean
+
+__all__ = ["File", "Paths", "resolve"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file: the file system that has it, its path there, and what people call it."""
+
+    system: Any
+    path: str
+    shown: str
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Changes when the file does, as far as its file system can tell."""
+        about = self.system.info(self.path)
+        stamps = (about.get(key) for key in ("size", "mtime", "etag", "ETag", "LastModified"))
+        return (self.shown, *(str(stamp) for stamp in stamps))
+
+    def open(self) -> Any:
+        """The file as it is, for readers that seek."""
+        return self.system.open(self.path, "rb")
+
+    def content(self) -> bytes:
+        """All its bytes, unpacked where the suffix says .gz, .zip, .bz2, .xz or .zst.
+
+        Raises:
+            SpecError: it cannot be unpacked.
+        """
+        try:
+            # A URL may need more than its path to be opened again, so the open file system is asked.
+            with self.system.open(self.path, "rb", compression="infer") as stream:
+                data: bytes = stream.read()
+                return data
+        except (ValueError, OSError, EOFError, AssertionError) as problem:
+            need = "a file that can be read (a .zip with one file in it)"
+            raise SpecError(self.shown, got=f"{type(problem).__name__}: {problem}", need=need) from problem
+
+
+def resolve(paths: Paths) -> list[File]:
+    """The files meant, each glob's in the order of their names.
+
+    Raises:
+        SpecError: a file that is not there, a glob that matches nothing, an unknown kind of URL.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = [file for path in several for file in _resolve_one(os.fspath(path))]
+    if not files:
+        raise SpecError(
+            "path", got="no file", need="at least one", hint="a path, a URL, a glob, or a list of them"
+        )
+    return files
+
+
+def _resolve_one(shown: str) -> list[File]:
+    if not shown:
+        raise SpecError("path", got="an empty text", need="a path, a URL or a glob", hint="--set path=…")
+    try:
+        system, path = fsspec.core.url_to_fs(os.path.expanduser(shown))
+    except (ValueError, ImportError) as problem:
+        need = "a local path, or a URL that fsspec knows"
+        raise SpecError(
+            shown, got=str(problem), need=need, hint="install the fsspec package it names"
+        ) from problem
+    if any(sign in path for sign in "*?["):
+        found = sorted(match for match in system.glob(path) if system.isfile(match))
+        if found:
+            return [File(system, match, match) for match in found]
+        raise SpecError(shown, got="no file that matches", need="at least one", hint=_nearby(system, path))
+    if not system.exists(path):
+        raise SpecError(shown, got="no such file", need="a file that exists", hint=_nearby(system, path))
+    if system.isdir(path):
+        hint = f"{shown.rstrip('/')}/*.csv"
+        raise SpecError(shown, got="a folder", need="a file, a glob or a list of files", hint=hint)
+    return [File(system, path, shown)]
+
+
+def _nearby(system: Any, path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    try:
+        there = [str(entry).rpartition("/")[2] for entry in system.ls(folder or ".", detail=False)]
+    except OSError:
+        return f"there is no folder {folder}"
+    hint = did_you_mean(name, there) if there else ""
+    return hint if len(there) <= 20 or hint.startswith("did") else f"{folder} has {len(there)} other files"

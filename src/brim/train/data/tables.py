@@ -1,0 +1,209 @@
+"""Columns as they were read: distinct values and a code per row, or numbers; no meaning for a model yet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["BadRow", "Cells", "Codes", "Floats", "Rows", "TextCells", "TypedCells", "stable_hash"]
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+
+class Cells(Protocol):
+    """One column of some rows."""
+
+    @property
+    def codes(self) -> Codes:
+        """Index into `tokens` for each row; -1 where the cell is empty."""
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        """The distinct values, as text."""
+
+    @property
+    def token_numbers(self) -> Floats:
+        """Each token as a number; nan where it is none (or not finite)."""
+
+    @property
+    def numbers(self) -> Floats:
+        """The number in each row; nan where the cell is empty, or no finite number."""
+
+    @property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        """Where the cell is empty."""
+
+    def text(self, row: int) -> str:
+        """The cell as it was written."""
+
+
+class TextCells:
+    """A column of a text file, dictionary-encoded by the reader: each distinct text is parsed once."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        array = column.unify_dictionaries()
+        self.codes: Codes = _numpy([chunk.indices.cast(pa.int64()) for chunk in array.chunks], np.int64, -1)
+        self._values = array.chunk(0).dictionary
+
+    @cached_property
+    def tokens(self) -> Sequence[str]:
+        try:
+            texts: list[str] = self._values.cast(pa.string()).to_pylist()
+        except pa.ArrowInvalid:  # not UTF-8: still a value like any other
+            texts = [value.decode("utf-8", "backslashreplace") for value in self._values.to_pylist()]
+        return texts
+
+    @cached_property
+    def token_numbers(self) -> Floats:
+        try:
+            parsed = _numpy([pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan)
+        except pa.ArrowInvalid:
+            parsed = np.array([_number(text) for text in self.tokens], np.float64)
+        return np.where(np.isfinite(parsed), parsed, np.nan)
+
+    @cached_property
+    def numbers(self) -> Floats:
+        return np.append(self.token_numbers, np.nan)[self.codes]
+
+    @property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        return self.codes < 0
+
+    def text(self, row: int) -> str:
+        return "" if self.codes[row] < 0 else self.tokens[self.codes[row]]
+
+
+class TypedCells:
+    """A column of a file that knows its types."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    @cached_property
+    def _encoded(self) -> pa.DictionaryArray:
+        column = self._column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+    @cached_property
+    def codes(self) -> Codes:
+        return _numpy([self._encoded.indices.cast(pa.int64())], np.int64, -1)
+
+    @cached_property
+    def tokens(self) -> Sequence[str]:
+        return [_token(value) for value in self._encoded.dictionary.to_pylist()]
+
+    @cached_property
+    def token_numbers(self) -> Floats:
+        return _floats(self._encoded.dictionary)
+
+    @cached_property
+    def numbers(self) -> Floats:
+        return _floats(self._column)
+
+    @property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        empty = pc.is_null(self._column, nan_is_null=True)
+        return _numpy([chunk.cast(pa.uint8()) for chunk in empty.chunks], np.uint8, 1).astype(bool)
+
+    def text(self, row: int) -> str:
+        return str(self._column[row].as_py())
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be used: `row` counts from 0 in its part, -1 where the reader itself refused it."""
+
+    row: int
+    line: int
+    column: str
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive rows of one file.
+
+    Args:
+        file: the path or URL, as it is shown to people.
+        start: rows of the dataset before these.
+        size: rows here.
+        cells: the columns that were asked for.
+        lines: gives the 1-based line (or, in a file without lines, row) of each row here; called when needed.
+        refused: rows that the reader could not split into the right number of fields.
+    """
+
+    file: str
+    start: int
+    size: int
+    cells: Mapping[str, Cells]
+    lines: Callable[[], Sequence[int]]
+    refused: Sequence[BadRow] = field(default=())
+
+    def column(self, name: str) -> Cells:
+        return self.cells[name]
+
+
+def stable_hash(token: str) -> int:
+    """64 bits that are the same in every process, machine and version.
+
+    >>> stable_hash("brim") % 1000
+    483
+    """
+    digest = hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> npt.NDArray[Any]:
+    """The chunks' numbers, all of this kind, in one array; `null` where there is none."""
+    # Not Arrow's own to_numpy and fill_null: they import pandas where it is installed, which takes 0.25 s and
+    # memory in every worker.
+    parts = []
+    for chunk in chunks:
+        valid, content = chunk.buffers()
+        width = np.dtype(kind).itemsize
+        part = np.frombuffer(content or b"", kind, len(chunk), chunk.offset * width)
+        if chunk.null_count:
+            bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+            part = np.where(bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), part, kind(null))
+        parts.append(part)
+    return np.concatenate(parts) if parts else np.empty(0, kind)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if "_" not in text else np.nan
+    except ValueError:
+        return np.nan
+
+
+def _token(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _floats(array: pa.Array | pa.ChunkedArray) -> Floats:
+    """Numbers, truth values, and instants as seconds since 1970."""
+    kind = array.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        array = array.cast(pa.timestamp("us")).cast(pa.int64())
+    numbers = pc.cast(array, pa.float64(), safe=False)
+    chunks = numbers.chunks if isinstance(numbers, pa.ChunkedArray) else [numbers]
+    floats: Floats = _numpy(chunks, np.float64, np.nan)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        floats = floats / 1e6
+    return np.where(np.isfinite(floats), floats, np.nan)

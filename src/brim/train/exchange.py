@@ -1,0 +1,260 @@
+"""Moves slices of gradients between workers and folds them along the canonical tree.
+
+Which blocks exist and how they fold is `coordination/reduction.py`; this only moves and adds. On one host the
+blocks lie in memory that all its workers share: each rank folds its slice of them in place, into a shared result.
+Between hosts, each host first folds what its own workers share; then the first worker of every host trades slices
+with the others over TCP.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.coordination.rendezvous import World
+from brim.errors import InternalError
+from brim.train.accumulate import combine
+from brim.train.layout import Layout, memory_of
+from brim.wire.peer import Cancelled, Listener, connect, swap
+
+__all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
+
+Contribution = list[Tensor]
+Arrive = Callable[[str], None]  # wait for the other workers of this host at a named point
+_PATIENCE = 60.0
+
+
+class Exchange(Protocol):
+    """How the members of one round combine their contributions."""
+
+    @property
+    def rows(self) -> dict[Block, list[Tensor]]:
+        """Where this rank's blocks go; empty where they need not go anywhere."""
+        ...
+
+    @property
+    def shares_result(self) -> bool:
+        """Whether others read the result too, so that it must not be written to."""
+        ...
+
+    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+        """The sum over all micro-batches; complete once all members have arrived at the commit.
+
+        Args:
+            own: this rank's only block, where blocks have no rows; else empty.
+            arrive: waits for the other workers of this host at a named point.
+
+        Raises:
+            Interrupted, PeerLost: another member is gone, or the agent spoke.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Alone:
+    """The exchange of a world of one."""
+
+    rows: dict[Block, list[Tensor]] = {}  # noqa: RUF012 - nothing is ever put in
+
+    shares_result = False
+
+    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+        return own
+
+    def close(self) -> None:
+        pass
+
+
+class Shelf:
+    """Rows of contributions in memory that all workers of a host share.
+
+    Row 0 holds the result, the rows behind it the blocks. Only rows that are used take up memory.
+
+    Args:
+        descriptor: of an anonymous file; the first worker to come makes it large enough.
+        layout: what lies in a row.
+        rows: how many.
+    """
+
+    def __init__(self, descriptor: int, layout: Layout, rows: int) -> None:
+        self._layout, self._row_bytes = layout, -(-layout.row_bytes // 4096) * 4096 or 4096
+        size = self._row_bytes * rows
+        if _size_of(descriptor) < size:
+            os.ftruncate(descriptor, size)
+        self._memory = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        self.rows = rows
+
+    def row(self, index: int) -> Tensor:
+        start = index * self._row_bytes
+        return self._memory[start : start + self._layout.row_bytes]
+
+    def views(self, index: int) -> list[Tensor]:
+        return self._layout.views(self.row(index))
+
+    def slices(self, index: int, part: int, parts: int) -> list[Tensor]:
+        return self._layout.slices(self.row(index), part, parts)
+
+
+def _size_of(descriptor: int) -> int:
+    return os.fstat(descriptor).st_size
+
+
+Operation = tuple[Contribution, Contribution, Contribution]  # left, right, and where their sum goes
+
+
+def _combine_slices(operations: Sequence[Operation]) -> None:
+    for left, right, out in operations:
+        combine(left, right, out)
+
+
+class SharedMemory:
+    """The exchange of workers on one host, or on several with one memory each.
+
+    Args:
+        shelf: the rows of this host.
+        plan: who adds up what.
+        rank: of this worker.
+        trade: joins the hosts, on the first worker of each; None on the others and where there is one host.
+    """
+
+    shares_result = True
+
+    def __init__(self, shelf: Shelf, plan: ReductionPlan, *, rank: int, trade: Trade | None = None) -> None:
+        host = plan.host_of(rank)
+        local = plan.local_blocks(host)
+        index = {block: 1 + row for row, block in enumerate(local)}
+        if len(index) >= shelf.rows:
+            raise InternalError(f"{len(index)} blocks do not fit on a shelf of {shelf.rows} rows")
+        ranks = plan.ranks_on(host)
+        part, parts = rank - ranks.start, len(ranks)
+        self._trade, self._several = trade, len(plan.hosts) > 1
+        self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
+        self._result = shelf.views(0)
+        wanted = plan.host_blocks(host) if self._several else (plan.root,)
+        self._operations: list[Operation] = []
+        for want in wanted:
+            for left, right in fold(local, want, plan.parts):
+                a, b = (shelf.slices(_row_of(block, index), part, parts) for block in (left, right))
+                self._operations.append((a, b, a))
+        if not self._several:
+            self._send_last_to(shelf.slices(0, part, parts), shelf.slices(1, part, parts))
+
+    def _send_last_to(self, result: list[Tensor], only: list[Tensor]) -> None:
+        """Let the last sum go to the result; where nothing is left to add, the only block is copied there."""
+        if self._operations:
+            left, right, _ = self._operations[-1]
+            self._operations[-1] = (left, right, result)
+        self._copy = None if self._operations else (result, only)
+
+    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+        arrive("blocks")
+        _combine_slices(self._operations)
+        if self._several:
+            arrive("folded")
+            if self._trade is not None:
+                self._trade.run()
+        elif self._copy is not None:
+            torch._foreach_copy_(*self._copy)
+        return self._result
+
+    def close(self) -> None:
+        if self._trade is not None:
+            self._trade.close()
+
+
+def _row_of(block: Block, index: dict[Block, int]) -> int:
+    """A sum stands where its first block stood."""
+    return next(row for have, row in index.items() if have.start == block.start)
+
+
+class Trade:
+    """Joins the hosts of a round: each owns one slice of everything, folds it, and hands it to all.
+
+    Args:
+        shelf: the rows of this host.
+        plan: who adds up what.
+        world: the round.
+        rank: of this worker, the first of its host.
+        listener: where the others call this worker.
+        cancelled: whether the agent has something to say.
+
+    Raises:
+        Interrupted, PeerLost: a host is gone, or the agent spoke.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        plan: ReductionPlan,
+        world: World,
+        *,
+        rank: int,
+        listener: Listener,
+        cancelled: Cancelled,
+    ) -> None:
+        self._cancelled = cancelled
+        self._me = me = plan.host_of(rank)
+        self._peers: dict[int, socket.socket] = {}
+        hosts = range(len(plan.hosts))
+        greeting = "round {} slices {} {}"
+        for host in hosts[:me]:
+            address = world.members[plan.ranks_on(host).start].address
+            self._peers[host] = connect(address, greeting.format(world.round, me, host), timeout=_PATIENCE)
+        for host in hosts[me + 1 :]:
+            expected = greeting.format(world.round, host, me)
+            self._peers[host] = listener.accept(expected, timeout=_PATIENCE, cancelled=cancelled)
+        local = plan.local_blocks(me)
+        mine = {block: 1 + local.index(_at(block, local)) for block in plan.host_blocks(me)}
+        self._outgoing = {
+            peer: [memory_of(t) for row in mine.values() for t in shelf.slices(row, host, len(hosts))]
+            for host, peer in self._peers.items()
+        }
+        received = {
+            host: {
+                block: [torch.empty_like(t) for t in shelf.slices(0, me, len(hosts))]
+                for block in plan.host_blocks(host)
+            }
+            for host in self._peers
+        }
+        self._incoming = {
+            peer: [memory_of(t) for slices in received[host].values() for t in slices]
+            for host, peer in self._peers.items()
+        }
+        slices = {block.start: shelf.slices(row, me, len(hosts)) for block, row in mine.items()}
+        for blocks in received.values():
+            slices |= {block.start: tensors for block, tensors in blocks.items()}
+        have = [block for host in hosts for block in plan.host_blocks(host)]
+        pairs = fold(have, plan.root, plan.parts)
+        self._operations: list[Operation] = [
+            (slices[left.start], slices[right.start], slices[left.start]) for left, right in pairs
+        ]
+        self._root = slices[0]
+        self._result = shelf.slices(0, me, len(hosts))
+        done = [memory_of(t) for t in self._result]
+        self._handed = dict.fromkeys(self._peers.values(), done)
+        self._gathered = {
+            peer: [memory_of(t) for t in shelf.slices(0, host, len(hosts))]
+            for host, peer in self._peers.items()
+        }
+
+    def run(self) -> None:
+        swap(self._outgoing, self._incoming, timeout=_PATIENCE, cancelled=self._cancelled)
+        _combine_slices(self._operations)
+        torch._foreach_copy_(self._result, self._root)
+        swap(self._handed, self._gathered, timeout=_PATIENCE, cancelled=self._cancelled)
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+
+
+def _at(block: Block, blocks: Sequence[Block]) -> Block:
+    return next(have for have in blocks if have.start == block.start)

@@ -1,0 +1,426 @@
+"""A worker's side of a job: the training loop that any number of workers run together.
+
+`Job.batches` hands out this worker's micro-batches; `Job.step` takes their losses. What happens between, when a
+neighbour dies, joins or leaves, stays in here: the loop of a user sees micro-batches and nothing else.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+import brim
+from brim.coordination.barrier import COMMIT
+from brim.coordination.reduction import ReductionPlan
+from brim.domain.batch import Schedule, Span, cut
+from brim.domain.job import JobSpec
+from brim.domain.order import EpochOrder
+from brim.domain.seeds import mix
+from brim.errors import InternalError, SpecError
+from brim.train.accumulate import Accumulator
+from brim.train.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
+from brim.train.context import WorkerContext
+from brim.train.contribution import Contributions
+from brim.train.data import fetch
+from brim.train.exchange import Exchange
+from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
+from brim.train.state import weights_sha256
+from brim.wire.messages import CheckpointMade, Completed, Evaluated, Facts, MicroReport, StepReport
+from brim.wire.peer import Interrupted, PeerLost
+
+__all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
+
+IntArray = npt.NDArray[np.int64]
+Evaluate = Callable[["Job"], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What one forward and backward pass is run on: `inputs` and `target` as the dataset gives them."""
+
+    inputs: Any
+    target: Any
+
+
+class Job:
+    """A job as one of its workers has it.
+
+    Args:
+        model: the network; moved to the job's device.
+        optimizer: over its parameters.
+        spec: what the job was asked to do.
+        context: the worker's place among others, or None for a process by itself.
+        scheduler: its `step` is called after every epoch, or after every step.
+        scheduler_interval: `epoch` or `step`.
+        evaluate: called after each epoch on all workers; the metrics of the test split.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        spec: JobSpec,
+        context: WorkerContext | None,
+        scheduler: Any = None,
+        scheduler_interval: str = "epoch",
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.spec = model, optimizer, spec
+        self.scheduler, self._scheduler_interval = scheduler, scheduler_interval
+        self.members: Members = Membership(context) if context else Loner()
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.committed = 0
+        self.metrics: dict[str, float] = {}
+        self._evaluate, self._evaluated = evaluate, 0
+        self._contributions = Contributions(model)
+        self._state = _State(self, Path(context.run_dir) / "checkpoints" if context else None)
+        self._weight = 0.0
+        self._stepped = True
+        self._losses: list[Tensor] = []
+        self._contribution: list[Tensor] = []
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    @property
+    def rank(self) -> int:
+        return self.members.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.members.world_size
+
+    # The loop ----------------------------------------------------------------------------------------------
+
+    def batches(
+        self, dataset: Any, *, global_batch_size: int, epochs: int, facts: dict[str, Any] | None = None
+    ) -> Iterator[MicroBatch]:
+        """This worker's micro-batches of every step until the job is done.
+
+        Args:
+            dataset: map-style: `len(dataset)`, `dataset[i] -> (inputs, target)`.
+            global_batch_size: samples of a step, whatever the number of workers.
+            epochs: passes over the data.
+            facts: what else the records should say of the data.
+
+        Raises:
+            SystemExit: this worker was asked to leave, and has left.
+        """
+        schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
+        if not schedule.samples:
+            raise SpecError("dataset('train')", got="no samples", need="at least one")
+        self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
+        while True:
+            try:
+                exchange = self.members.next_round(self._state)
+                yield from self._round(dataset, schedule, exchange)
+                self._finish()
+                return
+            except RoundChanged:
+                pass
+            except (Interrupted, PeerLost):
+                self.members.await_replacement()
+            finally:
+                self._contributions.reset()
+                self._contributions.clear()
+
+    def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
+        """Steps until the job is done; leaves by RoundChanged where the round is over before."""
+        parts = parts_of(self.spec, self.members.world_size)
+        plan = ReductionPlan(parts, (self.members.world_size,))
+        accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
+        mine = plan.micro_batches(self.members.rank)
+        try:
+            while True:
+                if self._evaluated < self.committed // schedule.steps_per_epoch:
+                    self._end_epoch()
+                if self.committed == schedule.steps:
+                    return
+                reports: list[MicroReport] = []
+                spans = cut(schedule.span(self.committed), parts)
+                accumulator.begin()
+                yield from self._micro_batches(
+                    dataset, schedule, {m: spans[m] for m in mine}, accumulator, reports
+                )
+                self._own = accumulator.only() if self.members.world_size == 1 else []
+                self._commit(schedule, exchange, reports)
+        finally:
+            exchange.close()
+
+    def _micro_batches(
+        self,
+        dataset: Any,
+        schedule: Schedule,
+        mine: dict[int, Span],
+        accumulator: Accumulator,
+        reports: list[MicroReport],
+    ) -> Iterator[MicroBatch]:
+        """Hand out this rank's part of a step, and add up what comes back."""
+        step = self.committed
+        self._losses.clear()
+        samples = self._samples(dataset, schedule, mine)
+        for micro, span in mine.items():
+            self.members.poll()
+            self._contributions.reset()
+            if not len(span):
+                accumulator.add(micro, self._contributions.nothing())
+                continue
+            started = time.perf_counter()
+            _seed_everything(mix(self.spec.seed, step, micro))
+            inputs, target = fetch(dataset, samples[micro])
+            crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
+            batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
+            self._weight, self._stepped = len(span) / len(schedule.span(step)), False
+            started = self._spent("data", started)
+            yield batch
+            if not self._stepped:
+                raise SpecError(
+                    "your training loop",
+                    got="a batch without a step",
+                    need="one call of job.step(loss) for every batch",
+                    hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
+                )
+            accumulator.add(micro, self._contribution)
+            self._contribution = []
+            self._spent("compute", started)
+            reports.append(MicroReport(self.members.rank, micro, span.start, span.stop, crc32, 0.0))
+
+    def _samples(self, dataset: Any, schedule: Schedule, mine: dict[int, Span]) -> dict[int, IntArray]:
+        """The sample indices of each of this rank's micro-batches, which are contiguous."""
+        started = time.perf_counter()
+        first = min((span.start for span in mine.values()), default=0)
+        last = max((span.stop for span in mine.values()), default=0)
+        order = EpochOrder(
+            seed=self.spec.seed,
+            epoch=schedule.epoch_of(self.committed),
+            size=schedule.samples,
+            block_size=getattr(dataset, "block_size", 1),
+        ).samples(first, last)
+        self._spent("data", started)
+        return {micro: order[span.start - first : span.stop - first] for micro, span in mine.items()}
+
+    def step(self, loss: Tensor) -> None:
+        """Take the loss of the micro-batch at hand: the mean over its samples, a scalar.
+
+        The optimizer steps once all micro-batches of a step are in, on whichever workers they are.
+        """
+        if self._stepped:
+            raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
+        if loss.numel() != 1:
+            raise SpecError(
+                "loss",
+                got=f"a tensor of shape {list(loss.shape)}",
+                need="a scalar: the mean over the micro-batch",
+                hint="reduction='mean'",
+            )
+        (loss * self._weight).backward()  # type: ignore[no-untyped-call]
+        self._losses.append(loss.detach())
+        self._contribution = self._contributions.take(self._weight)
+        self._stepped = True
+
+    def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
+        step = self.committed
+        started = time.perf_counter()
+        waited = 0.0
+
+        def arrive(phase: str) -> None:
+            nonlocal waited
+            before = time.perf_counter()
+            self.members.arrive(step, phase)
+            waited += time.perf_counter() - before
+
+        total = exchange.reduce(self._own, arrive)
+        losses = torch.stack(self._losses).double().tolist() if self._losses else []
+        self._losses.clear()
+        self._seconds["wait"] += waited
+        self._spent("reduce", started + waited)
+        report = StepReport(
+            epoch=schedule.epoch_of(step),
+            parts=[
+                msgspec.structs.replace(each, loss=loss) for each, loss in zip(reports, losses, strict=True)
+            ],
+            seconds=dict(self._seconds),
+        )
+        self._seconds.clear()
+        before = time.perf_counter()
+        released = self.members.arrive(step, COMMIT, msgspec.msgpack.encode(report))
+        started = self._spent("wait", before)
+        self._apply(total, exchange, schedule)
+        self._spent("apply", started)
+        self._checkpoint_if_due()
+        if released.hold:
+            raise RoundChanged
+
+    def _apply(self, total: list[Tensor], exchange: Exchange, schedule: Schedule) -> None:
+        """The update of a step. It must not fail half-way: behind the commit there is no way back."""
+        self._contributions.reset()
+        self._contributions.put_back(total, shared=exchange.shares_result)
+        if self.spec.clip_norm is not None:
+            clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
+        self.optimizer.step()
+        self._contributions.clear()
+        self.committed += 1
+        ends_epoch = self.committed % schedule.steps_per_epoch == 0
+        if self.scheduler is not None and (ends_epoch or self._scheduler_interval == "step"):
+            self.scheduler.step()
+        self._contributions.begin()
+
+    def _spent(self, what: str, since: float) -> float:
+        now = time.perf_counter()
+        self._seconds[what] += now - since
+        return now
+
+    # The ends of epochs and of the job ---------------------------------------------------------------------
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Everyone's payload, in rank order, on every worker."""
+        return self.members.arrive(self.committed, "gather", payload).payloads
+
+    def _end_epoch(self) -> None:
+        if self._evaluate is not None:
+            self.metrics = self._evaluate(self)
+        self._evaluated += 1
+        if self.members.rank == 0:
+            self.members.tell(Evaluated(epoch=self._evaluated, step=self.committed, metrics=self.metrics))
+            if not self.spec.checkpoint_every:
+                self._checkpoint()
+
+    def _checkpoint_if_due(self) -> None:
+        every = self.spec.checkpoint_every
+        if every and self.committed % every == 0 and self.members.rank == 0:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        if self._state.is_kept:
+            self.members.tell(self._state.write())
+
+    def _finish(self) -> None:
+        """Agree on the weights, have the first worker write them, and wait until all of that is safe."""
+        digest = weights_sha256(self.model)
+        digests = set(self.members.arrive(self.committed, "end", digest.encode()).payloads)
+        if len(digests) > 1:
+            raise InternalError(f"workers ended with different weights: {sorted(digests)}")
+        if self.members.rank == 0:
+            if self.spec.checkpoint_every:
+                self._checkpoint()
+            self.members.tell(Completed(weights_sha256=digest))
+        self.members.wait_for_dismissal()
+
+    def _facts(self, schedule: Schedule, dataset: Any, more: dict[str, Any]) -> Facts:
+        known = {
+            "test_samples": 0,
+            "quarantined": int(getattr(dataset, "quarantined", 0)),
+            "quarantine_path": str(getattr(dataset, "quarantine_path", "") or ""),
+            "start_method": "",
+        }
+        return Facts(
+            samples=schedule.samples,
+            steps=schedule.steps,
+            steps_per_epoch=schedule.steps_per_epoch,
+            block_size=int(getattr(dataset, "block_size", 1)),
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            versions={
+                "brim": brim.__version__,
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+            },
+            transport=self.spec.transport,
+            **{**known, **more},
+        )
+
+
+class _State:
+    """What must be the same on every member, in and out of a job."""
+
+    def __init__(self, job: Job, directory: Path | None) -> None:
+        self._job, self._directory = job, directory
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anywhere to write checkpoints: a process by itself leaves that to its script."""
+        return self._directory is not None
+
+    def get(self) -> Any:
+        job = self._job
+        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
+        return {
+            "model": tensors,
+            "optimizer": job.optimizer.state_dict(),
+            "scheduler": None if job.scheduler is None else job.scheduler.state_dict(),
+            "committed": job.committed,
+            "evaluated": job._evaluated,
+            "metrics": job.metrics,
+            "micro_batches": job.spec.micro_batches,
+            "seed": job.spec.seed,
+        }
+
+    def put(self, tree: Any) -> int:
+        if tree is None:
+            return self._job.committed
+        job = self._job
+        for key in ("micro_batches", "seed"):
+            if tree[key] != getattr(job.spec, key):
+                raise SpecError(
+                    f"--{key.replace('_', '-')}", got=str(getattr(job.spec, key)), need=str(tree[key])
+                )
+        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(tree["model"][name])
+        job.optimizer.load_state_dict(tree["optimizer"])
+        if job.scheduler is not None:
+            job.scheduler.load_state_dict(tree["scheduler"])
+        job.committed, job._evaluated, job.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
+        job._contributions.begin()
+        return job.committed
+
+    def restore(self) -> tuple[int, str]:
+        newest = latest_checkpoint(self._directory) if self._directory else None
+        if newest is None:
+            return self._job.committed, ""
+        return self.put(read_checkpoint(newest)), str(newest)
+
+    def write(self) -> CheckpointMade:
+        assert self._directory is not None, "only a job under an agent writes checkpoints"
+        started = time.perf_counter()
+        written = write_checkpoint(self._directory, self._job.committed, self.get())
+        seconds = time.perf_counter() - started
+        return CheckpointMade(
+            step=self._job.committed, path=written.path, size_bytes=written.size_bytes, seconds=seconds
+        )
+
+
+def _seed_everything(seed: int) -> None:
+    """All sources of chance that a micro-batch may draw from."""
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """A collated value on another device."""
+    if device.type == "cpu":
+        return value
+    match value:
+        case Tensor():
+            return value.to(device, non_blocking=True)
+        case dict():
+            return {key: to_device(each, device) for key, each in value.items()}
+        case tuple() | list():
+            return type(value)(to_device(each, device) for each in value)
+    return value

@@ -1,0 +1,59 @@
+"""Level 2: three changed lines make one's own loop elastic."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from brim.domain.job import JobSpec
+from brim.errors import UserCodeError
+from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
+from brim.train.job import Job
+from brim.train.training_file import trace_of
+from brim.wire.link import WorkerLink
+from brim.wire.messages import failure_of
+
+__all__ = ["born_with", "join"]
+
+_born_with: WorkerContext | None = None
+
+
+def born_with(context: WorkerContext) -> None:
+    """Tell a process that was forked what one started anew finds in its environment."""
+    global _born_with
+    _born_with = context
+
+
+def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any = None, seed: int = 0) -> Job:
+    """Join the job that this process was started for, or train alone where nobody started it.
+
+    Args:
+        model: the network. The first worker's weights are everybody's: seed them where runs must agree.
+        optimizer: over its parameters.
+        scheduler: optional; its `step` is called after every epoch.
+        seed: of the order of samples and of chance in micro-batches, where this process trains alone.
+
+    Returns:
+        The job; loop over `job.batches(...)` and call `job.step(loss)` for each.
+    """
+    context = _born_with or context_from_environment()
+    if context is not None and _born_with is None:
+        _report_failures(context)
+    if context is not None:
+        torch.set_num_threads(context.spec.threads)
+    spec: JobSpec = context.spec if context else spec_of_a_loner(seed)
+    return Job(model, optimizer, spec=spec, context=context, scheduler=scheduler)
+
+
+def _report_failures(context: WorkerContext) -> None:
+    """What the script raises ends the job with its traceback first."""
+    usual = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        usual(kind, error, trace)
+        WorkerLink(context.link).send(failure_of(UserCodeError(trace_of(error))))
+
+    sys.excepthook = report

@@ -1,0 +1,323 @@
+"""A worker among others: its round, its rank, and the points where members wait for each other."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Protocol
+
+from brim.coordination.reduction import ReductionPlan
+from brim.coordination.rendezvous import Member, World
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, InternalError, ProtocolError
+from brim.train.context import WorkerContext
+from brim.train.distributed import Distributed
+from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
+from brim.train.layout import Layout
+from brim.train.signals import LeaveRequest, beat_forever
+from brim.train.state import receive_state, send_state
+from brim.wire.link import WorkerLink
+from brim.wire.messages import (
+    Arrive,
+    Dismissed,
+    Facts,
+    Hello,
+    Installed,
+    InstallRound,
+    Leave,
+    Released,
+    WorkerBound,
+    WorkerMessage,
+    WriteNow,
+)
+from brim.wire.peer import Interrupted, Listener, PeerLost, connect
+
+__all__ = ["Loner", "Members", "Membership", "RoundChanged", "StateOfJob", "parts_of"]
+
+_LOOK = 1.0  # seconds between looks at what no message announces
+_PATIENCE = 60.0
+_INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
+
+
+class RoundChanged(Exception):
+    """The round is over: what was under way in it is given up, and `next_round` has the new one."""
+
+
+class Members(Protocol):
+    """What the training loop asks of the other workers of its job."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def join(self, layout: Layout, facts: Facts) -> None:
+        """Say that this worker is warm and may be named in a round."""
+        ...
+
+    def next_round(self, state: StateOfJob) -> Exchange:
+        """Wait for the next round and take part in it, with the state of the job.
+
+        Returns:
+            How contributions are combined in this round.
+
+        Raises:
+            SystemExit: nothing of this worker is needed any more.
+        """
+        ...
+
+    def await_replacement(self) -> None:
+        """A neighbour failed: wait until the agent names a round without it.
+
+        Raises:
+            EnvironmentFault: it does not, so the fault is between here and there.
+        """
+        ...
+
+    def poll(self) -> None:
+        """Raises RoundChanged where the round is over."""
+        ...
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
+        """Wait until all members stand here; raises RoundChanged where that will not be."""
+        ...
+
+    def tell(self, message: WorkerMessage) -> None:
+        """Tell the master something."""
+        ...
+
+    def wait_for_dismissal(self) -> None:
+        """Stay until nothing of this worker is needed; raises RoundChanged where it is needed again."""
+        ...
+
+
+class StateOfJob(Protocol):
+    """What must be the same on every member."""
+
+    def get(self) -> Any: ...
+
+    def put(self, tree: Any) -> int:
+        """Take a state; the number of committed steps that it has."""
+        ...
+
+    def restore(self) -> tuple[int, str]:
+        """Take the newest checkpoint, or stay as at the start: committed steps, and the path or nothing."""
+        ...
+
+    def write(self) -> WorkerMessage:
+        """Write a checkpoint and say which."""
+        ...
+
+
+class Loner:
+    """The members of a job that one process runs by itself, with nothing of brim around it."""
+
+    rank = 0
+    world_size = 1
+
+    def join(self, layout: Layout, facts: Facts) -> None:
+        pass
+
+    def next_round(self, state: StateOfJob) -> Exchange:
+        state.restore()
+        return Alone()
+
+    def await_replacement(self) -> None:
+        raise InternalError("a process by itself has no neighbours")
+
+    def poll(self) -> None:
+        pass
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
+        return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
+
+    def tell(self, message: WorkerMessage) -> None:
+        pass
+
+    def wait_for_dismissal(self) -> None:
+        pass
+
+
+class Membership:
+    """A worker's membership in a job under an agent.
+
+    Args:
+        context: what the worker was born with.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._leave = LeaveRequest()
+        self._told_to_leave = False
+        self._link = WorkerLink(context.link, self._leave.wakeup)
+        self._listener = Listener(context.host)
+        self._layout: Layout | None = None
+        self._shelf: Shelf | None = None
+        self._world: World | None = None
+        self._next: World | None = None
+        beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4)
+
+    @property
+    def rank(self) -> int:
+        return self._round.rank_of(self._context.worker)
+
+    @property
+    def world_size(self) -> int:
+        return self._round.world_size
+
+    @property
+    def _round(self) -> World:
+        assert self._world is not None, "no round has been installed"
+        return self._world
+
+    def tell(self, message: WorkerMessage) -> None:
+        self._link.send(message)
+
+    def join(self, layout: Layout, facts: Facts) -> None:
+        self._layout = layout
+        self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
+
+    # Waiting -----------------------------------------------------------------------------------------------
+
+    def _receive(self) -> WorkerBound:
+        """The next message, however long it takes: the agent's death ends the wait, and only that."""
+        while True:
+            self._pass_on_leave_request()
+            message = self._link.receive(_LOOK)
+            if message is not None:
+                return message
+
+    def _pass_on_leave_request(self) -> None:
+        if self._leave.asked and not self._told_to_leave:
+            self._told_to_leave = True
+            self.tell(Leave())
+
+    def _take(self, message: WorkerBound) -> None:
+        """A message that ends a wait for something else."""
+        match message:
+            case InstallRound(world=world):
+                self._next = world
+                raise RoundChanged
+            case Dismissed():
+                raise SystemExit(0)
+            case Released(round=round) if self._world is not None and round < self._world.round:
+                return  # of a round that is over
+            case _:
+                raise ProtocolError(f"nobody waits for {message}")
+
+    def poll(self) -> None:
+        self._pass_on_leave_request()
+        while self._link.pending():
+            self._take(self._receive())
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
+        self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
+        while True:
+            message = self._receive()
+            if isinstance(message, Released) and message.round == self._round.round:
+                return message
+            self._take(message)
+
+    def wait_for_dismissal(self) -> None:
+        with contextlib.suppress(SystemExit):
+            while True:
+                self._take(self._receive())
+
+    # Rounds ------------------------------------------------------------------------------------------------
+
+    def next_round(self, state: StateOfJob) -> Exchange:
+        while True:
+            self._world = world = self._next or self._await_world(state)
+            self._next = None
+            self._listener.drop_waiting()
+            try:
+                self._install(world, state)
+                return self._exchange(world)
+            except (Interrupted, PeerLost):
+                self.await_replacement()
+
+    def _await_world(self, state: StateOfJob) -> World:
+        while True:
+            message = self._receive()
+            if isinstance(message, WriteNow):
+                self.tell(state.write())
+                continue
+            try:
+                self._take(message)
+            except RoundChanged:
+                assert self._next is not None
+                return self._next
+
+    def await_replacement(self) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        with contextlib.suppress(RoundChanged):
+            while time.monotonic() < deadline:
+                message = self._link.receive(_LOOK)
+                if message is not None:
+                    self._take(message)
+            raise EnvironmentFault(
+                "cannot reach another worker that the master still counts on", retryable=True
+            )
+
+    def _install(self, world: World, state: StateOfJob) -> None:
+        me, members = self._context.worker, {member.worker: member for member in world.members}
+        restored = ""
+        if world.restore and world.members[0].worker == me:
+            step, restored = state.restore()
+        elif me in world.donors:
+            step = self._fetch(world, members[world.donors[me]], state)
+        else:
+            step = state.put(None)
+        for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
+            greeting = _state_greeting(world.round, worker)
+            peer = self._listener.accept(greeting, timeout=_PATIENCE, cancelled=self._link.pending)
+            with peer:
+                send_state(peer, state.get(), self._link.pending)
+        self.tell(Installed(round=world.round, step=step, restored_from=restored))
+
+    def _fetch(self, world: World, donor: Member, state: StateOfJob) -> int:
+        greeting = _state_greeting(world.round, self._context.worker)
+        with connect(donor.address, greeting, timeout=_PATIENCE) as peer:
+            return state.put(receive_state(peer, self._link.pending))
+
+    def _exchange(self, world: World) -> Exchange:
+        layout, spec = self._layout, self._context.spec
+        assert layout is not None, "join comes first"
+        plan = ReductionPlan(parts_of(spec, world.world_size), tuple(world.hosts.values()))
+        if world.world_size == 1:
+            return Alone()
+        if spec.transport == "distributed":
+            return Distributed(
+                layout,
+                plan,
+                round=world.round,
+                rank=self.rank,
+                host=self._context.host,
+                device=layout.device,
+                agree=lambda word: self.arrive(0, "links", word).payloads,
+                cancelled=self._link.pending,
+            )
+        if self._shelf is None:
+            rows = 1 + (spec.micro_batches if spec.exact else _INEXACT_ROWS)
+            self._shelf = Shelf(self._context.memory, layout, rows)
+        trade = None
+        if len(plan.hosts) > 1 and self.rank == plan.ranks_on(plan.host_of(self.rank)).start:
+            trade = Trade(
+                self._shelf,
+                plan,
+                world,
+                rank=self.rank,
+                listener=self._listener,
+                cancelled=self._link.pending,
+            )
+        return SharedMemory(self._shelf, plan, rank=self.rank, trade=trade)
+
+
+def parts_of(spec: JobSpec, world_size: int) -> int:
+    """Parts that a step is cut into: without canonical reduction, one large batch per worker."""
+    return spec.micro_batches if spec.exact else world_size
+
+
+def _state_greeting(round: int, worker: str) -> str:
+    return f"round {round} state for {worker}"

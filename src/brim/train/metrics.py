@@ -1,0 +1,164 @@
+"""Metrics of a test split that come out the same for any number of workers.
+
+The test split is cut into chunks whose bounds do not depend on the workers. Whoever computes a chunk's output
+turns it into a partial state (bytes); the states in chunk order give the result, so nothing is ever averaged
+over workers.
+
+State and result use exact integers, or sums that are rounded once (`math.fsum`).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from brim.errors import SpecError
+
+__all__ = [
+    "Metric",
+    "accuracy",
+    "auc",
+    "log_loss",
+    "mean_absolute_error",
+    "mean_squared_error",
+]
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """What brim asks of a metric; any object with these two methods will do."""
+
+    def observe(self, output: Tensor, target: Tensor) -> bytes:
+        """The partial state of one chunk, from the model's output [B, ...] and the target [B, ...]."""
+        ...
+
+    def result(self, states: Sequence[bytes]) -> float:
+        """The value over all chunks, whose states come in chunk order."""
+        ...
+
+
+def auc() -> Metric:
+    """Area under the ROC curve of a binary model, exact, ties counted as half.
+
+    The output is [B], any score that grows with the probability (a logit will do); the target is 0 or 1.
+    The result is nan where the split holds one class only, or where a score is nan.
+
+    >>> metric = auc()
+    >>> chunk = metric.observe(torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0.0, 0.0, 1.0]))
+    >>> metric.result([chunk])
+    0.75
+    """
+    return _Auc()
+
+
+def log_loss() -> Metric:
+    """Mean cross-entropy in nats: of logits [B] against 0 or 1, or of logits [B, classes] against classes."""
+    return _Mean(_cross_entropy, classes=True)
+
+
+def accuracy() -> Metric:
+    """Share of right answers: logits [B] (above 0 means 1), or logits [B, classes] (the largest wins)."""
+    return _Mean(_right, classes=True)
+
+
+def mean_absolute_error() -> Metric:
+    """Mean of |output - target| over samples (and over what else the output's shape holds)."""
+    return _Mean(lambda output, target: (output - target).abs())
+
+
+def mean_squared_error() -> Metric:
+    """Mean of (output - target)² over samples (and over what else the output's shape holds)."""
+    return _Mean(lambda output, target: (output - target).square())
+
+
+@dataclass(frozen=True, slots=True)
+class _Auc:
+    def observe(self, output: Tensor, target: Tensor) -> bytes:
+        _same_shape(output, target)
+        scores = output.detach().to("cpu", torch.float64).numpy().ravel()
+        positive = target.detach().to("cpu", torch.float64).numpy().ravel() > 0.5
+        # float64 holds every float32 and bfloat16 score exactly, so no tie is made or broken here.
+        return (
+            struct.pack("<q", scores.size) + scores.astype("<f8").tobytes() + positive.astype("u1").tobytes()
+        )
+
+    def result(self, states: Sequence[bytes]) -> float:
+        scores_parts, positive_parts = [], []
+        for state in states:
+            (size,) = struct.unpack_from("<q", state)
+            scores_parts.append(np.frombuffer(state, "<f8", size, 8))
+            positive_parts.append(np.frombuffer(state, "u1", size, 8 + 8 * size))
+        if not states:
+            return math.nan
+        scores = np.concatenate(scores_parts)
+        if np.isnan(scores).any():
+            return math.nan
+        _, level = np.unique(scores, return_inverse=True)
+        positives = np.bincount(level, weights=np.concatenate(positive_parts)).astype(np.int64)
+        negatives = np.bincount(level) - positives
+        pairs = int(positives.sum()) * int(negatives.sum())
+        if pairs == 0:
+            return math.nan
+        # Twice the number of pairs in the right order, as a whole number: each tie is one of the two.
+        below = np.cumsum(negatives) - negatives
+        twice = sum((positives * (2 * below + negatives)).tolist())
+        return float(twice / (2 * pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """The mean of a number per sample: the state is a float64 sum and a count."""
+
+    per_sample: Callable[[Tensor, Tensor], Tensor]
+    classes: bool = False  # logits [B, classes] against class numbers [B] are welcome
+
+    def observe(self, output: Tensor, target: Tensor) -> bytes:
+        if not (self.classes and output.ndim == 2 and output.shape[1] > 1 and target.ndim == 1):
+            _same_shape(output, target)
+        values = self.per_sample(
+            output.detach().to("cpu", torch.float64), target.detach().to("cpu", torch.float64)
+        )
+        numbers = values.double().ravel().tolist()
+        return struct.pack("<dq", _sum(numbers), len(numbers))
+
+    def result(self, states: Sequence[bytes]) -> float:
+        sums = [struct.unpack("<dq", state) for state in states]
+        count = sum(size for _, size in sums)
+        return _sum([total for total, _ in sums]) / count if count else math.nan
+
+
+def _sum(numbers: list[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):  # beyond float64, or infinities of both signs
+        return math.nan
+
+
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    if output.ndim == 2:
+        return functional.cross_entropy(output, target.long(), reduction="none")
+    return functional.binary_cross_entropy_with_logits(output, target, reduction="none")
+
+
+def _right(output: Tensor, target: Tensor) -> Tensor:
+    if output.ndim == 2:
+        return output.argmax(1) == target
+    return (output > 0) == (target > 0.5)
+
+
+def _same_shape(output: Tensor, target: Tensor) -> None:
+    if output.shape != target.shape:
+        raise SpecError(
+            "metrics()",
+            got=f"an output of shape {list(output.shape)} and a target of shape {list(target.shape)}",
+            need="the same shape for both",
+            hint="a binary model returns logits of shape [B]: try output.squeeze(1) at the end of forward()",
+        )

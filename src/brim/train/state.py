@@ -1,0 +1,111 @@
+"""The state of a job as one value: a tree of plain data with tensors at its leaves.
+
+The same form serves a newcomer that fetches it from a neighbour, a checkpoint, and the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brim.errors import ProtocolError
+from brim.train.layout import memory_of
+from brim.wire.peer import Cancelled, read_exactly, write_all
+
+__all__ = ["flatten", "receive_state", "send_state", "unflatten", "weights_sha256"]
+
+_LENGTH = struct.Struct("<Q")
+_TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
+_TIMEOUT = 60.0
+
+
+def flatten(tree: Any) -> tuple[Any, list[Tensor]]:
+    """Split a tree into plain JSON data and its tensors.
+
+    Raises:
+        TypeError: a leaf is neither plain data nor a tensor.
+
+    >>> flatten({"lr": 0.1, "step": (torch.tensor(3), None)})[0]
+    {'lr': 0.1, 'step': {'$tuple': [{'$tensor': 0}, None]}}
+    """
+    tensors: list[Tensor] = []
+
+    def walk(node: Any) -> Any:
+        match node:
+            case Tensor():
+                tensors.append(node)
+                return {_TENSOR: len(tensors) - 1}
+            case None | bool() | int() | float() | str():
+                return node
+            case dict() if all(isinstance(key, str) and not key.startswith("$") for key in node):
+                return {key: walk(value) for key, value in node.items()}
+            case dict():
+                return {_ITEMS: [[walk(key), walk(value)] for key, value in node.items()]}
+            case tuple():
+                return {_TUPLE: [walk(each) for each in node]}
+            case list():
+                return [walk(each) for each in node]
+        raise TypeError(f"a state may hold tensors and plain data, not {type(node).__name__}: {node!r}")
+
+    return walk(tree), tensors
+
+
+def unflatten(skeleton: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of `flatten`."""
+    match skeleton:
+        case {"$tensor": index}:
+            return tensors[index]
+        case {"$items": items}:
+            return {unflatten(key, tensors): unflatten(value, tensors) for key, value in items}
+        case {"$tuple": each}:
+            return tuple(unflatten(value, tensors) for value in each)
+        case dict():
+            return {key: unflatten(value, tensors) for key, value in skeleton.items()}
+        case list():
+            return [unflatten(value, tensors) for value in skeleton]
+    return skeleton
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def send_state(peer: socket.socket, tree: Any, cancelled: Cancelled) -> None:
+    """Give the state to a newcomer, straight from the tensors' memory; raises as `wire.peer.swap` does."""
+    skeleton, tensors = flatten(tree)
+    tensors = [_on_host(tensor) for tensor in tensors]
+    specs = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
+    header = json.dumps([skeleton, specs]).encode()
+    data = [memoryview(_LENGTH.pack(len(header))), memoryview(header), *map(memory_of, tensors)]
+    write_all(peer, data, timeout=_TIMEOUT, cancelled=cancelled)
+
+
+def receive_state(peer: socket.socket, cancelled: Cancelled) -> Any:
+    """Take the state that a member gives; raises as `wire.peer.swap` does."""
+    length = bytearray(_LENGTH.size)
+    read_exactly(peer, [memoryview(length)], timeout=_TIMEOUT, cancelled=cancelled)
+    header = bytearray(_LENGTH.unpack(length)[0])
+    read_exactly(peer, [memoryview(header)], timeout=_TIMEOUT, cancelled=cancelled)
+    try:
+        skeleton, specs = json.loads(header)
+        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in specs]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not the state of a job: {error}") from error
+    read_exactly(peer, [memory_of(tensor) for tensor in tensors], timeout=_TIMEOUT, cancelled=cancelled)
+    return unflatten(skeleton, tensors)
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """The digest of a network: sha256 over names, dtypes, shapes and bytes of its state, in order of names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        host = _on_host(tensor)
+        digest.update(f"{name} {str(host.dtype).removeprefix('torch.')} {list(host.shape)}\n".encode())
+        digest.update(memory_of(host))
+    return digest.hexdigest()

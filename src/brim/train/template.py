@@ -1,0 +1,190 @@
+"""The template: one process per agent that has imported torch and the user's file, and forks workers from it.
+
+Importing torch is most of a worker's start. The template pays it once, reads the data and builds the model once,
+and then forks a warm worker in milliseconds. It starts no thread and touches no GPU, so that forking it is safe;
+where it is not, the same process starts workers anew (`spawn`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.domain.job import JobSpec
+from brim.errors import BrimError, SpecError
+from brim.train.context import WorkerContext, environment_for, shared_environment
+from brim.train.signals import die_with_parent
+from brim.wire.frames import FrameBuffer, frame
+from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerEnded, WorkerForked, failure_of
+
+__all__ = ["main"]
+
+_codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+
+
+class Template:
+    """Forks workers on request of its agent and tells it how they ended.
+
+    Args:
+        control: socket to the agent. A request is a worker's name, with its link, memory and log attached.
+        spec: the job's.
+        run_dir: the run's directory.
+        host: address of this host.
+    """
+
+    def __init__(self, control: socket.socket, spec: JobSpec, run_dir: str, host: str) -> None:
+        self._control, self._spec, self._run_dir, self._host = control, spec, run_dir, host
+        self._workers: dict[int, str] = {}
+        self._wakeup, writer = socket.socketpair()
+        for end in (self._wakeup, writer):
+            end.setblocking(False)
+        self._writer = writer
+        self._method = "spawn"
+        self._pid = os.getpid()
+        self._prepared: Any = None
+
+    def run(self) -> None:
+        """Serve until the agent is gone."""
+        try:
+            self._prepare()
+        except BrimError as error:
+            self._tell(failure_of(error))
+            self._control.recv(1)  # nothing can be started any more: wait until the agent is gone
+            return
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._tell(TemplateReady(start_method=self._method))
+        while True:
+            ready, _, _ = select.select([self._control, self._wakeup], [], [])
+            if self._wakeup in ready:
+                self._wakeup.recv(4096)
+                self._reap()
+            if self._control in ready and not self._serve():
+                return
+
+    def _prepare(self) -> None:
+        """Do once what every worker would otherwise do for itself."""
+        if self._spec.start_method == "spawn" or not (self._spec.file or runs_python(self._spec.command)):
+            return
+        from brim.train import warm
+
+        warm.import_torch(self._spec.threads)
+        if self._spec.file:
+            self._prepared = warm.prepare_file(self._spec)
+        if warm.forking_is_safe():
+            self._method = "fork"
+        elif self._spec.start_method == "fork":
+            raise SpecError(
+                "--start-method", got="fork", need="spawn: the file initialised CUDA or started threads"
+            )
+        gc.collect()
+        gc.freeze()  # the collector would otherwise touch, and so copy, every page that workers share
+
+    def _tell(self, message: TemplateMessage) -> None:
+        self._control.sendall(frame(_codec.encode(message)))
+
+    def _serve(self) -> bool:
+        """One request; False once the agent is gone. Descriptors keep requests apart."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
+        if not data:
+            return False
+        (name,) = FrameBuffer().feed(data)
+        link, memory, log = descriptors
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(name.decode(), link, memory, log)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._workers[pid] = name.decode()
+        self._tell(WorkerForked(worker=name.decode(), pid=pid))
+        return True
+
+    def _reap(self) -> None:
+        for pid, worker in list(self._workers.items()):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self._workers[pid]
+                self._tell(WorkerEnded(worker=worker, status=os.waitstatus_to_exitcode(status)))
+
+    def _become_worker(self, worker: str, link: int, memory: int, log: int) -> None:
+        """In the child; never returns."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            die_with_parent(self._pid)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            for end in (self._control, self._wakeup, self._writer):
+                end.close()
+            if self._method == "spawn":
+                self._execute(worker, link, memory)
+            context = WorkerContext(
+                worker=worker,
+                spec=self._spec,
+                run_dir=self._run_dir,
+                host=self._host,
+                link=socket.socket(fileno=link),
+                memory=memory,
+                start_method="fork",
+            )
+            status = self._work(context)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _work(self, context: WorkerContext) -> int:
+        from brim.train import worker
+
+        if self._spec.file:
+            return worker.run_file(self._prepared, context)
+        return worker.run_script(self._spec.command, context)
+
+    def _execute(self, worker: str, link: int, memory: int) -> None:
+        """Become a new program, which finds its context in the environment."""
+        os.environ |= environment_for(
+            worker=worker, spec=self._spec, run_dir=self._run_dir, host=self._host, link=link, memory=memory
+        )
+        for descriptor in (link, memory):
+            os.set_inheritable(descriptor, True)
+        command = self._spec.command or (sys.executable, "-m", "brim.train.worker")
+        os.execvp(command[0], command)
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Whether a command is `python script.py …`, which a fork of this process can run as well.
+
+    >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
+    (True, False, False)
+    """
+    return len(command) > 1 and Path(command[0]).name.startswith("python") and command[1].endswith(".py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m brim.train.template", description=__doc__)
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the agent")
+    parser.add_argument("--spec", type=Path, required=True, help="job.json of the run")
+    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
+    arguments = parser.parse_args()
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spec = msgspec.json.decode(arguments.spec.read_bytes(), type=JobSpec)
+    os.environ |= shared_environment(spec, arguments.run_dir)
+    Template(socket.socket(fileno=arguments.control), spec, arguments.run_dir, arguments.host).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted, `metrics`."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from brim.domain.job import JobSpec
+from brim.domain.seeds import mix
+from brim.errors import BrimError, SpecError, UserCodeError
+from brim.train.context import WorkerContext
+from brim.train.data import fetch
+from brim.train.evaluation import evaluation
+from brim.train.job import Job
+from brim.train.metrics import Metric
+from brim.train.params import check_all_used
+
+__all__ = ["Prepared", "load", "prepare", "train"]
+
+
+def load(path: str) -> ModuleType:
+    """Run a training file and give its functions.
+
+    Raises:
+        UserCodeError: it raised.
+    """
+    file = Path(path).resolve()
+    spec = importlib.util.spec_from_file_location("brim_training_file", file)
+    if spec is None or spec.loader is None:
+        raise SpecError(path, got="no Python file", need="a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that what it defines can be pickled and copied
+    sys.path.insert(0, str(file.parent))
+    call(lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    return module
+
+
+def call(function: Callable[[], Any]) -> Any:
+    """Call the user's code; what it raises becomes a UserCodeError with its traceback, errors of ours pass."""
+    try:
+        return function()
+    except BrimError:
+        raise
+    except Exception as error:
+        raise UserCodeError(trace_of(error)) from error
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as the user wants it: from the first frame outside brim."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).resolve().parents[1])
+    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0)
+    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(lines)
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """A training file, run: what every worker needs, made once."""
+
+    model: nn.Module
+    loss: Callable[[Any, Any], Tensor]
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    scheduler_interval: str
+    train: Any
+    test: Any
+    metrics: Mapping[str, Metric]
+
+
+def prepare(spec: JobSpec) -> Prepared:
+    """Run a training file and call its functions, the dataset's first: a wrong column fails before a wrong model.
+
+    Raises:
+        SpecError, UserCodeError: the file or its data will not do.
+    """
+    module = load(spec.file)
+    train, test = call(lambda: module.dataset("train")), call(lambda: module.dataset("test"))
+    torch.manual_seed(mix(spec.seed))
+    device = device_of(spec)
+    model = call(lambda: module.model())
+    if not isinstance(model, nn.Module):
+        raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
+    model.to(device)
+    made = call(lambda: module.optimizer(model))
+    optimizer, scheduler, interval = _three(made)
+    metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
+    check_all_used()
+    return Prepared(
+        model=model,
+        loss=module.loss,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scheduler_interval=interval,
+        train=train,
+        test=test,
+        metrics=metrics,
+    )
+
+
+def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
+    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`."""
+    optimizer, scheduler, interval = (
+        (*made, None, "epoch")[:3] if isinstance(made, tuple) else (made, None, "epoch")
+    )
+    if len(made if isinstance(made, tuple) else ()) == 2:
+        interval = "epoch"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SpecError(
+            "optimizer(model)",
+            got=f"a {type(optimizer).__name__}",
+            need="a torch.optim.Optimizer, or (optimizer, lr_scheduler)",
+        )
+    if interval not in ("step", "epoch"):
+        raise SpecError("optimizer(model)", got=f"interval {interval!r}", need="'step' or 'epoch'")
+    return optimizer, scheduler, interval
+
+
+def device_of(spec: JobSpec) -> torch.device:
+    """Where workers of this job compute."""
+    if spec.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("--device", got="cuda", need="a GPU that torch can use", hint="--device cpu")
+    return torch.device(spec.device)
+
+
+def warm_up(prepared: Prepared, spec: JobSpec) -> None:
+    """Run a micro-batch through a copy of everything, so that no worker pays for first times.
+
+    Raises:
+        SpecError, UserCodeError: model, loss and data do not fit together.
+    """
+    size = max(1, min(len(prepared.train), spec.global_batch_size // spec.micro_batches))
+    inputs, target = call(lambda: fetch(prepared.train, np.arange(size)))
+    model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
+    loss = call(lambda: prepared.loss(model(inputs), target))
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = (
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
+        raise SpecError(
+            "loss(output, target)", got=got, need="a scalar tensor: the mean over the micro-batch"
+        )
+    call(loss.backward)
+    optimizer.step()
+
+
+def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:
+    """Train until the job is done, or until this worker has left (SystemExit)."""
+    evaluate = evaluation(prepared.test, prepared.metrics) if prepared.test is not None else None
+    job = Job(
+        prepared.model,
+        prepared.optimizer,
+        spec=spec,
+        context=context,
+        scheduler=prepared.scheduler,
+        scheduler_interval=prepared.scheduler_interval,
+        evaluate=evaluate,
+    )
+    facts = {
+        "test_samples": 0 if prepared.test is None else len(prepared.test),
+        "start_method": context.start_method if context else "alone",
+    }
+    batches = job.batches(
+        prepared.train, global_batch_size=spec.global_batch_size, epochs=spec.epochs, facts=facts
+    )
+    for batch in batches:
+        job.step(prepared.loss(job.model(batch.inputs), batch.target))
+    return job

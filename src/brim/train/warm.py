@@ -1,0 +1,40 @@
+"""What the template does once so that no worker has to: imports, the user's file, first times."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from brim.domain.job import JobSpec
+from brim.train.training_file import Prepared, prepare, warm_up
+
+__all__ = ["forking_is_safe", "import_torch", "prepare_file"]
+
+
+def import_torch(threads: int) -> None:
+    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of modules."""
+    torch.set_num_threads(threads)
+    parameter = torch.zeros(2, requires_grad=True)
+    parameter.grad = torch.ones(2)
+    for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Adam([parameter])):
+        optimizer.step()
+
+
+def prepare_file(spec: JobSpec) -> Prepared:
+    """Run the training file, and run one micro-batch through a copy of its model.
+
+    Raises:
+        SpecError, UserCodeError: they do not fit together.
+    """
+    prepared = prepare(spec)
+    if (
+        not torch.cuda.is_available()
+    ):  # a backward pass beside a GPU starts threads, and forking them is not safe
+        warm_up(prepared, spec)
+    return prepared
+
+
+def forking_is_safe() -> bool:
+    initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return not initialised and threading.active_count() == 1

@@ -1,0 +1,71 @@
+"""A worker process: one rank, holding the model."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
+from brim.train.context import WorkerContext, context_from_environment
+from brim.train.training_file import Prepared, prepare, trace_of, train
+from brim.wire.link import WorkerLink
+from brim.wire.messages import failure_of
+
+__all__ = ["main", "run_file", "run_script"]
+
+
+def run_file(prepared: Prepared | None, context: WorkerContext) -> int:
+    """Train a training file (level 1); the exit status."""
+    torch.set_num_threads(context.spec.threads)
+    return _guarded(context, lambda: train(prepared or prepare(context.spec), context.spec, context))
+
+
+def run_script(command: Sequence[str], context: WorkerContext) -> int:
+    """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
+    torch.set_num_threads(context.spec.threads)
+    import brim.train.join as join
+
+    join.born_with(context)
+    sys.argv = list(command[1:])
+    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
+
+
+def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
+    """Run to the end; report a failure that no restart will mend, and die of one that a restart will."""
+    try:
+        work()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except EnvironmentFault as fault:
+        print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
+        return 1
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of this role
+        return _report(context, error)
+    return 0
+
+
+def _report(context: WorkerContext, error: BaseException) -> int:
+    if not isinstance(error, BrimError):
+        error = UserCodeError(trace_of(error))
+    failure = failure_of(error)
+    print(failure.trace or failure.message, file=sys.stderr)  # noqa: T201 - this is the worker's log
+    WorkerLink(context.link).send(failure)
+    return 1
+
+
+def main() -> None:
+    """The start of a worker that is not forked."""
+    context = context_from_environment()
+    if context is None:
+        raise InternalError("python -m brim.train.worker is started by an agent, not by hand")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(run_file(None, context))
+
+
+if __name__ == "__main__":
+    main()

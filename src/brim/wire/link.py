@@ -1,0 +1,86 @@
+"""The worker's end of its socket to the agent: blocking, with a deadline on every wait."""
+
+from __future__ import annotations
+
+import collections
+import select
+import socket
+import threading
+import time
+
+from brim.errors import EnvironmentFault
+from brim.wire.frames import FrameBuffer, frame
+from brim.wire.messages import Codec, WorkerBound, WorkerMessage
+
+__all__ = ["WorkerLink"]
+
+
+class WorkerLink:
+    """Messages to and from the agent. Sending is safe from any thread, receiving from one.
+
+    Args:
+        link: one end of a Unix socket pair; the agent has the other.
+        wakeup: readable once a signal has come, or None.
+    """
+
+    def __init__(self, link: socket.socket, wakeup: socket.socket | None = None) -> None:
+        self._socket = link
+        self._wakeup = wakeup
+        self._sending = threading.Lock()
+        self._frames = FrameBuffer()
+        self._inbox: collections.deque[WorkerBound] = collections.deque()
+        self._encode: Codec[WorkerMessage] = Codec(WorkerMessage)
+        self._decode: Codec[WorkerBound] = Codec(WorkerBound)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: WorkerMessage) -> None:
+        """Raises EnvironmentFault where the agent is gone."""
+        data = frame(self._encode.encode(message))
+        try:
+            with self._sending:
+                self._socket.sendall(data)
+        except OSError as error:
+            raise EnvironmentFault(f"the agent of this worker is gone: {error}") from error
+
+    def pending(self) -> bool:
+        """Whether a message is here."""
+        if not self._inbox:
+            self._read(0.0)
+        return bool(self._inbox)
+
+    def receive(self, timeout: float) -> WorkerBound | None:
+        """The next message, or None when a signal or the timeout came first.
+
+        Raises:
+            EnvironmentFault: the agent is gone.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._inbox:
+            left = deadline - time.monotonic()
+            if left < 0 or self._read(left):
+                break
+        return self._inbox.popleft() if self._inbox else None
+
+    def _read(self, timeout: float) -> bool:
+        """Wait once; True when a signal ended the wait."""
+        watched: list[socket.socket] = [self._socket]
+        if self._wakeup is not None and timeout:
+            watched.append(self._wakeup)
+        ready, _, _ = select.select(watched, [], [], timeout)
+        if self._socket in ready:
+            try:
+                data = self._socket.recv(1 << 20)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EnvironmentFault("the agent of this worker is gone")
+            self._inbox.extend(self._decode.decode(each) for each in self._frames.feed(data))
+        if self._wakeup in ready and self._wakeup is not None:
+            self._wakeup.recv(64)
+            return True
+        return False
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,208 @@
+"""Streams between workers: state for a newcomer, slices of gradients between hosts.
+
+Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent has something
+to say (a new round, usually): a worker never waits for a dead neighbour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from brim.errors import EnvironmentFault
+
+__all__ = ["Interrupted", "Listener", "PeerLost", "connect", "read_exactly", "swap", "write_all"]
+
+_GREETING = struct.Struct("<I")
+_SLICE = 0.05  # seconds between looks at whether the wait has become pointless
+
+Cancelled = Callable[[], bool]
+
+
+class Interrupted(Exception):
+    """The agent has a message: whatever this stream was for may be moot."""
+
+
+class PeerLost(EnvironmentFault):
+    """Another worker is gone or silent; the agent will name a round without it."""
+
+
+class Listener:
+    """Where other workers reach this one.
+
+    Args:
+        host: address of this host that the others can reach.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._socket = socket.create_server((host, 0), backlog=64)
+        self._waiting: dict[str, socket.socket] = {}
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+
+    def accept(self, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
+        """The stream of the worker that greets so; others that call meanwhile are kept for their turn.
+
+        Raises:
+            Interrupted: the agent spoke first.
+            PeerLost: nobody greeted so in time.
+        """
+        deadline = time.monotonic() + timeout
+        while greeting not in self._waiting:
+            if cancelled():
+                raise Interrupted
+            if time.monotonic() > deadline:
+                raise PeerLost(f"no worker called with {greeting!r} in {timeout:.0f} s", retryable=True)
+            self._socket.settimeout(_SLICE)
+            with contextlib.suppress(TimeoutError):
+                peer, _ = self._socket.accept()
+                self._greeted(peer)
+        return self._waiting.pop(greeting)
+
+    def _greeted(self, peer: socket.socket) -> None:
+        peer.settimeout(5.0)
+        try:
+            (length,) = _GREETING.unpack(_exactly(peer, _GREETING.size))
+            if length > 4096:
+                raise ConnectionError("not a greeting")
+            self._waiting[_exactly(peer, length).decode()] = peer
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, UnicodeDecodeError):
+            peer.close()  # a stranger, or a worker that died while calling
+
+    def drop_waiting(self) -> None:
+        """Close the streams of rounds that are over."""
+        for peer in self._waiting.values():
+            peer.close()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self.drop_waiting()
+        self._socket.close()
+
+
+def _exactly(peer: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = peer.recv(size - len(data))
+        if not more:
+            raise ConnectionError("closed")
+        data += more
+    return data
+
+
+def connect(address: str, greeting: str, *, timeout: float) -> socket.socket:
+    """Call another worker.
+
+    Raises:
+        PeerLost: it does not answer.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        peer = socket.create_connection((host, int(port)), timeout=timeout)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        text = greeting.encode()
+        peer.sendall(_GREETING.pack(len(text)) + text)
+    except OSError as error:
+        raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
+    return peer
+
+
+def write_all(
+    peer: socket.socket, data: Sequence[memoryview], *, timeout: float, cancelled: Cancelled
+) -> None:
+    """Send all of it; raises as `swap` does."""
+    swap({peer: data}, {}, timeout=timeout, cancelled=cancelled)
+
+
+def read_exactly(
+    peer: socket.socket, into: Sequence[memoryview], *, timeout: float, cancelled: Cancelled
+) -> None:
+    """Fill all of it; raises as `swap` does."""
+    swap({}, {peer: into}, timeout=timeout, cancelled=cancelled)
+
+
+def swap(
+    outgoing: Mapping[socket.socket, Sequence[memoryview]],
+    incoming: Mapping[socket.socket, Sequence[memoryview]],
+    *,
+    timeout: float,
+    cancelled: Cancelled,
+) -> None:
+    """Send and receive with many peers at once, so that no two wait for each other.
+
+    Args:
+        outgoing: what to send to each peer, in order; memoryviews of bytes.
+        incoming: what to fill from each peer, in order.
+        timeout: seconds without a byte moved after which the peers count as lost.
+
+    Raises:
+        Interrupted: the agent spoke first.
+        PeerLost: a peer is gone or silent.
+    """
+    to_send = {peer: _chunks(views) for peer, views in outgoing.items()}
+    to_fill = {peer: _chunks(views) for peer, views in incoming.items()}
+    with selectors.DefaultSelector() as selector:
+        for each in {**outgoing, **incoming}:
+            each.setblocking(False)
+            _watch(selector, each, to_send, to_fill)
+        last_moved = time.monotonic()
+        while selector.get_map():
+            ready = selector.select(_SLICE)
+            for key, events in ready:
+                peer: socket.socket = key.data
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        _advance(to_send, peer, peer.send)
+                    if events & selectors.EVENT_READ:
+                        _advance(to_fill, peer, lambda view, peer=peer: _receive(peer, view))  # type: ignore[misc]
+                except OSError as error:
+                    raise PeerLost(f"a worker went away: {error}", retryable=True) from error
+                _watch(selector, peer, to_send, to_fill)
+            if ready:
+                last_moved = time.monotonic()
+            elif cancelled():
+                raise Interrupted
+            elif time.monotonic() - last_moved > timeout:
+                raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
+
+
+_Todo = dict[socket.socket, list[memoryview]]
+
+
+def _chunks(views: Sequence[memoryview]) -> list[memoryview]:
+    return [view.cast("B") for view in reversed(views) if view.nbytes]
+
+
+def _receive(peer: socket.socket, view: memoryview) -> int:
+    count = peer.recv_into(view)
+    if count == 0:
+        raise ConnectionError("closed")
+    return count
+
+
+def _advance(todo: _Todo, peer: socket.socket, move: Callable[[memoryview], int]) -> None:
+    views = todo[peer]
+    with contextlib.suppress(BlockingIOError):
+        while views:
+            moved = move(views[-1])
+            if moved == len(views[-1]):
+                views.pop()
+            else:
+                views[-1] = views[-1][moved:]
+
+
+def _watch(selector: selectors.BaseSelector, peer: socket.socket, to_send: _Todo, to_fill: _Todo) -> None:
+    events = (selectors.EVENT_WRITE if to_send.get(peer) else 0) | (
+        selectors.EVENT_READ if to_fill.get(peer) else 0
+    )
+    known = peer in selector.get_map()
+    if events and known:
+        selector.modify(peer, events, data=peer)
+    elif events:
+        selector.register(peer, events, data=peer)
+    elif known:
+        selector.unregister(peer)

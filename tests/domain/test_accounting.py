@@ -1,0 +1,188 @@
+"""The ledger counts what was applied, believes no worker, and finds whatever was planted in a record."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.domain.accounting import (
+    Ledger,
+    Part,
+    Restore,
+    Session,
+    StepRecord,
+    as_plain,
+    audit,
+    lasting,
+    sample_checksum,
+    throughput,
+    time_breakdown,
+)
+
+SIZE, BATCH, MICRO = 20, 8, 2
+PER_EPOCH = 3
+
+
+def order(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(epoch).permutation(SIZE).astype(np.int64)[start:stop]
+
+
+def commit(step: int, *, at: float, size: int = SIZE, batch: int = BATCH) -> StepRecord:
+    """The record of an honest step: number `step`, from 1."""
+    per_epoch = -(-size // batch)
+    epoch, inside = divmod(step - 1, per_epoch)
+    first, last = inside * batch, min(inside * batch + batch, size)
+    edges = [first + (last - first) * micro // MICRO for micro in range(MICRO + 1)]
+    parts = tuple(
+        Part(micro, micro, start, stop, sample_checksum(order(epoch, start, stop)))
+        for micro, (start, stop) in enumerate(itertools.pairwise(edges))
+    )
+    return StepRecord(
+        at=at, round=1, step=step, epoch=epoch, loss=0.5, samples=last - first, parts=parts, seconds={}
+    )
+
+
+def run(*numbers: int) -> list[StepRecord]:
+    return [commit(number, at=float(when)) for when, number in enumerate(numbers)]
+
+
+def account(steps: list[StepRecord], restores: list[Restore] | None = None, *, epochs: int = 2) -> Ledger:
+    return audit(steps, restores or [], samples_per_epoch=SIZE, epochs=epochs, order=order)
+
+
+def counts(ledger: Ledger) -> list[tuple[int, int, int]]:
+    return [(each.applied_once, each.missing, each.repeated) for each in ledger.epochs]
+
+
+@pytest.mark.parametrize(
+    ("steps", "restores", "expected", "exact"),
+    [
+        (run(1, 2, 3, 4, 5, 6), [], [(20, 0, 0), (20, 0, 0)], True),
+        (run(), [], [(0, 20, 0), (0, 20, 0)], False),
+        (run(1, 2, 3), [], [(20, 0, 0), (0, 20, 0)], False),
+        (run(1, 3, 4, 5, 6), [], [(12, 8, 0), (20, 0, 0)], False),
+        (run(1, 2, 2, 3, 4, 5, 6), [], [(12, 0, 8), (20, 0, 0)], False),
+        (run(1, 2, 2, 3, 4, 5, 6), [Restore(1.5, 1)], [(20, 0, 0), (20, 0, 0)], True),
+        (run(1, 2, 3, 4, 2, 3, 4, 5, 6), [Restore(3.5, 1)], [(20, 0, 0), (20, 0, 0)], True),
+        (run(1, 2, 3, 1, 2, 1, 2, 3, 4, 5, 6), [Restore(2.5, 0), Restore(4.5, 0)], [(20, 0, 0)] * 2, True),
+        (run(1, 2, 3, 4, 5, 6), [Restore(9.0, 4)], [(20, 0, 0), (8, 12, 0)], False),
+    ],
+    ids=[
+        "whole", "nothing", "half", "a step missing", "a step twice", "a step redone after a restore",
+        "back over an epoch's end", "back twice", "restored and never redone",
+    ],
+)  # fmt: skip
+def test_every_use_of_every_sample_is_counted(
+    steps: list[StepRecord], restores: list[Restore], expected: list[tuple[int, int, int]], exact: bool
+) -> None:
+    ledger = account(steps, restores)
+    assert counts(ledger) == expected
+    assert ledger.exact is exact
+
+
+def test_a_worker_that_fed_other_samples_is_found() -> None:
+    steps = run(1, 2, 3, 4, 5, 6)
+    first, second = steps[1].parts
+    steps[1] = replace(steps[1], parts=(first, second._replace(crc32=second.crc32 ^ 1)))
+    ledger = account(steps)
+    assert counts(ledger)[0] == (20, 0, 0)
+    assert ledger.epochs[0].mismatched == 1
+    assert not ledger.exact
+    assert ledger.problems == (
+        "epoch 1, step 2, micro-batch 1 of rank 1: fed other samples than the epoch's order says",
+    )
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 4), (12, 24), (9, 8)])
+def test_positions_outside_the_epoch_are_found(start: int, stop: int) -> None:
+    steps = run(1, 2, 3, 4, 5, 6)
+    steps[0] = replace(steps[0], parts=(Part(0, 0, start, stop, 0),))
+    ledger = account(steps)
+    assert not ledger.exact
+    assert f"positions {start} to {stop} of {SIZE}" in ledger.problems[0]
+    assert ledger.epochs[0].missing == 8
+
+
+def test_an_epoch_beyond_the_plan_is_a_problem() -> None:
+    ledger = account(run(1, 2, 3, 4, 5, 6), epochs=1)
+    assert not ledger.exact
+    assert ledger.problems == ("epoch 2: applied, but the run has 1 epochs",)
+
+
+def test_the_ledger_as_json_has_the_public_names() -> None:
+    plain = as_plain(account(run(1, 2, 3), epochs=1))
+    assert plain == {
+        "exact": True,
+        "epochs": [
+            {"epoch": 1, "samples": 20, "applied_once": 20, "missing": 0, "repeated": 0, "mismatched": 0}
+        ],
+        "problems": [],
+    }
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=6))
+def test_any_history_of_restores_ends_exact(deaths: list[tuple[int, int]]) -> None:
+    """However often a run goes on a while and is thrown back, what lasts is each sample once."""
+    now, step = 0.0, 0
+    steps: list[StepRecord] = []
+    restores: list[Restore] = []
+    for forward, back in deaths:
+        for _ in range(min(forward, 2 * PER_EPOCH - step)):
+            now, step = now + 1, step + 1
+            steps.append(commit(step, at=now))
+        now, step = now + 1, max(0, step - back)
+        restores.append(Restore(now, step))
+    while step < 2 * PER_EPOCH:
+        now, step = now + 1, step + 1
+        steps.append(commit(step, at=now))
+    assert account(steps, restores).exact
+    assert [each.step for each in lasting(steps, restores)] == list(range(1, 2 * PER_EPOCH + 1))
+
+
+@given(st.lists(st.integers(1, 6), max_size=12))
+def test_once_missing_and_repeated_add_up(numbers: list[int]) -> None:
+    ledger = account(run(*numbers))
+    for each in ledger.epochs:
+        assert each.applied_once + each.missing + each.repeated == SIZE
+    assert ledger.exact is (sorted(numbers) == [1, 2, 3, 4, 5, 6])
+
+
+@given(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 20))
+def test_throughput_loses_no_sample(times: list[float], buckets: int) -> None:
+    steps = [commit(1, at=at) for at in sorted(times)]
+    rates = throughput(steps, start=0.0, end=10.0, buckets=buckets)
+    assert len(rates) == buckets
+    assert sum(rate for _, rate in rates) * 10.0 / buckets == pytest.approx(8 * len(steps))
+
+
+def test_throughput_of_no_time_is_nothing() -> None:
+    assert throughput([commit(1, at=1.0)], start=1.0, end=1.0, buckets=5) == []
+
+
+def test_the_breakdown_adds_up_to_the_sessions() -> None:
+    phases = {"data": 0.1, "compute": 0.5, "reduce": 0.2, "wait": 0.1, "apply": 0.1}
+    steps = [
+        replace(commit(number, at=at), seconds=phases) for at, number in ((3, 1), (4, 2), (13, 2), (14, 3))
+    ]
+    sessions = [Session(0.0, 5.0), Session(11.0, 15.0)]
+    parts = time_breakdown(sessions, steps, [Restore(11.5, 1)], re_forming=0.25)
+    assert parts["start"] == pytest.approx(2.0 + 1.0)
+    assert parts["compute"] == pytest.approx(1.5)
+    assert parts["redone"] == pytest.approx(1.0)
+    assert parts["re_forming"] == 0.25
+    assert sum(parts.values()) == pytest.approx(9.0)
+
+
+def test_time_until_a_silent_worker_is_given_up_is_a_stall() -> None:
+    steps = [
+        replace(commit(number, at=at), seconds={"compute": 1.0}) for at, number in ((2, 1), (7, 2), (8, 3))
+    ]
+    parts = time_breakdown([Session(0.0, 8.5)], steps, re_forming=0.5, rounds=[5.9])
+    assert parts["stalled"] == pytest.approx(3.5)
+    assert parts["other"] == pytest.approx(0.5)

@@ -1,0 +1,65 @@
+"""The fault language reads what it writes, and says which clause it cannot read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.domain.faults import Fault, FaultKind, describe, parse_faults
+from brim.errors import SpecError
+
+numbers = st.integers(0, 10**6)
+faults = st.one_of(
+    st.builds(Fault, kind=st.sampled_from([FaultKind.KILL, FaultKind.TERM]), rank=numbers, step=numbers),
+    st.builds(Fault, kind=st.just(FaultKind.ADD), count=st.integers(1, 99), step=numbers),
+    st.builds(
+        Fault,
+        kind=st.just(FaultKind.STOP),
+        rank=numbers,
+        step=numbers,
+        seconds=st.integers(1, 10**7).map(lambda ms: round(ms / 1000, 3)),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kill rank 1 at step 40", Fault(kind=FaultKind.KILL, rank=1, step=40)),
+        ("add 2 at step 60", Fault(kind=FaultKind.ADD, count=2, step=60)),
+        ("stop rank 0 for 5s at step 80", Fault(kind=FaultKind.STOP, rank=0, seconds=5.0, step=80)),
+        ("stop rank 0 for 1m 30s at step 8", Fault(kind=FaultKind.STOP, rank=0, seconds=90.0, step=8)),
+        ("  TERM  rank 2\tat step 90 ", Fault(kind=FaultKind.TERM, rank=2, step=90)),
+    ],
+)
+def test_a_clause_is_one_fault(text: str, expected: Fault) -> None:
+    assert parse_faults(text) == (expected,)
+
+
+@pytest.mark.parametrize("text", ["", " ", ";", " ; ; "])
+def test_nothing_is_no_fault(text: str) -> None:
+    assert parse_faults(text) == ()
+
+
+@given(st.lists(faults, max_size=5))
+def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
+    assert parse_faults("; ".join(map(describe, several))) == tuple(several)
+
+
+@pytest.mark.parametrize(
+    ("text", "got", "hint"),
+    [
+        ("kill rank 1 at step 4; explode", "'explode'", "known: add, kill, stop, term"),
+        ("kill rank one at step 4", "'kill rank one at step 4'", "kill rank 1 at step 40"),
+        ("kill rank -1 at step 4", "'kill rank -1 at step 4'", "kill rank 1 at step 40"),
+        ("add 0 at step 4", "'add 0 at step 4'", "add 2 at step 60"),
+        ("stop rank 0 at step 4", "'stop rank 0 at step 4'", "stop rank 0 for 5s at step 80"),
+    ],
+)
+def test_the_message_quotes_the_bad_clause(text: str, got: str, hint: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_faults(text)
+    assert raised.value.field == "--faults"
+    assert raised.value.got == got
+    assert hint in raised.value.hint

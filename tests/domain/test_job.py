@@ -1,0 +1,66 @@
+"""A spec that can be built can be run: every field is checked, by itself and beside the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brim.domain.faults import parse_faults
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import SpecError
+
+
+def spec(**fields: Any) -> JobSpec:
+    return JobSpec(**{"parameters": {}, "workers": WorkerRange.parse("1:4"), **fields})
+
+
+@pytest.mark.parametrize(("workers", "parts"), [("1", 8), ("8", 8), ("1:9", 16), ("16", 16), ("17", 32)])
+def test_unset_micro_batches_are_eight_or_the_next_power_of_two(workers: str, parts: int) -> None:
+    assert spec(workers=WorkerRange.parse(workers)).micro_batches == parts
+
+
+def test_given_micro_batches_stay() -> None:
+    assert spec(micro_batches=6).micro_batches == 6
+
+
+def test_inexact_training_may_have_more_workers_than_micro_batches() -> None:
+    assert spec(micro_batches=2, exact=False).micro_batches == 2
+
+
+@pytest.mark.parametrize("text", ["4", "1:4"])
+def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
+    assert str(WorkerRange.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"epochs": 0}, "--epochs"),
+        ({"global_batch_size": 0, "micro_batches": 4}, "--global-batch-size"),
+        ({"global_batch_size": 7}, "--global-batch-size"),
+        ({"micro_batches": -1}, "--micro-batches"),
+        ({"micro_batches": 2}, "--micro-batches"),
+        ({"seed": -1}, "--seed"),
+        ({"seed": 2**63}, "--seed"),
+        ({"threads": 0}, "--threads"),
+        ({"agents": 0}, "--agents"),
+        ({"spares": -1}, "spares"),
+        ({"checkpoint_every": -1}, "--checkpoint-every"),
+        ({"clip_norm": 0.0}, "--clip-norm"),
+        ({"clip_norm": float("nan")}, "--clip-norm"),
+        ({"heartbeat_timeout": 0.0}, "--heartbeat-timeout"),
+        ({"start_method": "thread"}, "--start-method"),
+        ({"transport": "mpi"}, "--transport"),
+        ({"device": "tpu"}, "--device"),
+        ({"file": "a.py", "command": ("python",)}, "FILE"),
+        ({"parameters": {"a b": "1"}}, "--set a b"),
+        ({"faults": parse_faults("kill rank 8 at step 1")}, "--faults"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_it_needs(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        spec(**fields)
+    assert raised.value.field == field
+    assert raised.value.need
+    assert raised.value.hint

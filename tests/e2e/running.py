@@ -1,0 +1,124 @@
+"""Runs of the real command, in real processes, for the end-to-end tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = Path(__file__).parent / "files"
+DIGITS = str(FILES / "digits.py")
+FLIGHTS = str(ROOT / "examples" / "01-first-job" / "flights.py")
+DEADLINE = 90.0
+
+
+@dataclass
+class Run:
+    """A `brim train` or `brim run` under way."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in lines(self.directory / "events.jsonl") if event["kind"] == kind]
+
+    def steps(self) -> list[dict[str, Any]]:
+        return lines(self.directory / "steps.jsonl")
+
+    def pid(self, worker: str) -> int:
+        return next(e["pid"] for e in self.events("worker") if e["worker"] == worker and e["pid"])
+
+    def members(self) -> list[str]:
+        return list(self.events("round")[-1]["workers"])
+
+    def wait_for_step(self, step: int) -> None:
+        until(lambda: bool(self.steps()) and self.steps()[-1]["step"] >= step, f"step {step}", self)
+
+    def finish(self) -> dict[str, Any]:
+        """The summary, after everything has ended; fails where a process is left over."""
+        out, err = self.process.communicate(timeout=DEADLINE)
+        self.err = err
+        assert not leftovers(self.directory), f"processes left over: {leftovers(self.directory)}"
+        summary: dict[str, Any] = json.loads(out) if out else {}
+        return summary
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    whole = path.read_text().rpartition("\n")[0]
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> None:
+    """Wait for something that must happen; look often, give up after DEADLINE."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if run is not None and run.process.poll() is not None:
+            raise AssertionError(f"the run ended before {what}:\n{run.process.communicate()[1]}")
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not happen in {DEADLINE:.0f} s")
+        time.sleep(0.01)
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Processes of a run that are still there."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        command = process.info["cmdline"] or []
+        if str(directory) in " ".join(command) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(" ".join(command))
+    return found
+
+
+@contextlib.contextmanager
+def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Run]:
+    """Start the command with `--run-dir directory --json`; whatever happens, nothing of it stays."""
+    verb, *rest = arguments
+    command = [*prefix, sys.executable, "-m", "brim.cli", verb, "--run-dir", str(directory), "--json", *rest]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=directory.parent,
+    )
+    try:
+        yield Run(process, directory)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def train(directory: Path, *arguments: str) -> dict[str, Any]:
+    """A whole `brim train`; its summary."""
+    with started(directory, "train", *arguments) as run:
+        summary = run.finish()
+        assert run.process.returncode == 0, run.err
+        return summary
+
+
+def ledger(directory: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "brim.cli", "ledger", str(directory), "--json"]
+    answer: dict[str, Any] = json.loads(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    )
+    return answer

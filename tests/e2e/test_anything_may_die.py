@@ -1,0 +1,119 @@
+"""Real processes killed with real signals: what goes on, what ends cleanly, and that nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+
+
+def _process(run: Run, module: str) -> psutil.Process:
+    return next(
+        child
+        for child in psutil.Process(run.process.pid).children()
+        if any(module in word for word in child.cmdline())
+    )
+
+
+def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "3") as run:
+        run.wait_for_step(20)
+        victim = run.members()[1]
+        os.kill(run.pid(victim), signal.SIGKILL)
+        until(lambda: len(run.events("round")) > 1, "a new round", run)
+        summary = run.finish()
+    assert summary["exit"] == "done"
+    assert [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"] == [
+        (victim, "signal 9")
+    ]
+    assert summary["steps_redone"] <= 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
+    """It is noticed by its silence and killed before anyone goes on: it never wakes to do harm."""
+    with started(tmp_path / "run", *JOB, "--workers", "3", "--heartbeat-timeout", "1s") as run:
+        run.wait_for_step(20)
+        victim = run.pid(run.members()[0])
+        os.kill(victim, signal.SIGSTOP)
+        until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
+        assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
+        assert run.finish()["exit"] == "done"
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_the_only_worker_may_die(tmp_path: Path) -> None:
+    """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still counts once."""
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1", "--checkpoint-every", "20")
+    with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "20") as run:
+        run.wait_for_step(30)
+        os.kill(run.pid(run.members()[0]), signal.SIGKILL)
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert run.events("restored")
+    assert 1 <= summary["steps_redone"] <= 40
+    assert ledger(tmp_path / "run")["exact"]
+
+
+@pytest.mark.parametrize("module", ["brim.master", "brim.agent"])
+def test_without_master_or_agent_the_run_ends_cleanly(tmp_path: Path, module: str) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
+        run.wait_for_step(10)
+        _process(run, module).kill()
+        run.finish()  # fails where a process is left over
+        assert run.process.returncode == 1
+        assert ("agent" if module == "brim.agent" else "master") in run.err
+        assert "Traceback" not in run.err
+
+
+def test_nothing_outlives_the_command(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
+        run.wait_for_step(10)
+        family = psutil.Process(run.process.pid).children(recursive=True)
+        run.process.kill()
+        run.process.wait()
+        until(
+            lambda: not any(p.is_running() and p.status() != "zombie" for p in family),
+            "the end of all processes",
+        )
+    assert run.events("run_ended")[0]["summary"]["exit"] == "stopped"
+
+
+def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: Path) -> None:
+    with started(tmp_path / "run", "train", str(FILES / "raises.py"), "--workers", "2") as run:
+        run.finish()
+        assert run.process.returncode == 1
+        trace = run.err[run.err.index("Traceback") :]
+        assert "raises.py" in trace
+        assert "ZeroDivisionError: the user's own mistake" in trace
+        assert "src/brim" not in trace.partition("ZeroDivisionError")[0]
+    assert not any("restart" in e.get("message", "") for e in run.events("warning"))
+
+
+def test_a_worker_that_always_dies_is_not_started_for_ever(tmp_path: Path) -> None:
+    file = tmp_path / "dies.py"
+    file.write_text(
+        "import os\nfrom torch.nn import functional\n"
+        "from digits import dataset, metrics, model, optimizer  # noqa\n"
+        "calls = []\n"
+        "def loss(output, target):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) > 2:  # the template's own try passes\n"
+        "        os._exit(3)\n"
+        "    return functional.cross_entropy(output, target)\n"
+    )
+    (tmp_path / "digits.py").write_text((FILES / "digits.py").read_text())
+    with started(tmp_path / "run", "train", str(file), "--workers", "2") as run:
+        run.finish()
+        assert run.process.returncode == 1
+        assert "in a row died before a step was done" in run.err
+        assert "exit status 3" in run.err

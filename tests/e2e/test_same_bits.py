@@ -1,0 +1,91 @@
+"""The same weights, bit for bit, for any number of workers, whatever dies, joins or leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.running import DIGITS, FLIGHTS, ledger, train
+
+pytestmark = pytest.mark.e2e
+
+WIDE_DEEP = (FLIGHTS, "--set", "dropout=0.1", "--global-batch-size", "4096")
+CNN = (DIGITS, "--epochs", "3", "--global-batch-size", "128")
+FAULTS = "kill rank 1 at step 8; add 1 at step 14; term rank 0 at step 20; kill rank 2 at step 26"
+
+
+@pytest.fixture(scope="module", params=[WIDE_DEEP, CNN], ids=["wide-and-deep-dropout", "cnn-batch-norm"])
+def calm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[tuple[str, ...], str]:
+    """The arguments of a job, and the digest that one worker ends with."""
+    summary = train(tmp_path_factory.mktemp("calm") / "run", *request.param, "--workers", "1")
+    return request.param, summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_the_number_of_workers_does_not_change_the_weights(
+    calm: tuple[tuple[str, ...], str], workers: int, tmp_path: Path
+) -> None:
+    arguments, digest = calm
+    summary = train(tmp_path / "run", *arguments, "--workers", str(workers))
+    assert summary["weights_sha256"] == digest
+    assert summary["world_sizes"] == [workers]
+    assert summary["steps_redone"] == 0
+
+
+def test_deaths_joins_and_leaves_do_not_change_the_weights(
+    calm: tuple[tuple[str, ...], str], tmp_path: Path
+) -> None:
+    """Promises 1 to 3: any worker may die; every sample counts exactly once; the same weights."""
+    arguments, digest = calm
+    summary = train(tmp_path / "run", *arguments, "--workers", "4", "--faults", FAULTS)
+    assert summary["weights_sha256"] == digest
+    assert 1 <= summary["steps_redone"] <= 2
+    assert {4, 5} <= set(summary["world_sizes"])
+    proof = ledger(tmp_path / "run")
+    assert proof["exact"]
+    for epoch in proof["epochs"]:
+        assert epoch["applied_once"] == epoch["samples"] == summary["samples_per_epoch"]
+        assert epoch["missing"] == epoch["repeated"] == 0
+
+
+def test_metrics_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    one = train(tmp_path / "one", *CNN, "--workers", "1")
+    three = train(tmp_path / "three", *CNN, "--workers", "3")
+    assert one["metrics"] == three["metrics"]
+
+
+def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
+    arguments = (*CNN, "--clip-norm", "0.5", "--set", "scheduler=true")
+    digests = {
+        train(tmp_path / workers, *arguments, "--workers", workers)["weights_sha256"]
+        for workers in ("1", "3")
+    }
+    plain = train(tmp_path / "plain", *CNN, "--workers", "1")["weights_sha256"]
+    assert len(digests) == 1
+    assert plain not in digests
+
+
+def test_torch_distributed_gives_the_same_weights(calm: tuple[tuple[str, ...], str], tmp_path: Path) -> None:
+    arguments, digest = calm
+    more = (
+        "--workers",
+        "3",
+        "--transport",
+        "distributed",
+        "--faults",
+        "kill rank 0 at step 10; add 1 at step 20",
+    )
+    summary = train(tmp_path / "run", *arguments, *more)
+    assert summary["weights_sha256"] == digest
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_inexact_runs_are_elastic_too(tmp_path: Path) -> None:
+    more = ("--workers", "3", "--no-exact", "--faults", "kill rank 1 at step 10; add 1 at step 20")
+    summary = train(tmp_path / "run", *CNN, *more)
+    assert summary["exit"] == "done"
+    assert summary["metrics"]["accuracy"] > 0.8
+    assert ledger(tmp_path / "run")["exact"]

@@ -1,0 +1,91 @@
+"""What one types in another terminal while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim import client
+from brim.errors import EnvironmentFault
+from e2e.running import DIGITS, ROOT, ledger, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+JOB = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
+
+
+def brim(*arguments: str) -> str:
+    command = [sys.executable, "-m", "brim.cli", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_resize_status_stop_and_resume(tmp_path: Path) -> None:
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    directory = tmp_path / "run"
+    with started(directory, *JOB, "--workers", "2") as run:
+        run.wait_for_step(10)
+        client.resize(directory, 4)
+        until(lambda: run.events("round")[-1]["world_size"] == 4, "4 workers", run)
+        client.resize(directory, 1)
+        until(lambda: run.events("round")[-1]["world_size"] == 1, "1 worker", run)
+        with pytest.raises(EnvironmentFault, match="got 9, need 1 to 8"):
+            client.resize(directory, 9)
+        assert client.status(directory)["target"] == 1
+        client.stop(directory)
+        summary = run.finish()
+    assert run.process.returncode == 0
+    assert summary["exit"] == "stopped"
+    assert summary["steps_redone"] == 0
+    assert 0 < summary["steps"] < calm["steps"]
+    with started(directory, *JOB, "--workers", "3", "--resume") as again:
+        resumed = again.finish()
+    assert resumed["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(directory)["exact"]
+    assert Path(brim("report", str(directory)).strip()).stat().st_size > 10_000
+
+
+def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
+    directory = str(tmp_path / "run")
+    with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+        run.wait_for_step(1)
+        brim("resize", directory, "2")
+        status = json.loads(brim("status", directory, "--json"))
+        assert (status["state"], status["target"]) == ("running", 2)
+        brim("logs", directory)
+        brim("stop", directory)
+        assert run.finish()["exit"] == "stopped"
+    assert json.loads(brim("status", directory, "--json"))["state"] == "stopped"
+
+
+def test_ctrl_c_stops_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
+        run.wait_for_step(10)
+        run.process.send_signal(signal.SIGINT)
+        summary = run.finish()
+    assert summary["exit"] == "stopped"
+    assert run.events("checkpoint")[-1]["step"] == summary["steps"]
+
+
+def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "1", "--faults", "term rank 0 at step 30") as run:
+        summary = run.finish()
+    assert summary["exit"] == "stopped"
+    assert run.events("checkpoint")[-1]["step"] == summary["steps"] >= 30
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(tmp_path: Path, method: str) -> None:
+    loop = str(ROOT / "tests" / "e2e" / "files" / "own_loop.py")
+    alone = subprocess.run([sys.executable, loop], check=True, capture_output=True, text=True).stdout.split()[
+        -1
+    ]
+    options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
+    with started(tmp_path / "run", "run", *options, "--", sys.executable, loop) as run:
+        summary = run.finish()
+    assert summary["weights_sha256"] == alone
+    assert ledger(tmp_path / "run")["exact"]

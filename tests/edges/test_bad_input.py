@@ -1,0 +1,222 @@
+"""A bad spec fails before anything starts, with the field, what was got, what is needed, and a hint."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from brim.cli.__main__ import cli
+from recorded_run import RecordedRun, spec
+
+GOOD = """
+def model(): ...
+def dataset(split): ...
+def loss(output, target): ...
+def optimizer(model): ...
+"""
+FILES = {
+    "good.py": GOOD,
+    "syntax.py": "def model():\n    return (1,\n\ndef dataset(split): ...\n",
+    "no_dataset.py": GOOD.replace("def dataset(split): ...", ""),
+    "optimiser.py": GOOD.replace("def optimizer", "def optimiser"),
+    "model_arity.py": GOOD.replace("def model():", "def model(width):"),
+    "loss_arity.py": GOOD.replace("loss(output, target)", "loss(output)"),
+    "dataset_keyword.py": GOOD.replace("dataset(split)", "dataset(split, *, path)"),
+    "own_loop.py": "import brim\njob = brim.join(None, None)\n",
+    "empty.py": "",
+    "picture.png": "\x00\x01",
+}
+
+# name: (arguments, environment, field, got, need, hint)
+CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
+    "no such file": ("train god.py", {}, "god.py", "no such file", "a Python file", "did you mean 'good.py'?"),
+    "no such directory": ("train x/y.py", {}, "x/y.py", "no such file", "a Python file", "no directory 'x'"),
+    "directory": ("train .", {}, ".", "a directory", "a Python file", "brim train"),
+    "syntax error": ("train syntax.py", {}, "syntax.py:2", "'(' was never closed", "valid Python", "py_compile"),
+    "not text": ("train picture.png", {}, "picture.png", "null bytes", "Python", "py"),
+    "no dataset": ("train no_dataset.py", {}, "no_dataset.py", "no function 'dataset'", "dataset(split)", "help"),
+    "misspelt function": (
+        "train optimiser.py", {}, "optimiser.py", "no function 'optimizer'", "optimizer(model)",
+        "did you mean to call 'optimiser' 'optimizer'?",
+    ),
+    "empty file": ("train empty.py", {}, "empty.py", "no function 'model'", "model()", "brim train --help"),
+    "own loop under train": ("train own_loop.py", {}, "own_loop.py", "no function", "model()", "brim run -- python"),
+    "model takes arguments": (
+        "train model_arity.py", {}, "model_arity.py:2", "model(width)", "called as model()", "def model():",
+    ),
+    "loss takes one": (
+        "train loss_arity.py", {}, "loss_arity.py:4", "loss(output)", "loss(output, target)", "def loss",
+    ),
+    "dataset has keyword": (
+        "train dataset_keyword.py", {}, "dataset_keyword.py:3", "split, *, path", "dataset(split)", "def dataset",
+    ),
+    "no file": ("train", {}, "FILE", "nothing", "a training file", "brim train --help"),
+    "two files": ("train good.py good.py", {}, "brim train", "extra argument", "[OPTIONS] FILE", "--help"),
+    "misspelt verb": ("trian good.py", {}, "brim", "'trian'", "verbs", "did you mean 'train'?"),
+    "file for verb": ("good.py", {}, "brim", "'good.py'", "verbs", "brim train good.py"),
+    "misspelt flag": (
+        "train good.py --worker 4", {}, "--worker", "does not have", "options", "did you mean '--workers'?",
+    ),
+    "flag without value": ("train good.py --workers", {}, "--workers", "requires", "a value", "--help"),
+    "set without =": ("train good.py --set lr", {}, "--set", "'lr'", "NAME=VALUE", "--set learning_rate=0.01"),
+    "set twice": ("train good.py --set a=1 --set a=2", {}, "--set a", "'1' and '2'", "one value", "keep one"),
+    "set no name": ("train good.py --set my-lr=1", {}, "--set my-lr", "'my-lr'", "letters", "learning_rate"),
+    "workers no number": ("train good.py --workers many", {}, "--workers", "'many'", "MINIMUM:MAXIMUM", "1:4"),
+    "workers empty range": ("train good.py --workers 4:1", {}, "--workers", "'4:1'", "MINIMUM <= MAXIMUM", "1:4"),
+    "workers zero": ("train good.py --workers 0", {}, "--workers", "'0'", "1 <= MINIMUM", "--workers 1:4"),
+    "epochs zero": ("train good.py --epochs 0", {}, "--epochs", "'0'", "from 1", "--epochs 1"),
+    "epochs from environment": (
+        "train good.py", {"BRIM_EPOCHS": "two"}, "--epochs (from BRIM_EPOCHS)", "'two'", "a whole number",
+        "--epochs 1",
+    ),
+    "batch below micro-batches": (
+        "train good.py --global-batch-size 4", {}, "--global-batch-size", "4", "each of the 8 micro-batches",
+        "--global-batch-size 8",
+    ),
+    "micro-batches zero": ("train good.py --micro-batches 0", {}, "--micro-batches", "'0'", "from 1", "hint"),
+    "more workers than micro-batches": (
+        "train good.py --workers 5 --micro-batches 4", {}, "--micro-batches", "4 for up to 5 workers",
+        "one micro-batch for each worker", "--micro-batches 8",
+    ),
+    "seed negative": ("train good.py --seed=-1", {}, "--seed", "'-1'", "from 0", "--seed"),
+    "seed huge": (f"train good.py --seed {2**70}", {}, "--seed", str(2**70), "at most", "--seed 0"),
+    "clip norm zero": ("train good.py --clip-norm 0", {}, "--clip-norm", "0", "above 0", "leave it out"),
+    "clip norm no number": ("train good.py --clip-norm big", {}, "--clip-norm", "'big'", "a number", "1.0"),
+    "clip norm nan": ("train good.py --clip-norm nan", {}, "--clip-norm", "nan", "above 0", "leave it out"),
+    "threads zero": ("train good.py --threads 0", {}, "--threads", "'0'", "from 1", "--threads 1"),
+    "heartbeat no unit": (
+        "train good.py --heartbeat-timeout 3parsec", {}, "--heartbeat-timeout", "'3parsec'", "duration", "units",
+    ),
+    "heartbeat zero": (
+        "train good.py --heartbeat-timeout 0s", {}, "--heartbeat-timeout", "'0s'", "above 0", "3s",
+    ),
+    "faults misspelt": (
+        "train good.py --faults", {"ARG": "kil rank 1 at step 4"}, "--faults", "'kil rank 1 at step 4'",
+        "kill, term, stop or add", "did you mean 'kill'?",
+    ),
+    "faults second clause": (
+        "train good.py --faults", {"ARG": "add 1 at step 2; kill 1 at step 4"}, "--faults", "'kill 1 at step 4'",
+        "like 'kill rank 1 at step 40'", "--faults",
+    ),
+    "faults bad duration": (
+        "train good.py --faults", {"ARG": "stop rank 0 for ages at step 4"}, "--faults", "'ages'", "a duration",
+        "units",
+    ),
+    "faults rank too high": (
+        "train good.py --faults", {"ARG": "kill rank 9 at step 4"}, "--faults", "kill rank 9", "below 8",
+        "count from 0",
+    ),
+    "start method": (
+        "train good.py --start-method frok", {}, "--start-method", "'frok'", "auto, fork, spawn", "'fork'",
+    ),
+    "transport": ("train good.py --transport nccl", {}, "--transport", "'nccl'", "auto, distributed", "known"),
+    "device": ("train good.py --device gpu", {}, "--device", "'gpu'", "auto, cpu, cuda", "hint"),
+    "listen": ("train good.py --listen 4000", {}, "--listen", "'4000'", "HOST:PORT", "0.0.0.0:0"),
+    "agents": ("train good.py --agents 0", {}, "--agents", "'0'", "from 1", "--agents 1"),
+    "run dir is a run": ("train good.py --run-dir old", {}, "--run-dir", "holds a run", "new directory", "--resume"),
+    "run dir is a file": ("train good.py --run-dir good.py", {}, "--run-dir", "a file", "new or empty", "good.py-1"),
+    "run dir has files": ("train good.py --run-dir full", {}, "--run-dir", "other files", "empty", "full-1"),
+    "run dir unwritable": (
+        "train good.py --run-dir good.py/x", {}, "--run-dir", "cannot be written", "can be made", "runs/mine",
+    ),
+    "resume nothing": ("train good.py --resume", {}, "--resume", "'latest'", "a run", "brim train FILE.py"),
+    "resume other seed": (
+        "train flights.py --resume --run-dir old --seed 7", {}, "--seed", "7", "0, as the run", "leave --seed out",
+    ),
+    "resume other file": (
+        "train good.py --resume --run-dir old", {}, "FILE", "'good.py'", "'flights.py', as the run", "same file",
+    ),
+    "resume other parameters": (
+        "train flights.py --resume --run-dir old --set lr=1", {}, "--set", "lr=1", "nothing, as the run", "leave",
+    ),
+    "run without command": ("run", {}, "COMMAND", "nothing", "a command", "brim run -- python loop.py"),
+    "run no such program": ("run -- pyton9 loop.py", {}, "COMMAND", "'pyton9'", "a program", "installed"),
+    "run no such script": ("run -- python lop.py", {}, "lop.py", "no such file", "a Python file", "hint"),
+    "status of nothing": ("status nix", {}, "RUN", "'nix'", "a path, a name under runs", "none here yet"),
+    "resize no number": ("resize old many", {}, "WORKERS", "'many'", "from 1", "hint"),
+    "resize without number": ("resize old", {}, "WORKERS", "nothing", "a number of workers", "--help"),
+    "logs of no worker": ("logs old --worker w9", {}, "--worker", "'w9'", "a worker of old", "hint"),
+    "ledger of nothing": ("ledger", {}, "RUN", "'latest'", "a run", "none here yet"),
+    "agent without token": ("agent 10.0.0.1:4000", {}, "--token", "nothing", "a value", "--help"),
+    "agent bad address": ("agent nowhere --token t", {}, "MASTER_ADDRESS", "'nowhere'", "HOST:PORT", "hint"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with training files, one old run, and a runtime that must not be reached."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "flights.py").write_text(GOOD)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    RecordedRun(tmp_path / "old", spec()).begin()
+
+    def start(*_: Any, **__: Any) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr("brim.backends.local.start", start)
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("BRIM_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def inside(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_bad_spec_fails_before_anything_starts(name: str, here: Path) -> None:
+    arguments, given, field, got, need, hint = CASES[name]
+    before = inside(here)
+    environment: Mapping[str, str] = {key: value for key, value in given.items() if key != "ARG"}
+    words = arguments.split() + ([given["ARG"]] if "ARG" in given else [])
+    result = CliRunner().invoke(cli, words, env=environment)
+    message, _, hint_line = result.stderr.partition("\n  hint: ")
+    subject, _, rest = message.partition(": got ")
+    found, _, needed = rest.rpartition(", need ")
+    assert result.exit_code == 2, result.output
+    assert subject.startswith(field), message
+    assert got in found, message
+    assert need in needed, message
+    assert hint.removeprefix("hint") in hint_line, result.stderr
+    assert hint_line.strip()
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert inside(here) == before
+
+
+def test_without_torch_it_says_which_extra_to_install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
+    result = CliRunner().invoke(cli, ["train", "good.py"])
+    assert result.exit_code == 2
+    assert "torch: got a Python without it" in result.stderr
+    assert "pip install 'brim[train]'" in result.stderr
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["no such file", "misspelt verb", "misspelt flag", "workers empty range", "run dir is a run"]
+)
+def test_the_command_itself_exits_2_without_a_stack_trace(name: str, here: Path) -> None:
+    arguments, _, field, got, _, hint = CASES[name]
+    done = subprocess.run(
+        [sys.executable, "-m", "brim.cli", *arguments.split()], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(field)
+    assert got in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (here / "runs").exists()

@@ -1,0 +1,198 @@
+"""What a run writes is read back whole, whatever was torn, and every view of it follows."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from brim.clock import VirtualClock
+from brim.storage.files import write_whole
+from brim.telemetry.events import EventLog, follow_events, follow_steps
+from brim.telemetry.history import RunHistory, RunReader
+from brim.telemetry.records import Warned
+from brim.telemetry.report import render_report
+from recorded_run import RecordedRun, eventful, spec
+
+
+def read(run_dir: Path) -> RunHistory:
+    reader = RunReader(run_dir)
+    reader.poll()
+    return reader.history
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    return EventLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
+
+
+def test_a_line_is_read_once_and_only_when_it_is_whole(log: EventLog, tmp_path: Path) -> None:
+    reader = follow_events(tmp_path)
+    log.append("warning", message="one")
+    assert reader.poll() == [Warned(at=7.0, message="one")]
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b'{"at": 8, "kind": "warn')
+        file.flush()
+        assert reader.poll() == []
+        file.write(b'ing", "message": "two"}\n')
+    assert [each.message for each in reader.poll()] == ["two"]
+
+
+def test_a_torn_line_of_an_earlier_life_spoils_no_other(log: EventLog, tmp_path: Path) -> None:
+    log.append("warning", message="before")
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b'{"at": 8, "kind": "warn')
+    EventLog(tmp_path / "events.jsonl", clock=VirtualClock(9.0)).append("warning", message="after")
+    reader = follow_events(tmp_path)
+    assert [each.message for each in reader.poll()] == ["before", "after"]
+    assert reader.skipped == 1
+
+
+def test_records_of_another_version_are_passed_over(log: EventLog, tmp_path: Path) -> None:
+    log.append("invented_later", message="?")
+    log.append("warning", message="known", more="fields")
+    assert [each.message for each in follow_events(tmp_path).poll()] == ["known"]
+
+
+def test_a_loss_that_is_not_a_number_is_none(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec())
+    run.log.append_step(round=1, step=1, epoch=0, loss=math.nan, samples=1, parts=[], seconds={})
+    assert follow_steps(tmp_path).poll()[0].loss is None
+
+
+def test_lines_of_several_writers_do_not_mix(tmp_path: Path) -> None:
+    def write(writer: int) -> None:
+        with EventLog(tmp_path / "events.jsonl", clock=VirtualClock()) as log:
+            for _ in range(200):
+                log.append("warning", message=f"{writer}" * 500)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    reader = follow_events(tmp_path)
+    assert len(reader.poll()) == 800
+    assert reader.skipped == 0
+
+
+def test_a_run_that_is_not_there_yet_has_no_records(tmp_path: Path) -> None:
+    assert RunReader(tmp_path / "later").poll() == []
+
+
+def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "manifest.json"
+    write_whole(path, b"first")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_history_knows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin()
+    run.train(3)
+    run.lose(1)
+    run.train(2)
+    run.restore(4)
+    history = read(tmp_path)
+    assert history.step == 4
+    assert history.round is not None
+    assert history.round.workers == ["w0", "w2", "w3", "w4"]
+    assert (history.workers["w1"].state, history.workers["w1"].reason) == ("lost", "signal 9")
+    assert history.workers["w4"].rank == 3
+    assert history.samples_per_second() > 0
+
+
+class _Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href", "action"):
+                self.links.append(value or "")
+
+
+def checked(page: str) -> _Checker:
+    checker = _Checker()
+    checker.feed(page)
+    checker.close()
+    return checker
+
+
+def test_the_report_is_one_page_that_loads_nothing(tmp_path: Path) -> None:
+    eventful(tmp_path, samples=8192, epochs=2)
+    page = render_report(read(tmp_path))
+    found = checked(page)
+    assert all(link.startswith("#") for link in found.links)
+    assert not {"script", "link", "img", "iframe"} & set(found.tags)
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert len(found.ids) == len(set(found.ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(found.ids)
+
+
+def test_the_report_tells_what_happened(tmp_path: Path) -> None:
+    eventful(tmp_path, samples=8192, epochs=2)
+    page = render_report(read(tmp_path))
+    for words in (
+        "flights.py", "0.7712", "exact", "ab" * 32, "kill rank 1 at step 6 (w1)", "w1 lost (signal 9)",
+        "add 2 at step 12", "w3 left (SIGTERM)", "Where the time went", "24 ms",
+        "Loss, throughput and world size",
+    ):  # fmt: skip
+        assert words in page
+
+
+def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(file="<script>alert(1)</script>.py"), samples=1024)
+    run.begin()
+    run.train(1)
+    run.events.append("failed", who="user", message="<b>", trace="<i>")
+    assert not {"script", "b>", "i>"} & set(checked(render_report(read(tmp_path))).tags)
+
+
+def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec())
+    run.events.append(
+        "run_started", run="r", steps=4, steps_per_epoch=2, spec={}, file="", command=["python", "loop.py"]
+    )
+    assert "unfinished" in render_report(read(tmp_path))
+    run.begin()
+    run.train(1)
+    assert "python loop.py" not in render_report(read(tmp_path))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin()
+    run.train(4)
+    if not killed:
+        run.end("stopped")
+    run.clock.advance(36_000)
+    run.start_worker()
+    run.begin(workers=0)
+    run.restore(4)
+    run.train_to_end()
+    run.end()
+    history = read(tmp_path)
+    assert sum(session.end - session.start for session in history.sessions) < 60
+    assert "restored step 4" in render_report(history)

@@ -1,0 +1,133 @@
+"""The verbs that look at a run or talk to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim.cli.__main__ import cli
+from brim.errors import EnvironmentFault
+from recorded_run import RecordedRun, eventful, spec
+
+
+def brim(*words: str) -> Result:
+    return CliRunner().invoke(cli, words)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
+    monkeypatch.chdir(tmp_path)
+    recorded = RecordedRun(Path("runs/flights-1"), spec(), samples=2048)
+    recorded.begin()
+    recorded.train(3)
+    Path("runs/latest").symlink_to("flights-1")
+    return recorded
+
+
+@pytest.fixture
+def alive(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("brim.client.status", lambda run_dir: {"queue": 0})
+    monkeypatch.setattr("brim.client.resize", lambda *words: calls.append(("resize", *words)) or {})
+    monkeypatch.setattr("brim.client.stop", lambda *words: calls.append(("stop", *words)) or {})
+    return calls
+
+
+@pytest.mark.parametrize("name", [None, "latest", "flights-1", "runs/flights-1"])
+def test_a_run_has_four_names(name: str | None, run: RecordedRun) -> None:
+    words = ("report",) if name is None else ("report", name)
+    assert brim(*words).stdout == "runs/flights-1/report.html\n"
+
+
+def test_a_misspelt_run_is_corrected(run: RecordedRun) -> None:
+    result = brim("status", "flight-1")
+    assert result.exit_code == 2
+    assert "did you mean 'flights-1'?" in result.stderr
+
+
+@pytest.mark.usefixtures("alive")
+def test_status_of_a_run_that_is_alive() -> None:
+    text = brim("status").stdout
+    assert "runs/flights-1: running" in text
+    assert "step 3/8 · epoch 1/2 · loss 0." in text
+    assert "world size 4: w0 active, w1 active, w2 active, w3 active" in text
+    known = json.loads(brim("status", "--json").stdout)
+    assert known["step"] == 3
+    assert known["queue"] == 0
+    assert [each["rank"] for each in known["workers"]] == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("run")
+def test_status_of_a_run_whose_master_was_killed() -> None:
+    assert json.loads(brim("status", "--json").stdout)["state"] == "died"
+
+
+def test_resize_and_stop_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
+    assert brim("resize", "latest", "3").exit_code == 0
+    assert brim("stop", "flights-1").exit_code == 0
+    assert alive == [("resize", Path("runs/flights-1"), 3), ("stop", Path("runs/flights-1"))]
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_that_has_ended_cannot_be_stopped() -> None:
+    result = brim("stop", "latest")
+    assert result.exit_code == 1
+    assert "not running" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_logs_stand_under_their_workers_names(run: RecordedRun) -> None:
+    folder = run.run_dir / "logs"
+    folder.mkdir()
+    (folder / "w1.log").write_text("hello\nunfinished")
+    (folder / "w10.log").write_text("ten\n")
+    (folder / "w2.log").write_text("two\n")
+    assert brim("logs").stdout == "w1 | hello\nw2 | two\nw10 | ten\n"
+    assert brim("logs", "latest", "--worker", "w2").stdout == "w2 | two\n"
+    assert "w1, w10, w2" in brim("logs", "--worker", "x").stderr
+
+
+def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run.run_dir / "logs"
+    folder.mkdir()
+    log = folder / "w0.log"
+    log.write_text("one\n")
+    asked = 0
+
+    def status(run_dir: Path) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            raise EnvironmentFault("gone")
+        with open(log, "a") as file:
+            file.write(f"more {asked}\n")
+        return {}
+
+    monkeypatch.setattr("brim.client.status", status)
+    monkeypatch.setattr("brim.cli.logs.INTERVAL", 0.0)
+    assert brim("logs", "-f").stdout == "w0 | one\nw0 | more 1\nw0 | more 2\n"
+
+
+def test_the_ledger_of_an_eventful_run_is_exact(tmp_path: Path) -> None:
+    eventful(tmp_path / "run", samples=8192, epochs=2)
+    result = brim("ledger", str(tmp_path / "run"))
+    assert result.exit_code == 0, result.output
+    assert "exact: every sample of every epoch was applied exactly once" in result.stdout
+    account = json.loads(brim("ledger", str(tmp_path / "run"), "--json").stdout)
+    assert account["exact"] is True
+    assert account["epochs"][1] == {
+        "epoch": 2, "samples": 8192, "applied_once": 8192, "missing": 0, "repeated": 0, "mismatched": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("run")
+def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
+    result = brim("ledger", "latest", "--json")
+    assert result.exit_code == 1
+    account = json.loads(result.stdout)
+    assert account["exact"] is False
+    assert [each["missing"] for each in account["epochs"]] == [512, 2048]

@@ -1,0 +1,246 @@
+"""Writes the records that a run would leave, without running anything: the fake behind the edges' tests."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brim.clock import VirtualClock
+from brim.domain.accounting import sample_checksum
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.order import EpochOrder
+from brim.telemetry.events import EVENTS, STEPS, EventLog
+
+
+def spec(**changes: Any) -> JobSpec:
+    given: dict[str, Any] = {
+        "file": "flights.py",
+        "parameters": {},
+        "workers": WorkerRange.parse("4"),
+        "epochs": 2,
+    }
+    return JobSpec(**{**given, **changes})
+
+
+@dataclass
+class RecordedRun:
+    """A run whose clock is ours: call its methods in the order in which things shall have happened."""
+
+    run_dir: Path
+    spec: JobSpec
+    samples: int = 4096
+    start: float = 1_790_000_000.0
+    step_seconds: float = 0.012
+    workers: list[str] = field(default_factory=list)
+    step: int = 0
+    round: int = 0
+    redone: int = 0
+    re_forming: float = 0.0
+    sizes: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.clock = VirtualClock(self.start)
+        self.events = EventLog(self.run_dir / EVENTS, clock=self.clock)
+        self.log = EventLog(self.run_dir / STEPS, clock=self.clock)
+        self.random = np.random.default_rng(self.spec.seed)
+        self.started = 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.samples // self.spec.global_batch_size)
+
+    @property
+    def steps(self) -> int:
+        return self.steps_per_epoch * self.spec.epochs
+
+    def begin(self, workers: int = 4, **changes: Any) -> None:
+        import msgspec
+
+        self.began = self.clock.now()
+        fields: dict[str, Any] = {
+            "run": str(self.run_dir),
+            "file": self.spec.file,
+            "command": list(self.spec.command),
+            "spec": msgspec.to_builtins(self.spec),
+            "versions": {"brim": "0.1.0", "python": "3.11.9", "torch": "2.13.0"},
+            "host": "laptop",
+            "start_method": "fork",
+            "steps": self.steps,
+            "steps_per_epoch": self.steps_per_epoch,
+        }
+        self.events.append("run_started", **{**fields, **changes})
+        self.clock.advance(1.4)
+        self.events.append(
+            "dataset", samples=self.samples, test_samples=512, quarantined=0, quarantine_path="", block_size=1
+        )
+        for _ in range(workers):
+            self.start_worker()
+        self.clock.advance(0.1)
+        self.form(self.workers, "start", seconds=0.0)
+
+    def start_worker(self) -> str:
+        worker = f"w{self.started}"
+        self.started += 1
+        pid = 4000 + self.started
+        for state in ("started", "ready"):
+            self.events.append(
+                "worker", worker=worker, state=state, pid=pid, agent="a0", rank=None, reason=""
+            )
+            self.clock.advance(0.02)
+        self.workers = [*self.workers, worker]
+        return worker
+
+    def form(self, workers: list[str], cause: str, *, seconds: float, redone: int = 0) -> None:
+        self.round += 1
+        self.workers = workers
+        self.sizes.add(len(workers))
+        self.clock.advance(seconds)
+        self.events.append(
+            "round", round=self.round, world_size=len(workers), workers=workers, step=self.step, cause=cause
+        )
+        for rank, worker in enumerate(workers):
+            self.events.append(
+                "worker", worker=worker, state="active", pid=0, agent="a0", rank=rank, reason=""
+            )
+        if self.round > 1:
+            self.events.append("re_formed", round=self.round, seconds=seconds, redone=redone)
+            self.redone += redone
+            self.re_forming += seconds
+
+    def lose(self, rank: int, *, text: str = "") -> None:
+        """A kill -9: the survivors go on, and a replacement joins."""
+        worker = self.workers[rank]
+        self.events.append(
+            "fault", text=text or f"kill rank {rank} at step {self.step}", step=self.step, worker=worker
+        )
+        self.events.append(
+            "worker", worker=worker, state="lost", pid=0, agent="a0", rank=rank, reason="signal 9"
+        )
+        left = [each for each in self.workers if each != worker]
+        self.form(left, f"{worker} lost (signal 9)", seconds=0.024, redone=1)
+        self.start_worker()
+        self.form(self.workers, f"{self.workers[-1]} joined", seconds=0.008)
+
+    def add(self, count: int) -> None:
+        self.events.append("fault", text=f"add {count} at step {self.step}", step=self.step, worker=None)
+        for _ in range(count):
+            self.start_worker()
+        self.form(self.workers, f"{count} joined", seconds=0.009)
+
+    def leave(self, rank: int) -> None:
+        worker = self.workers[rank]
+        self.events.append(
+            "fault", text=f"term rank {rank} at step {self.step}", step=self.step, worker=worker
+        )
+        for state in ("leaving", "left"):
+            self.events.append(
+                "worker", worker=worker, state=state, pid=0, agent="a0", rank=rank, reason="SIGTERM"
+            )
+        self.form([each for each in self.workers if each != worker], f"{worker} left", seconds=0.006)
+
+    def train(self, steps: int) -> None:
+        """Commit so many steps, with the epoch's end where it falls."""
+        for _ in range(steps):
+            self._commit()
+            if self.step % self.steps_per_epoch == 0:
+                self._end_epoch()
+
+    def train_to_end(self) -> None:
+        self.train(self.steps - self.step)
+
+    def checkpoint(self) -> None:
+        self.events.append(
+            "checkpoint", step=self.step, path=f"checkpoints/{self.step}", bytes=1 << 20, seconds=0.05
+        )
+
+    def restore(self, step: int) -> None:
+        self.clock.advance(0.5)
+        self.step = step
+        self.events.append("restored", step=step, path=f"checkpoints/{step}")
+        self.clock.advance(0.001)
+
+    def end(self, how: str = "done") -> dict[str, Any]:
+        for rank, worker in enumerate(self.workers):
+            self.events.append("worker", worker=worker, state="left", pid=0, agent="a0", rank=rank, reason="")
+        total = self.clock.now() - self.began
+        summary = {
+            "run": str(self.run_dir),
+            "exit": how,
+            "metrics": {"auc": 0.7712, "log_loss": 0.4581},
+            "steps": self.step,
+            "samples_per_epoch": self.samples,
+            "steps_redone": self.redone,
+            "world_sizes": sorted(self.sizes),
+            "weights_sha256": "ab" * 32,
+            "samples_per_second": self.step * self.spec.global_batch_size / total,
+            "seconds": {"total": total, "to_first_step": 1.62, "re_forming": self.re_forming},
+        }
+        self.events.append("run_ended", summary=summary)
+        return summary
+
+    def _commit(self) -> None:
+        size = len(self.workers)
+        epoch, inside = divmod(self.step, self.steps_per_epoch)
+        first = inside * self.spec.global_batch_size
+        last = min(first + self.spec.global_batch_size, self.samples)
+        took = self.step_seconds * (0.35 + 1.4 / min(size, 4)) * float(self.random.lognormal(0, 0.08))
+        self.step += 1
+        self.clock.advance(took)
+        noise = float(self.random.normal(0, 0.02))
+        self.log.append_step(
+            round=self.round,
+            step=self.step,
+            epoch=epoch,
+            loss=0.45 + 0.25 * math.exp(-self.step / 120) + noise,
+            samples=last - first,
+            parts=self._parts(epoch, first, last),
+            seconds={
+                "data": took * 0.08,
+                "compute": took * 0.55,
+                "reduce": took * 0.17,
+                "wait": took * 0.06,
+                "apply": took * 0.11,
+            },
+        )
+
+    def _parts(self, epoch: int, first: int, last: int) -> list[list[int]]:
+        count, size = self.spec.micro_batches, len(self.workers)
+        order = EpochOrder(seed=self.spec.seed, epoch=epoch, size=self.samples)
+        edges = [first + (last - first) * micro // count for micro in range(count + 1)]
+        return [
+            [micro * size // count, micro, start, stop, sample_checksum(order.samples(start, stop))]
+            for micro, (start, stop) in enumerate(itertools.pairwise(edges))
+        ]
+
+    def _end_epoch(self) -> None:
+        self.clock.advance(0.25)
+        epoch = self.step // self.steps_per_epoch
+        self.events.append(
+            "epoch",
+            epoch=epoch,
+            step=self.step,
+            metrics={"auc": 0.74 + 0.03 * (1 - 0.5**epoch), "log_loss": 0.47 - 0.01 * epoch},
+        )
+        self.checkpoint()
+
+
+def eventful(run_dir: Path, *, samples: int = 60_000, epochs: int = 3) -> RecordedRun:
+    """A kill, a join of two and a leave on the way to a good end."""
+    run = RecordedRun(run_dir, spec(epochs=epochs), samples=samples)
+    run.begin()
+    quarter = run.steps // 5
+    run.train(quarter)
+    run.lose(1)
+    run.train(quarter)
+    run.add(2)
+    run.train(quarter)
+    run.leave(2)
+    run.train_to_end()
+    run.end()
+    return run

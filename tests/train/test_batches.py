@@ -1,0 +1,56 @@
+"""One way to get a batch from any map-style dataset."""
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from brim.train.data import Batched, Tensors, fetch
+
+INDICES = np.array([4, 0, 0])
+
+
+class Squares(Dataset):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> tuple[dict[str, torch.Tensor], int]:
+        return {"x": torch.tensor([float(index)])}, index * index
+
+
+def test_a_plain_dataset_is_collated_as_torch_collates() -> None:
+    inputs, target = fetch(Squares(), INDICES)
+    assert inputs["x"].tolist() == [[4.0], [0.0], [0.0]]
+    assert target.tolist() == [16, 0, 0]
+
+
+def test_torch_s_own_batched_items_are_used() -> None:
+    _, target = fetch(Subset(Squares(), [0, 1, 2, 3, 4]), INDICES)
+    assert target.tolist() == [16, 0, 0]
+
+
+def test_a_take_of_another_meaning_is_left_alone() -> None:
+    class FirstRows(Subset):
+        def take(self, count: int) -> list[object]:
+            raise AssertionError("not what is meant")
+
+    _, target = fetch(FirstRows(Squares(), [0, 1, 2, 3, 4]), INDICES)
+    assert target.tolist() == [16, 0, 0]
+
+
+def test_a_tensor_dataset_is_gathered_at_once() -> None:
+    x, y = torch.arange(10.0).view(5, 2), torch.arange(5)
+    inputs, target = fetch(TensorDataset(x, y), INDICES)
+    assert torch.equal(inputs, x[[4, 0, 0]])
+    assert target.tolist() == [4, 0, 0]
+
+
+def test_tensors_are_batched_and_items_agree() -> None:
+    held = Tensors({"a": torch.arange(5.0), "b": torch.arange(10).view(5, 2)}, torch.arange(5))
+    assert isinstance(held, Batched)
+    inputs, target = fetch(held, INDICES)
+    assert inputs["b"].tolist() == [[8, 9], [0, 1], [0, 1]]
+    assert held[4][0]["a"] == inputs["a"][0]
+    assert (len(held), target.tolist()) == (5, [4, 0, 0])
+    plain = Tensors(torch.arange(5.0), torch.arange(5))
+    assert plain[2] == (torch.tensor(2.0), torch.tensor(2))
+    assert fetch(plain, INDICES)[0].tolist() == [4.0, 0.0, 0.0]

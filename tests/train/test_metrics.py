@@ -1,0 +1,118 @@
+"""Metrics merge exactly, and agree with scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import log_loss as sklearn_log_loss
+from sklearn.metrics import roc_auc_score
+
+from brim.errors import SpecError
+from brim.train import metrics
+
+ALL = [
+    metrics.auc,
+    metrics.log_loss,
+    metrics.accuracy,
+    metrics.mean_absolute_error,
+    metrics.mean_squared_error,
+]
+rng = np.random.default_rng(0)
+
+
+def chunks_of(metric: metrics.Metric, output: torch.Tensor, target: torch.Tensor, size: int) -> list[bytes]:
+    return [
+        metric.observe(output[start : start + size], target[start : start + size])
+        for start in range(0, len(output), size)
+    ]
+
+
+@pytest.mark.parametrize("decimals", [1, 7])
+@pytest.mark.parametrize("size", [64, 1000, 5000])
+def test_auc_is_that_of_scikit_learn_with_and_without_ties(decimals: int, size: int) -> None:
+    target = rng.integers(0, 2, 3000)
+    scores = (rng.normal(size=3000) + target).round(decimals).astype(np.float32)
+    metric = metrics.auc()
+    states = chunks_of(metric, torch.from_numpy(scores), torch.from_numpy(target).float(), size)
+    assert metric.result(states) == pytest.approx(roc_auc_score(target, scores), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=40), st.integers(1, 40))
+@settings(deadline=None)
+def test_auc_counts_pairs(rows: list[tuple[int, bool]], size: int) -> None:
+    positives = [score for score, label in rows if label]
+    negatives = [score for score, label in rows if not label]
+    wins = sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
+    pairs = len(positives) * len(negatives)
+    metric = metrics.auc()
+    output = torch.tensor([float(score) for score, _ in rows])
+    target = torch.tensor([float(label) for _, label in rows])
+    result = metric.result(chunks_of(metric, output, target, size))
+    assert result == wins / pairs if pairs else math.isnan(result)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_which_worker_observed_a_chunk_does_not_matter(make: metrics.Metric) -> None:
+    output, target = torch.randn(1000), torch.randint(0, 2, (1000,)).float()
+    one, two = make(), make()
+    alone = chunks_of(one, output, target, 128)
+    # Two workers observe every other chunk each; the states are put back in chunk order.
+    states = [
+        (one if index % 2 else two).observe(output[s : s + 128], target[s : s + 128])
+        for index, s in enumerate(range(0, 1000, 128))
+    ]
+    assert one.result(alone) == two.result(states)
+
+
+def test_log_loss_is_that_of_scikit_learn() -> None:
+    output, target = torch.randn(500), torch.randint(0, 2, (500,)).float()
+    metric = metrics.log_loss()
+    expected = sklearn_log_loss(target.numpy(), torch.sigmoid(output.double()).numpy())
+    assert metric.result(chunks_of(metric, output, target, 64)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_log_loss_of_a_huge_wrong_logit_is_finite() -> None:
+    metric = metrics.log_loss()
+    assert metric.result([metric.observe(torch.tensor([-1e4]), torch.tensor([1.0]))]) == pytest.approx(1e4)
+
+
+def test_several_classes() -> None:
+    output, target = torch.randn(100, 10), torch.randint(0, 10, (100,))
+    share, loss = metrics.accuracy(), metrics.log_loss()
+    assert (
+        share.result(chunks_of(share, output, target, 30)) == float((output.argmax(1) == target).sum()) / 100
+    )
+    expected = torch.nn.functional.cross_entropy(output.double(), target).item()
+    assert loss.result(chunks_of(loss, output, target, 30)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_errors_of_a_regression() -> None:
+    output, target = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.0, 1.0])
+    absolute, squared = metrics.mean_absolute_error(), metrics.mean_squared_error()
+    assert absolute.result([absolute.observe(output, target)]) == pytest.approx(5 / 3)
+    assert squared.result([squared.observe(output, target)]) == pytest.approx(13 / 3)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_nothing_observed_is_nan(make: metrics.Metric) -> None:
+    metric = make()
+    assert math.isnan(metric.result([]))
+    assert math.isnan(metric.result([metric.observe(torch.empty(0), torch.empty(0))]))
+
+
+def test_one_class_or_a_nan_has_no_auc() -> None:
+    metric = metrics.auc()
+    assert math.isnan(metric.result([metric.observe(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0]))]))
+    assert math.isnan(
+        metric.result([metric.observe(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 0.0]))])
+    )
+
+
+def test_a_column_of_logits_is_refused_with_a_hint() -> None:
+    with pytest.raises(SpecError, match="squeeze"):
+        metrics.log_loss().observe(torch.zeros(4, 1), torch.zeros(4))
+    with pytest.raises(SpecError, match="same shape"):
+        metrics.auc().observe(torch.zeros(4, 1), torch.zeros(4))

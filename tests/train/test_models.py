@@ -1,0 +1,89 @@
+"""The models: shapes, gradients, and the algebra that their fast forms rely on."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from brim.models import DeepFM, SmallCNN, WideDeep, XDeepFM
+from brim.models.deepfm import _pairs
+from brim.models.layers import Table
+from brim.models.xdeepfm import CompressedInteractions
+
+CLICK_MODELS = [WideDeep, DeepFM, XDeepFM]
+
+
+def inputs(samples: int, fields: int, numbers: int) -> dict[str, torch.Tensor]:
+    batch = {"ids": torch.randint(0, 50, (samples, fields))}
+    return batch | ({"numbers": torch.randn(samples, numbers)} if numbers else {})
+
+
+@pytest.mark.parametrize("make", CLICK_MODELS)
+@pytest.mark.parametrize("numbers", [0, 3])
+@pytest.mark.parametrize("samples", [1, 8])
+def test_a_click_model_gives_one_logit_per_sample_and_every_parameter_a_gradient(
+    make: type[torch.nn.Module], numbers: int, samples: int
+) -> None:
+    model = make(50, 5, numbers, dim=4, hidden=(8, 4), dropout=0.1)
+    logits = model(inputs(samples, 5, numbers))
+    assert logits.shape == (samples,)
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("make", CLICK_MODELS)
+def test_a_sample_s_logit_does_not_depend_on_its_batch(make: type[torch.nn.Module]) -> None:
+    model, batch = make(50, 5, 2), inputs(6, 5, 2)
+    alone = torch.cat([model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)])
+    torch.testing.assert_close(model(batch), alone)
+
+
+def test_no_hidden_layer_is_a_linear_perceptron() -> None:
+    assert WideDeep(50, 5, hidden=())(inputs(3, 5, 0)).shape == (3,)
+
+
+def test_the_table_is_an_embedding() -> None:
+    table, ids = Table(20, 3), torch.randint(0, 20, (7, 4))
+    plain = torch.nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
+    assert torch.equal(table(ids), plain(ids))
+    scale = torch.randn(7, 4, 3)
+    (table(ids) * scale).sum().backward()
+    (plain(ids) * scale).sum().backward()
+    torch.testing.assert_close(table.weight.grad, plain.weight.grad)
+    assert table.weight.std() < 0.02
+
+
+def test_deepfm_sums_the_products_of_all_pairs() -> None:
+    x = torch.randn(3, 5, 4, dtype=torch.float64)
+    expected = sum((x[:, i] * x[:, j]).sum(1) for i in range(5) for j in range(i))
+    torch.testing.assert_close(_pairs(x), expected)
+
+
+def test_the_interactions_are_those_of_the_paper() -> None:
+    fields, dim = 3, 2
+    network = CompressedInteractions(fields, (4, 2)).double()
+    x = torch.randn(5, fields, dim, dtype=torch.float64)
+    first, second = network.mixers
+    symmetric = torch.zeros(4, fields, fields, dtype=torch.float64)
+    symmetric[:, network.pairs[0], network.pairs[1]] = first.detach()
+    one = torch.relu(torch.einsum("oij,bid,bjd->bod", symmetric, x, x))
+    two = torch.relu(torch.einsum("oij,bid,bjd->bod", second.view(2, fields, 2), x, one[:, :2]))
+    pooled = torch.cat([one[:, 2:].sum(2), two.sum(2)], 1)
+    torch.testing.assert_close(network(x), network.output(pooled).squeeze(1))
+
+
+def test_the_interactions_of_a_large_batch_are_those_of_its_slices() -> None:
+    network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
+    torch.testing.assert_close(network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])]))
+
+
+def test_the_cnn_classifies_images_of_28_by_28() -> None:
+    model = SmallCNN(dropout=0.5)
+    assert model(torch.randn(4, 1, 28, 28)).shape == (4, 10)
+    assert any(name.endswith("running_mean") for name, _ in model.named_buffers())
+
+
+def test_importing_brim_does_not_import_torch() -> None:
+    code = "import sys, brim; sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
