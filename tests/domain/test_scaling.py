@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ rates = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=7)
 def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> None:
     curve = ScalingCurve(points=tuple((2**k, rate) for k, rate in enumerate(values)))
     steps = [b - a for a, b in zip(curve.envelope, curve.envelope[1:], strict=False)]
-    assert all(later <= earlier + 1e-9 for earlier, later in zip(steps, steps[1:], strict=False))
+    assert all(later <= earlier + 1e-9 for earlier, later in pairwise(steps))
     assert all(high >= rate - 1e-9 for high, rate in zip(curve.envelope, curve.best, strict=True))
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from workloads import CONCAVE, random_jobs
 
 from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.experiments import around_a_service, two_jobs
@@ -15,6 +14,7 @@ from brim.errors import InternalError
 from brim.policies.brim import brim
 from brim.policies.edf import admit_all, edf
 from brim.policies.fifo_gang import fifo_gang
+from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")
 

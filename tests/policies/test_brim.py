@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workloads import CONCAVE, random_jobs
 
 from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.run import measure
@@ -13,6 +12,7 @@ from brim.domain.schedule import JobState, Reason, Rejected, Snapshot
 from brim.domain.workload import Job
 from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_per_job
+from workloads import CONCAVE, random_jobs
 
 SMALL = Cluster.parse("2x8")
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workloads import CONCAVE, random_jobs
 
 from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
@@ -13,6 +12,7 @@ from brim.domain.workload import Job, Priority
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.named import POLICIES
+from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")
 OWNERS = (Tenant(id="a", guaranteed=8), Tenant(id="b", guaranteed=8, exclusive=2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tracedata import TRACES, jobs_of
 
 from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.run import Metrics, measure
@@ -11,6 +10,7 @@ from brim.domain.cluster import Cluster
 from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_per_job
 from brim.policies.named import POLICIES
+from tracedata import TRACES, jobs_of
 
 SMALL = ["195job", "cluster10", "t4", "fig10", "fig9", "fig11-20", "fig11-50", "cluster06"]
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from tracedata import TRACES, jobs_of
 
 from brim.backends.simulator.as_coded.named import replay
 from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
+from tracedata import TRACES, jobs_of
 
 # measured from the artifact run unchanged, by trace: slot, then the ratio of each policy
 MEASURED = {
-    "195job": (240, {"edf": 17, "gandiva": 47, "tiresias": 90, "themis": 80, "edf-admission": 63, "elasticflow": 146}),
-    "cluster10": (60, {"edf": 202, "gandiva": 86, "tiresias": 124, "themis": 123, "edf-admission": 215, "elasticflow": 250}),
+    "195job": (240, {"edf": 17, "gandiva": 47, "tiresias": 90, "themis": 80, "edf-admission": 63}),
+    "cluster10": (60, {"edf": 202, "gandiva": 86, "tiresias": 124, "themis": 123, "edf-admission": 215}),
     "t4": (60, {"edf": 23, "gandiva": 18, "tiresias": 56, "edf-admission": 80, "elasticflow": 142}),
-    "fig10": (240, {"edf": 92, "gandiva": 79, "tiresias": 100, "themis": 99, "edf-admission": 92, "elasticflow": 100}),
+    "fig10": (240, {"edf": 92, "gandiva": 79, "tiresias": 100, "themis": 99, "edf-admission": 92}),
     "cluster01": (60, {"gandiva": 259, "tiresias": 787, "edf-admission": 598}),
-}  # fmt: skip
+}
+MEASURED["195job"][1]["elasticflow"] = 146
+MEASURED["cluster10"][1]["elasticflow"] = 250
+MEASURED["fig10"][1]["elasticflow"] = 100
 
 
 @pytest.mark.traces
