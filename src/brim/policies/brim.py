@@ -23,6 +23,10 @@ _MARGIN = 3.0
 _STAY = 1.5
 # A job is resized for a surplus only if that saves this many times the seconds that it costs.
 _WORTH = 2.0
+# A job that has just changed is not grown again before this many times the cost have passed,
+_COOLDOWN = 2.0
+# and one that runs without a promise is not stopped before this many changes could have been made.
+_RUN = 5.0
 # Refused jobs that are considered for a late promise in one cycle, so that overload stays cheap.
 _SECOND_CHANCES = 8
 
@@ -159,8 +163,7 @@ class _Cycle:
     def _allocate(self) -> dict[str, int]:
         base = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
         free = self.snapshot.capacity - sum(base.values())
-        if self.snapshot.tenants:
-            free = self._keep_running(base, free)
+        free = self._keep_running(base, free)
         for _, state, share in self._hopeful(list(self.snapshot.jobs)):
             more = share - base.get(state.job.id, 0)
             if 0 <= more <= free:
@@ -175,10 +178,18 @@ class _Cycle:
         return self._steady(granted, base)
 
     def _keep_running(self, base: dict[str, int], free: int) -> int:
-        """Where devices can be reclaimed, what runs keeps its gang: everyone shrinks before anyone stops."""
+        """What runs keeps its gang for a while; where devices can be reclaimed, always.
+
+        So nobody is stopped for less than a change or two costs, and a tenant that must give devices back
+        shrinks all its jobs before it stops one.
+        """
+        always = bool(self.snapshot.tenants)
         for state in sorted(self.snapshot.jobs, key=lambda s: (s.changed, s.job.id)):
             least = state.job.minimum
-            if state.workers and base.get(state.job.id, 0) == 0 and least <= free:
+            if not state.workers or base.get(state.job.id, 0) or least > free:
+                continue
+            run = _RUN * self.snapshot.overheads.cost(0, state.job.ceiling)
+            if always or self.now - state.changed < run:
                 base[state.job.id] = least
                 free -= least
         return free
@@ -219,6 +230,8 @@ class _Cycle:
     def _worthwhile(self, state: JobState, goal: int) -> bool:
         best, left = state.job.curve.best, state.remaining / state.pace
         cost = self.snapshot.overheads.cost(state.workers, goal)
+        if self.now - state.changed < _COOLDOWN * cost:
+            return False
         return left / best[state.workers] - left / best[goal] > _WORTH * cost
 
     def _explain(self, name: str, count: int, base: int) -> None:
