@@ -67,3 +67,15 @@ def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) ->
         _run("--trace", str(trace), "--policy", "edf:as-coded", "--slot", "0")
     with pytest.raises(SpecError, match="a folder that"):
         CliRunner().invoke(explain, ["3", "--sim", str(tmp_path)], catch_exceptions=False)
+
+
+def test_tenants_are_read_and_misspelt_rights_refused(trace: Path) -> None:
+    rights = ("--tenant", "default:guaranteed=8,exclusive=2,limit=12", "--tenant", "other:guaranteed=8")
+    result = _run(
+        "--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--placement", "--json", *rights
+    )
+    assert json.loads(result.stdout)["policies"]["brim"]["admitted_missed"] == 0
+    with pytest.raises(SpecError, match="did you mean 'guaranteed'"):
+        _run("--trace", str(trace), "--tenant", "a:garanteed=8")
+    with pytest.raises(SpecError, match="200 devices guaranteed"):
+        _run("--trace", str(trace), "--tenant", "a:guaranteed=200")

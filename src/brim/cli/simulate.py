@@ -28,8 +28,10 @@ from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.traces import read_trace
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
+from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
-from brim.errors import BrimError, SpecError
+from brim.errors import BrimError, SpecError, did_you_mean
+from brim.policies.quota import check_quota
 
 __all__ = ["explain", "main", "simulate"]
 
@@ -66,6 +68,10 @@ __all__ = ["explain", "main", "simulate"]
     type=click.FloatRange(0, 1),
     help="Probability of a slow node.",
 )
+@click.option("--placement", is_flag=True, help="Place workers on devices and charge migrations.")
+@click.option(
+    "--tenant", "tenants", multiple=True, help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x."
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -81,6 +87,8 @@ def simulate(
     profile_error: float,
     failures: float,
     stragglers: float,
+    placement: bool,
+    tenants: tuple[str, ...],
     seed: int,
     out: Path | None,
     as_json: bool,
@@ -100,6 +108,8 @@ def simulate(
         profile_error=profile_error,
         failures=failures * 3600.0,
         stragglers=stragglers,
+        placed=placement,
+        tenants=read_tenants(tenants, hardware.devices),
         record=out is not None,
     )
     results = run_all(policies.split(","), jobs, hardware, settings=settings, slot=slot, err=err)
@@ -111,6 +121,33 @@ def simulate(
         show(results, ceiling, title=f"{trace.name} on {hardware.devices} devices (simulated)")
     if out is not None:
         write_all(out, results, found, err)
+
+
+def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
+    """Read `ctr:guaranteed=8,exclusive=2` and its like.
+
+    Raises:
+        SpecError: a word that is none of a tenant's, or more guaranteed than there is.
+    """
+    found = []
+    for text in texts:
+        name, _, rest = text.partition(":")
+        words = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+        try:
+            numbers = {
+                key: int(words.pop(key)) for key in ("guaranteed", "exclusive", "limit") if key in words
+            }
+            weight = float(words.pop("weight", "1"))
+        except ValueError as error:
+            raise SpecError("--tenant", got=f"{text!r} ({error})", need="whole numbers") from None
+        cohort = words.pop("cohort", "default")
+        if words:
+            known = ("guaranteed", "exclusive", "limit", "weight", "cohort")
+            odd = sorted(words)[0]
+            raise SpecError("--tenant", got=odd, need=" ".join(known), hint=did_you_mean(odd, known))
+        found.append(Tenant(id=name, cohort=cohort, weight=weight, **numbers))
+    check_quota(found, devices)
+    return tuple(found)
 
 
 def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
