@@ -221,9 +221,8 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         rows = [cell for cell in cells if (cell.figure, cell.trace) == (figure, trace)]
         plot, axes = plt.subplots(figsize=(9, 4))
         axes.bar([c.policy for c in rows], [c.ratio or 0.0 for c in rows], label="simulated here")
-        axes.plot(
-            [c.policy for c in rows], [c.published for c in rows], "k_", markersize=24, label="published"
-        )  # type: ignore[arg-type]
+        paper: list[Any] = [c.published for c in rows]
+        axes.plot([c.policy for c in rows], paper, "k_", markersize=24, label="published")
         axes.set(
             ylim=(0, 1.05), ylabel="deadline satisfactory ratio", title=f"Fig {figure}: {trace} (simulated)"
         )
