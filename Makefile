@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# As pip does: trust the certificates that this system trusts, a company's own among them.
+export UV_SYSTEM_CERTS ?= 1
 
 .PHONY: demo test check core clean
 .DELETE_ON_ERROR:

@@ -2,7 +2,7 @@
 
     python benchmarks/quality/plain.py criteo.py --set path=dac_sample.tsv --set model=deepfm
 
-Each seed trains one epoch on one thread and is judged on the test split. Prints one line per seed.
+Each seed trains one epoch on one thread and is judged on the test split. Prints one JSON object per seed.
 """
 
 import argparse
@@ -66,9 +66,7 @@ def main():
     os.environ[ENVIRONMENT_VARIABLE] = json.dumps(dict(pair.split("=", 1) for pair in arguments.set))
     torch.set_num_threads(1)
     job = load(arguments.file)
-    before = time.process_time()
-    train_rows, test_rows = len(job.dataset("train")), len(job.dataset("test"))
-    print(f"{train_rows} + {test_rows} rows, read in {time.process_time() - before:.2f} s of CPU")
+    train_rows = len(job.dataset("train"))
     for seed in map(int, arguments.seeds.split(",")):
         torch.manual_seed(seed)
         model = job.model()
@@ -77,8 +75,8 @@ def main():
         wall, cpu = time.perf_counter(), time.process_time()
         train(job, model, optimizer, seed, arguments.batch_size, epoch=0)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        speed = f"{train_rows / wall:.0f} samples/s ({train_rows / cpu:.0f} per CPU second)"
-        print(f"seed {seed}: {json.dumps(evaluate(job, model))} {speed}", flush=True)
+        result = {"seed": seed, "metrics": evaluate(job, model), "samples_per_second": train_rows / wall}
+        print(json.dumps({**result, "samples_per_cpu_second": train_rows / cpu}), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -52,8 +52,9 @@ from brim.wire.messages import (
 __all__ = ["Agent", "Settings"]
 
 _TICK = 0.1
-_FLUSH = 0.03  # seconds that commits may wait for company on their way to the master
+_FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
+_TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _TO_START = 300.0  # seconds from a worker's fork to its first word: reading data may take long
 
 
@@ -103,8 +104,10 @@ class Agent:
             JoinJob(agent=self._settings.name, host=socket.gethostname(), pid=os.getpid())
         )
         background = [asyncio.create_task(self._send()), asyncio.create_task(self._tick())]
+        messages = self._stream.messages()
         try:
-            async for message in self._stream.messages():
+            await self._on_master(await self._first(messages))
+            async for message in messages:
                 if isinstance(message, EndRun):
                     return 0
                 await self._on_master(message)
@@ -115,6 +118,18 @@ class Agent:
             if self._workers is not None:
                 await self._workers.end()
             await self._stream.close()
+
+    async def _first(self, messages: AsyncIterator[MasterMessage]) -> MasterMessage:
+        """Raises EnvironmentFault where no master answers, or where it answers nothing."""
+        try:
+            first = await asyncio.wait_for(anext(messages, None), _TO_ANSWER)
+        except TimeoutError:
+            raise EnvironmentFault(
+                f"no master answered in {_TO_ANSWER:.0f} s: is the address right?"
+            ) from None
+        if first is None:
+            raise EnvironmentFault("the master did not let this agent in: is the token right?")
+        return first
 
     async def _begin(self, job_file: Path) -> None:
         spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)

@@ -57,7 +57,7 @@ def _facts(history: RunHistory) -> dict[str, Any]:
         "step": history.step,
         "steps": history.started.steps,
         "epoch": last.epoch + 1 if last else 0,
-        "epochs": history.spec.get("epochs"),
+        "epochs": history.planned_epochs,
         "loss": last.loss if last else None,
         "samples_per_second": history.samples_per_second(),
         "world_size": history.round.world_size if history.round else 0,

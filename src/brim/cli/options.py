@@ -199,6 +199,10 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--spares",),
+        {"type": whole(least=0), "default": 1, "help": "Warm workers kept ready to replace a lost one."},
+    ),
+    (
         ("--start-method",),
         {
             "type": _choice(START_METHODS),

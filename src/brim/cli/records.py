@@ -33,7 +33,10 @@ def read_run(run: str | None) -> tuple[Path, RunHistory]:
     history = read_history(run_dir)
     if history.started is None:
         raise SpecError(
-            str(run_dir), got="records without a start", need="a run that began", hint=f"brim logs {run_dir}"
+            str(run_dir),
+            got="a run whose workers are not ready yet, or never were",
+            need="one that began",
+            hint=f"brim logs {run_dir}",
         )
     return run_dir, history
 

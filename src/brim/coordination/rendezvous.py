@@ -362,6 +362,8 @@ class Rendezvous:
                 ending = self.phase is Phase.WRITING
                 return self._dismiss_all(Outcome.STOPPED, self._stopping) if ending else []
             case Completed(_):
+                if self.phase is Phase.ENDING:  # what has failed does not become done
+                    return []
                 return self._dismiss_all(Outcome.DONE, "all steps are committed")
             case UserFailed(worker):
                 return self._fail(f"{worker} failed")
@@ -384,24 +386,21 @@ class Rendezvous:
         return self._after_loss(was_member)
 
     def _worker_ready(self, worker: str, address: str) -> list[Command]:
-        if worker not in self.workers:
+        newcomer = self.workers.get(worker)
+        if newcomer is None:
             return []
-        self.workers[worker].state = WorkerState.READY
-        self.workers[worker].address = address
-        if self.phase is Phase.ENDING:
+        newcomer.address = address
+        if self.phase is Phase.ENDING or newcomer.state is WorkerState.LEAVING:
             return [Dismiss(worker)]
-        if self.phase is Phase.GATHERING:
-            gang = (
-                min(self.minimum, self.target) if not self.round else 1
-            )  # later: go on with whoever is there
-            return self._install() if len(self._ready()) >= gang else []
-        return self._hold_if_due()
+        newcomer.state = WorkerState.READY
+        return self._use_ready()
 
     def _asks_to_leave(self, worker: str) -> list[Command]:
         leaver = self.workers.get(worker)
         if leaver is None or leaver.state is WorkerState.LEAVING or self.phase is Phase.ENDING:
             return []
         if not leaver.in_round:
+            leaver.state = WorkerState.LEAVING  # so that no round names it any more
             return [Dismiss(worker)]
         if self.target == 1:
             return self._stop(f"its last worker, {worker}, was asked to leave")
@@ -416,7 +415,7 @@ class Rendezvous:
             return []
         if self.phase is Phase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
-        if gone.in_round or gone.state is WorkerState.STARTING:
+        if gone.in_round or gone.state is not WorkerState.LEAVING:
             self._losses += 1
             if self._losses > self.most_losses:
                 return self._fail(
@@ -449,7 +448,7 @@ class Rendezvous:
 
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
-            return self._install()
+            return self._install(at_boundary=True)
         holder = next((worker for worker in self.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
             return self._dismiss_all(Outcome.STOPPED, self._stopping)
@@ -464,7 +463,8 @@ class Rendezvous:
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         self._causes.append(f"resize to {count}")
-        return [*self._fill(), *self._hold_if_due()]
+        brought_in = self._use_ready()
+        return [*self._fill(), *brought_in]
 
     def _stop(self, reason: str) -> list[Command]:
         if self._stopping or self.phase is Phase.ENDING:
@@ -477,12 +477,13 @@ class Rendezvous:
     # What follows ------------------------------------------------------------------------------------------
 
     def _fill(self) -> list[Command]:
-        """Start what is missing. Spares wait until the round has made a step: they must not slow it down."""
-        if len(self.agents) < self.expected_agents and not self.round:
-            return []
+        """Start what is missing. Spares wait for a round that makes steps: they must not slow a change down."""
+        if len(self.agents) < self.expected_agents and not self._next_number:
+            return []  # only before the first: an agent that was here and is gone is not waited for
         if not self.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
             return []
-        wanted = self.target + (self.spares if self._progress else 0)
+        settled = self._progress and self._held_round != self.round
+        wanted = self.target + (self.spares if settled else 0)
         alive = [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
         commands: list[Command] = []
         for _ in range(wanted - len(alive)):
@@ -493,6 +494,26 @@ class Rendezvous:
             self.workers[worker.id] = worker
             commands.append(StartWorker(worker.agent, worker.id))
         return commands
+
+    def _use_ready(self) -> list[Command]:
+        """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
+        if self.phase is Phase.GATHERING:
+            # Later rounds go on with whoever is there.
+            gang = min(self.minimum, self.target) if not self.round else 1
+            commands = self._install() if len(self._ready()) >= gang else []
+        else:
+            commands = self._hold_if_due()
+        return commands + self._dismiss_surplus()
+
+    def _dismiss_surplus(self) -> list[Command]:
+        """Let those go that a smaller target has left over; the oldest are kept, as spares."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        kept = max(0, self.target - len(self._staying())) + self.spares
+        surplus = self._ready()[kept:]
+        for worker in surplus:
+            worker.state = WorkerState.LEAVING
+        return [Dismiss(worker.id) for worker in surplus]
 
     def _emptiest_agent(self) -> str:
         count = dict.fromkeys(self.agents, 0)
@@ -514,13 +535,14 @@ class Rendezvous:
         self._held_round = self.round
         return [Hold(self.round)]
 
-    def _install(self) -> list[Command]:
+    def _install(self, *, at_boundary: bool = False) -> list[Command]:
         """Name the next round from those who stay and those who are ready."""
         dismissed = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         staying = self._staying()
         newcomers = self._ready()[: max(0, self.target - len(staying))]
-        if dismissed and not any(worker.has_state for worker in staying):
-            # Only leavers have the state: they give it away in this round and leave behind the next boundary.
+        if not at_boundary or not any(worker.has_state for worker in staying):
+            # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
+            # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.members, []
         chosen = self._sorted([*staying, *newcomers])
         if not chosen:

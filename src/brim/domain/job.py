@@ -80,7 +80,7 @@ class JobSpec:
         threads: torch threads per worker.
         checkpoint_every: steps between checkpoints; 0 writes one at the end of each epoch.
         heartbeat_timeout: seconds of silence after which a worker is declared lost and killed.
-        spares: warm workers that each agent keeps ready to replace a lost one.
+        spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
             (torch.distributed: NCCL on GPUs, else gloo).
@@ -150,7 +150,7 @@ class JobSpec:
             ("--threads", self.threads, 1, "--threads 1"),
             ("--agents", self.agents, 1, "--agents 1"),
             ("--checkpoint-every", self.checkpoint_every, 0, "0 writes one at the end of each epoch"),
-            ("spares", self.spares, 0, "0 keeps none"),
+            ("--spares", self.spares, 0, "0 keeps none"),
             ("--seed", self.seed, 0, "--seed 0"),
         ):
             if got < least:

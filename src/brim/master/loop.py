@@ -54,7 +54,7 @@ from brim.wire.control import Reply
 __all__ = ["Master"]
 
 _TICK = 0.2
-_AGENT_SILENCE = 5.0
+_AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_END = 15.0  # seconds that dismissed workers may take before they are killed
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
 
@@ -87,6 +87,7 @@ class Master:
             target=spec.workers.maximum,
             spares=spec.spares,
             expected_agents=spec.agents,
+            most_losses=max(8, 2 * spec.workers.maximum),
         )
         self._agents: dict[str, _Agent] = {}
         self._liveness = Liveness(timeout=max(_AGENT_SILENCE, 2 * spec.heartbeat_timeout))
@@ -94,6 +95,7 @@ class Master:
         self._world: World | None = None
         self._installed: dict[str, int] = {}
         self._round_noticed = 0.0
+        self._round_named = 0.0
         self._step_in_flight = False
         self._pids: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
@@ -336,10 +338,12 @@ class Master:
             return
         if (
             self._world.restore
-            and worker == self._world.members[0].worker
+            and not self._installed  # the first to say so: who restored may die before its own words are heard
             and (restored_from or self._progress.step)
         ):
-            self._events.append("restored", step=step, path=restored_from)
+            # Its time is that of the naming: the round's first commit may be older than this message.
+            record = {"at": self._round_named, "kind": "restored", "step": step, "path": restored_from}
+            self._events.write(record)
         self._installed[worker] = step
         if len(self._installed) < self._world.world_size:
             return
@@ -408,6 +412,7 @@ class Master:
 
     def _install(self, world: World, cause: str) -> None:
         self._world, self._installed = world, {}
+        self._round_named = self._clock.wall()
         self._progress.world_sizes.add(world.world_size)
         self._events.append(
             "round",
@@ -417,8 +422,8 @@ class Master:
             step=self._progress.step,
             cause=cause,
         )
-        if len(world.hosts) > 1:
-            self._barrier.begin(world.round, world.hosts)
+        # Also where this is not the root: a late arrival must not complete, and commit, the round before.
+        self._barrier.begin(world.round, world.hosts)
         for agent in world.hosts:
             self._tell(agent, wire.InstallRound(world=world, cause=cause))
         for rank, member in enumerate(world.members):

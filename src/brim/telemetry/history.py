@@ -76,6 +76,11 @@ class RunHistory:
         return back.step if back else 0
 
     @property
+    def planned_epochs(self) -> int:
+        """Passes over the data; a loop of one's own names them itself, so the spec does not know."""
+        return self.started.steps // max(1, self.started.steps_per_epoch) if self.started else 0
+
+    @property
     def spec(self) -> dict[str, object]:
         return dict(self.started.spec) if self.started else {}
 
@@ -231,7 +236,9 @@ def _within(history: RunHistory, path: str) -> str:
 def _describe_dataset(event: DatasetRead) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
-        f"; {event.quarantined:,} bad rows set aside in {event.quarantine_path}" if event.quarantined else ""
+        f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in {event.quarantine_path}"
+        if event.quarantined
+        else ""
     )
     return f"data: {event.samples:,} samples to train{test}{bad}"
 

@@ -22,7 +22,7 @@ import brim
 from brim.errors import EnvironmentFault
 from brim.train.state import flatten, unflatten
 
-__all__ = ["Written", "latest_checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Written", "latest_checkpoint", "read_checkpoint", "step_of", "write_checkpoint"]
 
 _KEEP = 2
 _VERSION = 1
@@ -81,6 +81,11 @@ def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint under a directory."""
     found = _checkpoints(directory)
     return found[-1] if found else None
+
+
+def step_of(checkpoint: Path) -> int:
+    """The committed steps that a checkpoint has."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def read_checkpoint(path: Path) -> Any:

@@ -32,14 +32,14 @@ from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import InternalError, SpecError
 from brim.train.accumulate import Accumulator
-from brim.train.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
 from brim.train.data import fetch
 from brim.train.exchange import Exchange
+from brim.train.job_state import JobState
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.state import weights_sha256
-from brim.wire.messages import CheckpointMade, Completed, Evaluated, Facts, MicroReport, StepReport
+from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport
 from brim.wire.peer import Interrupted, PeerLost
 
 __all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
@@ -86,9 +86,9 @@ class Job:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.committed = 0
         self.metrics: dict[str, float] = {}
-        self._evaluate, self._evaluated = evaluate, 0
-        self._contributions = Contributions(model)
-        self._state = _State(self, Path(context.run_dir) / "checkpoints" if context else None)
+        self._evaluate, self.evaluated = evaluate, 0
+        self.contributions = Contributions(model)
+        self._state = JobState(self, Path(context.run_dir) / "checkpoints" if context else None)
         self._weight = 0.0
         self._stepped = True
         self._losses: list[Tensor] = []
@@ -122,7 +122,7 @@ class Job:
         schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
         if not schedule.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
-        self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
+        self.members.join(self.contributions.layout, self._facts(schedule, dataset, facts or {}))
         while True:
             try:
                 exchange = self.members.next_round(self._state)
@@ -134,8 +134,8 @@ class Job:
             except (Interrupted, PeerLost):
                 self.members.await_replacement()
             finally:
-                self._contributions.reset()
-                self._contributions.clear()
+                self.contributions.reset()
+                self.contributions.clear()
 
     def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
         """Steps until the job is done; leaves by RoundChanged where the round is over before."""
@@ -144,8 +144,11 @@ class Job:
         accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
         mine = plan.micro_batches(self.members.rank)
         try:
+            if self.members.world_size > 1:
+                # Someone of this host may still be adding up in the round before, in the memory that all share.
+                self.members.arrive(self.committed, "enter")
             while True:
-                if self._evaluated < self.committed // schedule.steps_per_epoch:
+                if self.evaluated < self.committed // schedule.steps_per_epoch:
                     self._end_epoch()
                 if self.committed == schedule.steps:
                     return
@@ -174,9 +177,9 @@ class Job:
         samples = self._samples(dataset, schedule, mine)
         for micro, span in mine.items():
             self.members.poll()
-            self._contributions.reset()
+            self.contributions.reset()
             if not len(span):
-                accumulator.add(micro, self._contributions.nothing())
+                accumulator.add(micro, self.contributions.nothing())
                 continue
             started = time.perf_counter()
             _seed_everything(mix(self.spec.seed, step, micro))
@@ -228,7 +231,7 @@ class Job:
             )
         (loss * self._weight).backward()  # type: ignore[no-untyped-call]
         self._losses.append(loss.detach())
-        self._contribution = self._contributions.take(self._weight)
+        self._contribution = self.contributions.take(self._weight)
         self._stepped = True
 
     def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
@@ -266,17 +269,17 @@ class Job:
 
     def _apply(self, total: list[Tensor], exchange: Exchange, schedule: Schedule) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
-        self._contributions.reset()
-        self._contributions.put_back(total, shared=exchange.shares_result)
+        self.contributions.reset()
+        self.contributions.put_back(total, shared=exchange.shares_result)
         if self.spec.clip_norm is not None:
             clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
         self.optimizer.step()
-        self._contributions.clear()
+        self.contributions.clear()
         self.committed += 1
         ends_epoch = self.committed % schedule.steps_per_epoch == 0
         if self.scheduler is not None and (ends_epoch or self._scheduler_interval == "step"):
             self.scheduler.step()
-        self._contributions.begin()
+        self.contributions.begin()
 
     def _spent(self, what: str, since: float) -> float:
         now = time.perf_counter()
@@ -292,9 +295,9 @@ class Job:
     def _end_epoch(self) -> None:
         if self._evaluate is not None:
             self.metrics = self._evaluate(self)
-        self._evaluated += 1
+        self.evaluated += 1
         if self.members.rank == 0:
-            self.members.tell(Evaluated(epoch=self._evaluated, step=self.committed, metrics=self.metrics))
+            self.members.tell(Evaluated(epoch=self.evaluated, step=self.committed, metrics=self.metrics))
             if not self.spec.checkpoint_every:
                 self._checkpoint()
 
@@ -314,7 +317,7 @@ class Job:
         if len(digests) > 1:
             raise InternalError(f"workers ended with different weights: {sorted(digests)}")
         if self.members.rank == 0:
-            if self.spec.checkpoint_every:
+            if not self._state.is_written():  # who should have written it may have died over it
                 self._checkpoint()
             self.members.tell(Completed(weights_sha256=digest))
         self.members.wait_for_dismissal()
@@ -339,67 +342,6 @@ class Job:
             },
             transport=self.spec.transport,
             **{**known, **more},
-        )
-
-
-class _State:
-    """What must be the same on every member, in and out of a job."""
-
-    def __init__(self, job: Job, directory: Path | None) -> None:
-        self._job, self._directory = job, directory
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is anywhere to write checkpoints: a process by itself leaves that to its script."""
-        return self._directory is not None
-
-    def get(self) -> Any:
-        job = self._job
-        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
-        return {
-            "model": tensors,
-            "optimizer": job.optimizer.state_dict(),
-            "scheduler": None if job.scheduler is None else job.scheduler.state_dict(),
-            "committed": job.committed,
-            "evaluated": job._evaluated,
-            "metrics": job.metrics,
-            "micro_batches": job.spec.micro_batches,
-            "seed": job.spec.seed,
-        }
-
-    def put(self, tree: Any) -> int:
-        if tree is None:
-            return self._job.committed
-        job = self._job
-        for key in ("micro_batches", "seed"):
-            if tree[key] != getattr(job.spec, key):
-                raise SpecError(
-                    f"--{key.replace('_', '-')}", got=str(getattr(job.spec, key)), need=str(tree[key])
-                )
-        tensors = {**dict(job.model.named_parameters()), **dict(job.model.named_buffers())}
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(tree["model"][name])
-        job.optimizer.load_state_dict(tree["optimizer"])
-        if job.scheduler is not None:
-            job.scheduler.load_state_dict(tree["scheduler"])
-        job.committed, job._evaluated, job.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
-        job._contributions.begin()
-        return job.committed
-
-    def restore(self) -> tuple[int, str]:
-        newest = latest_checkpoint(self._directory) if self._directory else None
-        if newest is None:
-            return self._job.committed, ""
-        return self.put(read_checkpoint(newest)), str(newest)
-
-    def write(self) -> CheckpointMade:
-        assert self._directory is not None, "only a job under an agent writes checkpoints"
-        started = time.perf_counter()
-        written = write_checkpoint(self._directory, self._job.committed, self.get())
-        seconds = time.perf_counter() - started
-        return CheckpointMade(
-            step=self._job.committed, path=written.path, size_bytes=written.size_bytes, seconds=seconds
         )
 
 

@@ -16,15 +16,21 @@ from brim.train.training_file import trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import failure_of
 
-__all__ = ["born_with", "join"]
+__all__ = ["born_with", "join", "was_called"]
 
 _born_with: WorkerContext | None = None
+_called = False
 
 
 def born_with(context: WorkerContext) -> None:
     """Tell a process that was forked what one started anew finds in its environment."""
     global _born_with
     _born_with = context
+
+
+def was_called() -> bool:
+    """Whether this process has joined a job, or has begun one alone."""
+    return _called
 
 
 def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any = None, seed: int = 0) -> Job:
@@ -39,6 +45,8 @@ def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any =
     Returns:
         The job; loop over `job.batches(...)` and call `job.step(loss)` for each.
     """
+    global _called
+    _called = True
     context = _born_with or context_from_environment()
     if context is not None and _born_with is None:
         _report_failures(context)

@@ -230,12 +230,15 @@ class Membership:
         while True:
             self._world = world = self._next or self._await_world(state)
             self._next = None
-            self._listener.drop_waiting()
+            self._listener.drop_waiting(self._is_over)
             try:
                 self._install(world, state)
                 return self._exchange(world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
+
+    def _is_over(self, greeting: str) -> bool:
+        return _round_of(greeting) < self._round.round
 
     def _await_world(self, state: StateOfJob) -> World:
         while True:
@@ -317,6 +320,13 @@ class Membership:
 def parts_of(spec: JobSpec, world_size: int) -> int:
     """Parts that a step is cut into: without canonical reduction, one large batch per worker."""
     return spec.micro_batches if spec.exact else world_size
+
+
+def _round_of(greeting: str) -> int:
+    """The round that a stream belongs to; 0 for a stranger's."""
+    _, _, rest = greeting.partition("round ")
+    number, _, _ = rest.partition(" ")
+    return int(number) if number.isdecimal() else 0
 
 
 def _state_greeting(round: int, worker: str) -> str:

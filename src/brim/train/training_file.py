@@ -79,13 +79,12 @@ class Prepared:
     metrics: Mapping[str, Metric]
 
 
-def prepare(spec: JobSpec) -> Prepared:
-    """Run a training file and call its functions, the dataset's first: a wrong column fails before a wrong model.
+def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
+    """Call the functions of a training file, the dataset's first: a wrong column fails before a wrong model.
 
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
     """
-    module = load(spec.file)
     train, test = call(lambda: module.dataset("train")), call(lambda: module.dataset("test"))
     torch.manual_seed(mix(spec.seed))
     device = device_of(spec)
@@ -111,11 +110,8 @@ def prepare(spec: JobSpec) -> Prepared:
 
 def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
     """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`."""
-    optimizer, scheduler, interval = (
-        (*made, None, "epoch")[:3] if isinstance(made, tuple) else (made, None, "epoch")
-    )
-    if len(made if isinstance(made, tuple) else ()) == 2:
-        interval = "epoch"
+    given = made if isinstance(made, tuple) else (made,)
+    optimizer, scheduler, interval = (*given, None, "epoch")[:3] if len(given) < 2 else (*given, "epoch")[:3]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(
             "optimizer(model)",
@@ -137,7 +133,10 @@ def device_of(spec: JobSpec) -> torch.device:
 
 
 def warm_up(prepared: Prepared, spec: JobSpec) -> None:
-    """Run a micro-batch through a copy of everything, so that no worker pays for first times.
+    """Run a micro-batch through a copy of everything, so that no step pays for first times.
+
+    The template does it for what is loaded lazily, and each worker again before it counts: a fork has to fault in
+    every page that it touches.
 
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
@@ -157,6 +156,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
         )
     call(loss.backward)
     optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:

@@ -7,7 +7,7 @@ import threading
 import torch
 
 from brim.domain.job import JobSpec
-from brim.train.training_file import Prepared, prepare, warm_up
+from brim.train.training_file import Prepared, load, prepare, warm_up
 
 __all__ = ["forking_is_safe", "import_torch", "prepare_file"]
 
@@ -21,13 +21,18 @@ def import_torch(threads: int) -> None:
         optimizer.step()
 
 
-def prepare_file(spec: JobSpec) -> Prepared:
+def prepare_file(spec: JobSpec) -> Prepared | None:
     """Run the training file, and run one micro-batch through a copy of its model.
+
+    A file that says `preload = False` is only imported: then every worker calls its functions for itself.
 
     Raises:
         SpecError, UserCodeError: they do not fit together.
     """
-    prepared = prepare(spec)
+    module = load(spec.file)
+    if not getattr(module, "preload", True):
+        return None
+    prepared = prepare(module, spec)
     if (
         not torch.cuda.is_available()
     ):  # a backward pass beside a GPU starts threads, and forking them is not safe

@@ -73,11 +73,13 @@ class Listener:
         except (OSError, UnicodeDecodeError):
             peer.close()  # a stranger, or a worker that died while calling
 
-    def drop_waiting(self) -> None:
-        """Close the streams of rounds that are over."""
-        for peer in self._waiting.values():
-            peer.close()
-        self._waiting.clear()
+    def drop_waiting(self, is_over: Callable[[str], bool] = lambda _: True) -> None:
+        """Close the streams that nobody will ask for any more: those whose greeting says so.
+
+        A stream of the round that begins may have been accepted already, while this worker waited in the last.
+        """
+        for greeting in [each for each in self._waiting if is_over(each)]:
+            self._waiting.pop(greeting).close()
 
     def close(self) -> None:
         self.drop_waiting()

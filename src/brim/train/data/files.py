@@ -90,7 +90,8 @@ def _resolve_one(shown: str) -> list[File]:
 
 
 def _nearby(system: Any, path: str) -> str:
-    folder, _, name = path.rpartition("/")
+    folder, slash, name = path.rpartition("/")
+    folder = folder or slash  # of "/file" it is the root
     try:
         there = [str(entry).rpartition("/")[2] for entry in system.ls(folder or ".", detail=False)]
     except OSError:

@@ -1,0 +1,158 @@
+"""Figures and how they are told: medians with their spread, tables, and a dated report with what it was made on."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Report", "ms", "ratio", "seconds", "spread", "table"]
+
+
+def ms(values: Sequence[float]) -> str:
+    """Median (minimum to maximum) of seconds, in milliseconds.
+
+    >>> ms([0.010, 0.012, 0.030])
+    '12.0 (10.0–30.0)'
+    """
+    return spread([1000 * value for value in values])
+
+
+def seconds(values: Sequence[float]) -> str:
+    """Median (minimum to maximum) of seconds.
+
+    >>> seconds([3.0, 1.0])
+    '2.00 (1.00–3.00)'
+    """
+    return spread(values, digits=2)
+
+
+def spread(values: Sequence[float], *, digits: int = 1) -> str:
+    if not values:
+        return "–"
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def ratio(peer: Sequence[float], ours: Sequence[float]) -> str:
+    """How many times less we need than the peer, by medians.
+
+    >>> ratio([4.0], [2.0, 2.5])
+    '1.8'
+    """
+    if not peer or not ours:
+        return "–"
+    times = statistics.median(peer) / statistics.median(ours)
+    return f"{times:.0f}" if times >= 10 else f"{times:.1f}" if times >= 1.5 else f"{times:.2f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table whose columns are aligned, so that it reads well on a terminal too."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float:
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def facts() -> dict[str, Any]:
+    """What the figures depend on, and who they cannot be compared with."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": _memory_gib(),
+        "kernel": platform.release().partition("-")[0],
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in ("brim", "torch", "numpy")},
+        "commit": _commit(),
+        "load_at_start": round(os.getloadavg()[0], 2),
+    }
+
+
+class Report:
+    """A report under way: `say` prints progress, `add` collects sections, `write` makes the files.
+
+    Args:
+        folder: of the benchmark.
+        title: of the report.
+        seed: of whatever was drawn by chance.
+    """
+
+    def __init__(self, folder: Path, title: str, *, seed: int) -> None:
+        self._folder, self._title = folder, title
+        self._facts = {**facts(), "seed": seed}
+        self._began = datetime.datetime.now(datetime.UTC)
+        self._sections: list[str] = []
+        self._failures: list[str] = []
+
+    def say(self, text: str) -> None:
+        passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
+        print(f"[{passed:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call it, once more where it fails: an hour's figures are not lost to one run. The report tells."""
+        try:
+            return function(*arguments)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            self.say(f"failed, and is done again: {error}")
+            self._failures.append(f"{function.__name__}: {error}")
+            return function(*arguments)
+
+    def add(self, section: str) -> None:
+        """A piece of Markdown: printed now, written later."""
+        print(section + "\n", flush=True)
+        self._sections.append(section)
+
+    def write(self, data: dict[str, Any], figure: Any = None) -> Path:
+        """`report-<date>.md`, `.json` and, where there is a matplotlib figure, `.png`."""
+        stem = f"report-{self._began:%Y-%m-%d}"
+        passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
+        known = self._facts
+        made_on = (
+            f"{self._began:%Y-%m-%d %H:%M} UTC, {passed / 60:.1f} minutes. {known['processor']}, "
+            f"{known['cores']} cores, {known['memory_gib']} GiB, Linux {known['kernel']}; "
+            f"Python {known['python']}, "
+            + ", ".join(f"{name} {version}" for name, version in known["versions"].items())
+            + f" (commit {known['commit']}); seed {known['seed']}; "
+            f"load average at the start {known['load_at_start']}."
+        )
+        sections = [f"# {self._title}", made_on, *self._sections]
+        if self._failures:
+            sections.append("## Runs that failed and were done again\n\n- " + "\n- ".join(self._failures))
+        if figure is not None:
+            figure.savefig(self._folder / f"{stem}.png", dpi=120, bbox_inches="tight")
+            sections.append(f"![{self._title}]({stem}.png)")
+        sections.append("How it was measured, and what it does not show: [README](README.md).")
+        (self._folder / f"{stem}.md").write_text("\n\n".join(sections) + "\n")
+        content = {"title": self._title, "made_on": known, "seconds": passed, **data}
+        (self._folder / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")
+        self.say(f"wrote {self._folder / stem}.md, .json" + (", .png" if figure is not None else ""))
+        return self._folder / f"{stem}.md"

@@ -1,0 +1,254 @@
+"""What a resize and a start cost, beside torchrun: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.brim_run import BrimRun, repository
+from benchmarks.harness.report import Report, ms, ratio, seconds, table
+from benchmarks.harness.torchrun import Torchrun
+from brim.domain.accounting import StepRecord
+
+HERE = Path(__file__).parent
+BATCH, SMALL, LARGE = 512, 4, 6
+_AFTER = 40  # steps behind a change that still belong to it
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One resize; seconds."""
+
+    to_new_world: float  # from the request to the first commit of the world asked for
+    pauses: tuple[float, ...]  # at each change of rounds: the gap between commits beyond a usual step
+    longest: float  # the longest gap from the request to some steps behind the change, beyond a usual step
+    lost: float  # in all that time: beyond what the same steps take usually
+    usual: float
+
+
+@dataclass(slots=True)
+class Found:
+    grow: list[Change] = field(default_factory=list)
+    shrink: list[Change] = field(default_factory=list)
+    redone: int = 0
+    repeated: int = 0
+    starts: list[float] = field(default_factory=list)
+    peer_starts: list[float] = field(default_factory=list)
+    peer_grow: list[float] = field(default_factory=list)
+    peer_lost: list[int] = field(default_factory=list)
+
+
+def resize(run: BrimRun, workers: int) -> tuple[float, int, int]:
+    """Ask, and wait until the world asked for has done its steps; when, and the first and last rounds of it."""
+    before = run.round.round
+    asked = run.resize(workers)
+    run.until_steady(workers, steps=_AFTER, spares=1)
+    return asked, before, run.round.round
+
+
+def change_of(run: BrimRun, asked: float, first: int, last: int, usual: dict[int, float]) -> Change:
+    sizes = {number: each.world_size for number, each in run.rounds.items()}
+    steps = [step for step in run.steps if first <= step.round <= last]
+    pairs = [(a, b) for a, b in pairwise(steps) if b.at > asked]
+    settled = [step for step in steps if step.round == last]
+    pairs = [(a, b) for a, b in pairs if b.at <= settled[min(_AFTER, len(settled)) - 1].at]
+
+    def beyond(a: StepRecord, b: StepRecord) -> float:
+        return b.at - a.at - usual[sizes[b.round]]
+
+    return Change(
+        to_new_world=settled[0].at - asked,
+        pauses=tuple(beyond(a, b) for a, b in pairs if a.round != b.round),
+        longest=max(beyond(a, b) for a, b in pairs),
+        lost=sum(beyond(a, b) for a, b in pairs),
+        usual=usual[sizes[last]],
+    )
+
+
+def resize_brim(times: int, found: Found) -> None:
+    """One run that grows and shrinks so many times."""
+    with BrimRun(HERE / "job.py", workers=SMALL, global_batch_size=BATCH) as run:
+        run.until_steady(SMALL, steps=2 * _AFTER, spares=1)
+        grown, shrunk = [], []
+        for _ in range(times):
+            grown.append(resize(run, LARGE))
+            shrunk.append(resize(run, SMALL))
+        seen = {each.world_size for each in run.rounds.values()}
+        usual = {size: run.median_step(size) for size in seen if _has_steps(run, size)}
+        usual |= dict.fromkeys(seen - usual.keys(), usual[LARGE])
+        found.grow += [change_of(run, *each, usual) for each in grown]
+        found.shrink += [change_of(run, *each, usual) for each in shrunk]
+        found.redone += sum(each.redone for each in run.re_formed.values())
+        found.repeated += sum(count - 1 for count in Counter(step.step for step in run.steps).values())
+
+
+def _has_steps(run: BrimRun, size: int) -> bool:
+    sizes = {number: each.world_size for number, each in run.rounds.items()}
+    return any(a.round == b.round and sizes[b.round] == size for a, b in pairwise(run.steps))
+
+
+def start_brim() -> float:
+    """From the command `brim train` to the first commit of 4 workers; the run is short and ends by itself."""
+    directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
+    command = [
+        *(str(Path(sys.executable).with_name("brim")), "train", str(HERE / "job.py")),
+        *("--workers", str(SMALL), "--global-batch-size", str(BATCH), "--set", f"samples={20 * BATCH}"),
+        *("--run-dir", str(directory / "run"), "--json"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    began = time.time()
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    summary = json.loads(output)
+    if summary["exit"] != "done":
+        raise RuntimeError(f"the run ended as {summary['exit']}: see {directory}")
+    first = json.loads((directory / "run" / "steps.jsonl").read_text().partition("\n")[0])
+    shutil.rmtree(directory, ignore_errors=True)
+    return float(first["at"] - began)
+
+
+def start_and_grow_torchrun(found: Found) -> None:
+    """From the command to the first step on all of 4 ranks; then stop it and start 6 from its checkpoint."""
+    with Torchrun(workers=SMALL, batch=BATCH) as run:
+        found.peer_starts.append(run.until_all_stepped() - run.started)
+        run.until_all_stepped(steps=60)
+        asked = time.time()
+        run.end()
+        reached = max(line.step for line in run.lines())
+    with Torchrun(workers=LARGE, batch=BATCH, directory=run.directory) as larger:
+        found.peer_grow.append(larger.until_all_stepped() - asked)
+        found.peer_lost.append(reached - min(line.step for line in larger.lines()) + 1)
+    shutil.rmtree(run.directory, ignore_errors=True)
+
+
+def tell(report: Report, found: Found) -> None:
+    rows = []
+    for name, changes in ((f"{SMALL} → {LARGE}", found.grow), (f"{LARGE} → {SMALL}", found.shrink)):
+        pauses = [pause for change in changes for pause in change.pauses]
+        rows.append(
+            [name, len(changes), ms(pauses), statistics.median(len(change.pauses) for change in changes)]
+            + [ms([getattr(change, what) for change in changes]) for what in ("longest", "lost", "usual")]
+            + [ms([change.to_new_world for change in changes])]
+        )
+    head = ["resize", "times", "pause at a change of rounds", "such changes", "longest gap", "time lost"]
+    head += ["a usual step", "request to the first step of the new world"]
+    report.add(
+        "## Resize under brim\n\nMilliseconds, median (minimum–maximum); gaps are counted beyond a usual step of "
+        "the world that makes the step (targets: pause 10 ms, request to first step 200 ms). *Time lost* is "
+        f"summed from the request to {_AFTER} steps behind the change: it has the starts of newcomers in it.\n\n"
+        + table(head, rows)
+        + f"\n\nSteps redone: {found.redone}; step numbers committed twice: {found.repeated}."
+    )
+    grow = [change.to_new_world for change in found.grow]
+    rows = [
+        [what, seconds(ours), seconds(theirs), ratio(theirs, ours)]
+        for what, ours, theirs in (
+            (f"command to first step, {SMALL} workers", found.starts, found.peer_starts),
+            (f"request to first step, {SMALL} → {LARGE}", grow, found.peer_grow),
+        )
+    ]
+    lost = f" and loses {min(found.peer_lost)} to {max(found.peer_lost)} steps" if found.peer_lost else ""
+    report.add(
+        "## Beside torchrun\n\nSeconds. torchrun cannot be resized on one host: it is ended and started again from "
+        f"its checkpoint (one every 50 steps){lost}.\n\n"
+        + table(["what", "brim", "torchrun", "torchrun / brim"], rows)
+        + f"\n\n{len(found.starts)} starts of brim, {len(found.peer_starts)} of torchrun."
+    )
+
+
+def plot(found: Found) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3))
+    left, right = figure.subplots(1, 2)
+    for place, changes in enumerate((found.grow, found.shrink)):
+        pauses = [1000 * pause for change in changes for pause in change.pauses]
+        left.plot([place] * len(pauses), pauses, "_", markersize=16)
+    left.axhline(10, color="grey", linewidth=0.8)
+    left.set_xticks([0, 1], [f"{SMALL} → {LARGE}", f"{LARGE} → {SMALL}"])
+    left.set_xlim(-0.5, 1.5)
+    left.set_ylabel("pause beyond a usual step, ms")
+    series = {
+        "start, brim": found.starts,
+        "start, torchrun": found.peer_starts,
+        "grow, brim": [change.to_new_world for change in found.grow],
+        "grow, torchrun": found.peer_grow,
+    }
+    for place, (label, times) in enumerate(series.items()):
+        right.plot(
+            times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0"
+        )
+    right.set_yticks(range(len(series)), list(series))
+    right.set_ylim(len(series) - 0.5, -0.5)
+    right.set_xscale("log")
+    right.set_xlabel("seconds to the first step")
+    figure.tight_layout()
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
+    quick = parser.parse_args().quick
+    rounds, times = (1, 1) if quick else (5, 3)
+    report = Report(HERE, "Resize and start, beside torchrun", seed=0)
+    found = Found()
+    for number in range(rounds):
+        label = f"round {number + 1} of {rounds}:"
+        report.say(f"{label} brim, {times} × {SMALL} → {LARGE} → {SMALL}")
+        report.attempt(resize_brim, times, found)
+        report.say(f"{label} brim train, from the command to its first step")
+        found.starts.append(report.attempt(start_brim))
+        report.say(f"{label} torchrun, started with {SMALL}, ended, started with {LARGE}")
+        report.attempt(start_and_grow_torchrun, found)
+    tell(report, found)
+    if not quick:
+        data = {
+            "brim": {
+                name: [
+                    {
+                        "to_new_world": change.to_new_world,
+                        "pauses": change.pauses,
+                        "longest": change.longest,
+                        "lost": change.lost,
+                        "usual": change.usual,
+                    }
+                    for change in changes
+                ]
+                for name, changes in (("grow", found.grow), ("shrink", found.shrink))
+            },
+            "steps_redone": found.redone,
+            "steps_repeated": found.repeated,
+            "starts": {"brim": found.starts, "torchrun": found.peer_starts},
+            "torchrun_grow": {"seconds": found.peer_grow, "steps_lost": found.peer_lost},
+        }
+        report.write(data, plot(found))
+
+
+if __name__ == "__main__":
+    main()

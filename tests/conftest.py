@@ -1,0 +1,9 @@
+"""Hypothesis draws the same examples in every run; `BRIM_HYPOTHESIS=thorough` draws many more."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=5_000)
+settings.load_profile(os.environ.get("BRIM_HYPOTHESIS", "ci"))

@@ -1,0 +1,27 @@
+"""Silence makes a member suspect, then lost."""
+
+import pytest
+
+from brim.coordination.liveness import Liveness
+
+
+@pytest.mark.parametrize(
+    ("now", "suspect", "lost"),
+    [(10.0, [], []), (12.0, [], []), (12.1, ["a"], []), (14.0, ["a"], []), (14.1, ["a", "b"], ["a"])],
+)
+def test_silence(now: float, suspect: list[str], lost: list[str]) -> None:
+    liveness = Liveness(timeout=4.0)
+    liveness.beat("b", now=12.0)
+    liveness.beat("a", now=10.0)
+    assert (liveness.suspect(now=now), liveness.lost(now=now)) == (suspect, lost)
+
+
+def test_a_beat_brings_it_back_and_who_is_forgotten_is_not_missed() -> None:
+    liveness = Liveness(timeout=4.0)
+    liveness.beat("b", now=0.0)
+    liveness.beat("a", now=0.0)
+    assert liveness.lost(now=5.0) == ["a", "b"]
+    liveness.beat("a", now=5.0)
+    liveness.forget("b")
+    liveness.forget("never seen")
+    assert liveness.lost(now=6.0) == []

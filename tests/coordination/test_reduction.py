@@ -1,0 +1,100 @@
+"""Any world and any arrangement on hosts adds up the same tree."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.coordination.reduction import Block, ReductionPlan, blocks_of, fold, share
+
+EVERY_PARTS, EVERY_WORLD = range(1, 18), range(1, 21)
+
+
+def sums_of(block: Block, parts: int) -> Any:
+    """What a worker adds up by itself for one block."""
+    leaves = {m: m for m in range(block.start, min(block.start + block.size, parts))}
+    return folded(leaves, [Block(m, 1) for m in leaves], block, parts)
+
+
+def folded(sums: dict[int, Any], have: list[Block], want: Block, parts: int) -> Any:
+    sums = dict(sums)
+    for left, right in fold(have, want, parts):
+        sums[left.start] = (sums[left.start], sums[right.start])
+    return sums[want.start]
+
+
+def tree(plan: ReductionPlan) -> Any:
+    """The additions of one step, as they nest: rank, then host, then root."""
+    at_root: dict[int, Any] = {}
+    blocks: list[Block] = []
+    for host in range(len(plan.hosts)):
+        local = plan.local_blocks(host)
+        sums = {block.start: sums_of(block, plan.parts) for block in local}
+        for want in plan.host_blocks(host):
+            at_root[want.start] = folded(sums, list(local), want, plan.parts)
+            blocks.append(want)
+    return folded(at_root, blocks, plan.root, plan.parts)
+
+
+def arrangements(world: int) -> list[tuple[int, ...]]:
+    """One host, a host each, and every cut in two."""
+    cuts = [(first, world - first) for first in range(1, world)]
+    return list(dict.fromkeys([(world,), (1,) * world, *cuts]))
+
+
+@pytest.mark.parametrize("parts", EVERY_PARTS)
+def test_blocks_of_all_ranks_partition_the_micro_batches(parts: int) -> None:
+    for world in EVERY_WORLD:
+        plan = ReductionPlan(parts, (world,))
+        covered = [
+            micro
+            for rank in range(world)
+            for start, size in plan.rank_blocks(rank)
+            for micro in range(start, min(start + size, parts))
+        ]
+        assert covered == list(range(parts))
+
+
+@pytest.mark.parametrize("parts", EVERY_PARTS)
+def test_every_world_and_arrangement_adds_up_the_same_tree(parts: int) -> None:
+    calm = tree(ReductionPlan(parts, (1,)))
+    for world in EVERY_WORLD:
+        for hosts in arrangements(world):
+            assert tree(ReductionPlan(parts, hosts)) == calm, hosts
+
+
+@given(parts=st.sampled_from(EVERY_PARTS), hosts=st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_any_arrangement_adds_up_the_same_tree(parts: int, hosts: list[int]) -> None:
+    assert tree(ReductionPlan(parts, tuple(hosts))) == tree(ReductionPlan(parts, (1,)))
+
+
+def test_the_tree_is_balanced_and_clipped() -> None:
+    assert tree(ReductionPlan(4, (1,))) == ((0, 1), (2, 3))
+    assert tree(ReductionPlan(5, (3,))) == (((0, 1), (2, 3)), 4)
+
+
+@pytest.mark.parametrize("parts", EVERY_PARTS)
+def test_blocks_are_as_few_as_the_tree_allows(parts: int) -> None:
+    for start, stop in product(range(parts + 1), repeat=2):
+        blocks = blocks_of(range(start, stop), parts)
+        assert len(blocks) <= 2 * max(1, (parts - 1).bit_length())
+        assert (not blocks) == (start >= stop)
+
+
+def test_more_ranks_than_parts_leave_some_without_work() -> None:
+    assert [len(share(2, 4, rank)) for rank in range(4)] == [0, 1, 0, 1]
+
+
+def test_ranks_know_their_hosts() -> None:
+    plan = ReductionPlan(8, (2, 1, 3))
+    assert [plan.host_of(rank) for rank in range(6)] == [0, 0, 1, 2, 2, 2]
+    assert [plan.ranks_on(host) for host in range(3)] == [range(2), range(2, 3), range(3, 6)]
+    with pytest.raises(ValueError, match="no rank 6"):
+        plan.host_of(6)
+
+
+def test_a_missing_block_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no block covers micro-batch 1"):
+        fold([Block(0, 1)], Block(0, 2), 2)

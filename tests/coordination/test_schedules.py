@@ -1,0 +1,70 @@
+"""On every schedule a job ends, with the weights of a calm run and every sample used once."""
+
+import os
+import random
+
+import pytest
+
+from coordination.cluster import Cluster, Fault, Setting, at_random
+
+SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "2000"))
+TERM, STOP = "term", "stop"
+STATES = [
+    *("starting", "ready", "fetching", "donating", "installed", "computing", "at blocks", "folding"),
+    *("at commit", "applying", "held", "evaluating", "writing", "completing", "done", "dismissed", "leaving"),
+]
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_any_schedule(batch: int) -> None:
+    for seed in range(batch * SCHEDULES // 10, (batch + 1) * SCHEDULES // 10):
+        try:
+            at_random(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+
+
+def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:
+    """Kill this rank when it is first in this state; whether it ever was."""
+    script: list[Fault] = []
+    if state in ("fetching", "donating", "held"):
+        script.append(Fault(40, "resize", world % 4))  # one more, or down to one
+    if state in ("dismissed", "leaving"):
+        script.append(Fault(40, TERM, rank))
+    if state == "writing":
+        script.append(Fault(40, STOP))
+    rng = random.Random(f"{state} {world} {spares} {rank}")
+    setting = Setting(agents=agents, minimum=1, target=world, spares=spares)
+    cluster = Cluster(setting, rng.randrange, tuple(script))
+    killed = False
+    while cluster.happen():
+        if killed:
+            continue
+        for worker in cluster.workers.values():
+            there = worker.told if state == "leaving" else worker.doing == state
+            place = worker.rank if worker.world is not None else int(worker.name[1:]) - 1
+            if worker.alive and there and (place == rank or state in ("donating", "fetching", "writing")):
+                worker.die("signal 9")
+                killed = True
+                break
+    cluster.check()
+    return killed
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_kill_at_every_membership_state(state: str) -> None:
+    killed = 0
+    for world in range(1, 5):
+        for rank in range(world):
+            for spares in (0, 1):
+                for agents in (1, 2):
+                    killed += kill_at(state, world=world, spares=spares, rank=rank, agents=agents)
+    assert killed >= 4, f"the state {state!r} was hardly ever reached"
+
+
+def test_a_calm_run_of_every_size() -> None:
+    for target in range(1, 5):
+        for agents in (1, 2):
+            cluster = Cluster(Setting(agents=agents, target=target), random.Random(0).randrange)
+            assert cluster.run().end is not None
+            assert not cluster.restores

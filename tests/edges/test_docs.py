@@ -1,0 +1,87 @@
+"""What the documents promise about files and names, and what importing brim costs."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import brim
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "changes").glob("*.md"),
+    ]
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE_FILE = re.compile(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+\.\w+)`")
+
+
+def _words(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_named_files_exist(page: Path) -> None:
+    links = [link.partition("#")[0] for link in LINK.findall(_words(page)) if "://" not in link]
+    missing = [link for link in links if link and not (page.parent / link).exists()]
+    missing += [name for name in CODE_FILE.findall(_words(page)) if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_every_document_is_reached_from_the_index() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "docs" / "README.md", ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        links = (link.partition("#")[0] for link in LINK.findall(_words(page)) if "://" not in link)
+        waiting += [(page.parent / link).resolve() for link in links if link and link.endswith(".md")]
+    assert not set((ROOT / "docs").rglob("*.md")) - seen
+
+
+def test_the_public_names_are_the_documented_ones() -> None:
+    documented = re.findall(r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE)
+    assert sorted(brim.__all__) == sorted(documented)
+    assert len(brim.__all__) <= 25
+
+
+def test_the_readme_shows_its_two_commands_early() -> None:
+    first = "\n".join(_words(ROOT / "README.md").splitlines()[:25])
+    assert "make demo" in first
+    assert "make test" in first
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import brim", "import brim.cli.__main__ as m; m.cli.main(['--help'])"],
+    ids=["import", "help"],
+)
+def test_torch_is_not_imported(program: str) -> None:
+    check = f"import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); {program}"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_help_is_quick() -> None:
+    """Under 0.3 s, or under so many times a Python that does nothing, where the machine is busy."""
+    bare = statistics.median(_seconds("-c", "pass") for _ in range(5))
+    helps = statistics.median(_seconds("-m", "brim.cli", "--help") for _ in range(5))
+    assert helps < max(0.3, 12 * bare)
+
+
+def _seconds(*words: str) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=60)
+    return time.perf_counter() - started

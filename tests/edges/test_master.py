@@ -1,0 +1,164 @@
+"""What a master records of a job is what its workers did, also where they die between two messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import recorded_run
+from brim.clock import VirtualClock
+from brim.coordination.barrier import COMMIT
+from brim.domain.job import WorkerRange
+from brim.master.loop import Master
+from brim.master.progress import Progress
+from brim.telemetry.events import EVENTS, STEPS, EventLog
+from brim.wire import messages as wire
+
+REPORT = msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=[], seconds={}))
+FACTS = wire.Facts(
+    samples=8,
+    test_samples=0,
+    steps=4,
+    steps_per_epoch=2,
+    block_size=1,
+    parameters=1,
+    quarantined=0,
+    quarantine_path="",
+    versions={},
+    start_method="fork",
+    transport="shm",
+)
+
+
+class Desk:
+    """A master with agents that say what the test has them say."""
+
+    def __init__(self, directory: Path, *, workers: int, agents: int) -> None:
+        self.clock = VirtualClock(100.0)
+        self.directory = directory
+        spec = recorded_run.spec(
+            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, faults=()
+        )
+        self.master = Master(
+            spec,
+            Progress(run=str(directory), started=0.0),
+            events=EventLog(directory / EVENTS, clock=self.clock),
+            steps=EventLog(directory / STEPS, clock=self.clock),
+            clock=self.clock,
+        )
+        self._said: dict[str, asyncio.Queue[wire.AgentMessage]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def join(self, agent: str) -> None:
+        said = self._said[agent] = asyncio.Queue()
+
+        async def requests() -> AsyncIterator[wire.AgentMessage]:
+            while True:
+                yield await said.get()
+
+        async def reply(_: Any) -> None:
+            pass
+
+        self._tasks.append(asyncio.create_task(self.master.converse(requests(), reply)))
+        await self.say(agent, wire.JoinJob(agent=agent, host="h", pid=1))
+
+    async def say(self, agent: str, *messages: wire.AgentMessage) -> None:
+        for message in messages:
+            self.clock.advance(1.0)
+            self._said[agent].put_nowait(message)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    async def hear(self, agent: str, worker: str, message: wire.WorkerMessage) -> None:
+        await self.say(agent, wire.FromWorker(worker=worker, message=message))
+
+    async def ready(self, agent: str, *workers: str) -> None:
+        for worker in workers:
+            await self.hear(agent, worker, wire.Hello(address="h:1", layout="", facts=FACTS))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in (self.directory / name).read_bytes().splitlines()]
+
+    def restored(self) -> list[dict[str, Any]]:
+        return [event for event in self.records(EVENTS) if event["kind"] == "restored"]
+
+
+def play(desk: Desk, story: Callable[[Desk], Awaitable[None]]) -> None:
+    async def to_the_end() -> None:
+        try:
+            await story(desk)
+        finally:
+            desk.close()
+
+    asyncio.run(to_the_end())
+
+
+def commit(round: int, step: int, at: float) -> wire.Commits:
+    return wire.Commits(records=[wire.CommitRecord(round=round, step=step, at=at, payloads=[REPORT])])
+
+
+def test_a_late_arrival_does_not_commit_a_round_that_was_replaced(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=2, agents=2)
+
+    def together(round: int) -> wire.ArriveTogether:
+        return wire.ArriveTogether(round=round, step=0, phase=COMMIT, payloads=[REPORT])
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.join("B")
+        await desk.ready("A", "w1")
+        await desk.ready("B", "w2")
+        await desk.say("A", together(1), wire.LoseWorker(worker="w1", reason="signal 9"))
+        await desk.say("B", together(1))  # it did not know yet that it is alone in round 2
+
+    play(desk, story)
+    assert desk.records(STEPS) == []
+
+
+async def lose_everyone(desk: Desk, *workers: str) -> None:
+    """A step is committed, then all workers die."""
+    await desk.join("A")
+    await desk.ready("A", *workers)
+    for worker in workers:
+        await desk.hear("A", worker, wire.Installed(round=1, step=0))
+    await desk.say("A", commit(1, 1, desk.clock.wall()))
+    for worker in workers:
+        await desk.say("A", wire.LoseWorker(worker=worker, reason="signal 9"))
+
+
+def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=2, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await lose_everyone(desk, "w1", "w2")
+        await desk.ready("A", "w3")
+        first_commit = desk.clock.wall() + 0.5  # while the news of the installation is under way
+        await desk.hear("A", "w3", wire.Installed(round=3, step=0))
+        await desk.say("A", commit(3, 1, first_commit))
+
+    play(desk, story)
+    undone, kept = desk.records(STEPS)
+    (restored,) = desk.restored()
+    assert undone["at"] <= restored["at"] < kept["at"]
+
+
+def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=3, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await lose_everyone(desk, "w1", "w2", "w3")
+        await desk.ready("A", "w4", "w5", "w6")
+        await desk.say("A", wire.LoseWorker(worker="w4", reason="signal 9"))
+        # Round 5: w5 restores and gives to w6; it may die before its own words are heard.
+        await desk.hear("A", "w6", wire.Installed(round=5, step=0))
+
+    play(desk, story)
+    assert [event["step"] for event in desk.restored()] == [0]

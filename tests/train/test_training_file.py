@@ -1,0 +1,86 @@
+"""What a training file may give, and what is said where it gives something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import SpecError, UserCodeError
+from brim.train import warm
+from brim.train.training_file import load, prepare
+
+FILE = """
+import torch
+from torch.nn import functional
+
+def model(): return torch.nn.Linear(2, 1)
+def dataset(split): return [(torch.zeros(2), torch.zeros(1))] * 16 if split == "train" else None
+loss = functional.mse_loss
+def optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def spec(folder: Path, changed: str = "") -> JobSpec:
+    file = folder / "training.py"
+    file.write_text(FILE + changed)
+    return JobSpec(file=str(file), parameters={}, workers=WorkerRange.parse("1"), device="cpu")
+
+
+def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
+    prepared = warm.prepare_file(spec(tmp_path))
+    assert prepared is not None
+    assert prepared.test is None
+    assert all(parameter.grad is None for parameter in prepared.model.parameters())
+    assert not prepared.optimizer.state
+
+
+def test_a_file_may_ask_that_every_worker_loads_for_itself(tmp_path: Path) -> None:
+    assert warm.prepare_file(spec(tmp_path, "preload = False\n")) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "scheduled", "interval"),
+    [
+        ("made", False, "epoch"),
+        ("(made,)", False, "epoch"),
+        ("(made, torch.optim.lr_scheduler.StepLR(made, 1))", True, "epoch"),
+        ("(made, torch.optim.lr_scheduler.StepLR(made, 1), 'step')", True, "step"),
+    ],
+)
+def test_an_optimizer_may_come_with_a_scheduler(
+    tmp_path: Path, given: str, scheduled: bool, interval: str
+) -> None:
+    changed = (
+        f"def optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1)\n    return {given}\n"
+    )
+    job = spec(tmp_path, changed)
+    prepared = prepare(load(job.file), job)
+    assert isinstance(prepared.optimizer, torch.optim.SGD)
+    assert (prepared.scheduler is not None, prepared.scheduler_interval) == (scheduled, interval)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "got"),
+    [
+        ("def model(): return 7\n", "model()", "a int"),
+        ("def model(): return torch.nn.Sequential()\n", "optimizer", ""),
+        ("def optimizer(model): return 0.1\n", "optimizer(model)", "a float"),
+        (
+            "def optimizer(model): return torch.optim.SGD(model.parameters()), None, 'week'\n",
+            "optimizer(model)",
+            "week",
+        ),
+        ("def loss(o, t): return (o - t) ** 2\n", "loss(output, target)", "shape [64, 1]"),
+        ("def loss(o, t): return 0.5\n", "loss(output, target)", "a float"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_starts(
+    tmp_path: Path, changed: str, field: str, got: str
+) -> None:
+    with pytest.raises((SpecError, UserCodeError)) as caught:
+        warm.prepare_file(spec(tmp_path, changed))
+    assert field in str(caught.value)
+    assert got.replace("64", "16") in str(caught.value)
