@@ -127,7 +127,7 @@ class _Replay:
     def _expand(self, size: int, sets: list[_NodeSet], count: int) -> None:
         nodes = math.ceil(size / self.node)
         last = 0
-        for last in range(1, count + 1):  # noqa: B007: the artifact reads it after the loop
+        for last in range(1, count + 1):  # the artifact reads `last` after the loop
             if nodes <= self.free:
                 self.free -= nodes
                 sets.append(_NodeSet(nodes, nodes * self.node // size))
