@@ -16,6 +16,10 @@ class SystemClock:
     def wall(self) -> float:
         return time.time()
 
+    def cpu(self) -> float:
+        """Seconds of processor time that this process has used."""
+        return time.process_time()
+
 
 class VirtualClock:
     """A clock that moves only when told to: for tests and simulation.

@@ -18,6 +18,12 @@ _VERBS = {
     "stop": ("brim.cli.control", "stop", "End a run at the next step, with a checkpoint."),
     "report": ("brim.cli.records", "report", "Write a run's report.html."),
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
+    "simulate": (
+        "brim.cli.simulate",
+        "simulate",
+        "Run job traces under scheduling policies, on a virtual clock.",
+    ),
+    "explain": ("brim.cli.simulate", "explain", "Why the scheduler did what it did with a job."),
     "agent": ("brim.cli.control", "agent", "Join a run from another host."),
 }
 

@@ -1,0 +1,113 @@
+"""CPU time of simulations and of one scheduling cycle, and how it grows.
+
+python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from brim.backends.simulator.compare import run_policy
+from brim.backends.simulator.engine import Settings
+from brim.backends.simulator.generate import Recipe, generate
+from brim.backends.simulator.profiles import Profiles, read_profiles
+from brim.backends.simulator.traces import read_trace
+from brim.clock import SystemClock
+from brim.domain.cluster import Cluster
+from brim.domain.resizing import OVERHEADS
+from brim.domain.schedule import JobState, Snapshot, Standing
+from brim.domain.workload import Job
+from brim.policies.brim import brim
+from brim.policies.cycle import cycle
+
+CLOCK = SystemClock()
+
+
+def snapshot(profiles: Profiles, *, jobs: int, devices: int) -> Snapshot:
+    """`jobs` promised jobs at random sizes and slacks, none of them started."""
+    rng = random.Random(1)
+    keys = sorted(profiles)
+    states = []
+    for number in range(jobs):
+        curve = profiles[rng.choice(keys)]
+        work = curve.best[1] * rng.uniform(600, 60000)
+        due = work / curve.maximum_rate * rng.uniform(1.2, 20)
+        job = Job(id=f"{number:06}", submitted=0.0, work=work, curve=curve, deadline=due)
+        states.append(JobState(job=job, remaining=work, standing=Standing.ADMITTED))
+    return Snapshot(
+        now=0.0,
+        cluster=Cluster.uniform(nodes=devices // 8, devices=8),
+        capacity=devices,
+        jobs=tuple(states),
+        overheads=OVERHEADS["published"],
+    )
+
+
+def cycles(profiles: Profiles) -> None:
+    print("\n| active jobs | devices | first cycle ms | next cycle ms | next, with placement ms |")
+    print("|---|---|---|---|---|")
+    for jobs, devices in ((100, 1000), (1000, 1000), (1000, 2000), (1000, 10_000), (10_000, 100_000)):
+        first = snapshot(profiles, jobs=jobs, devices=devices)
+        row = []
+        for decide in (brim, lambda snap: cycle(snap, brim)):
+            start = CLOCK.cpu()
+            decision = decide(first)
+            row.append(CLOCK.cpu() - start)
+            later = []
+            for state in first.jobs:
+                workers = decision.workers.get(state.job.id, 0)
+                ready = first.overheads.cost(0, workers)
+                done = state.job.curve.rate(workers) * max(60.0 - ready, 0.0) if workers else 0.0
+                later.append(state._replace(workers=workers, remaining=state.remaining - done, ready=ready))
+            second = replace(first, now=60.0, jobs=tuple(later), memory=decision.memory)
+            start = CLOCK.cpu()
+            decide(second)
+            row.append(CLOCK.cpu() - start)
+        print(
+            f"| {jobs} | {devices} | {row[0] * 1e3:.0f} | {row[1] * 1e3:.0f} | {row[3] * 1e3:.0f} |",
+            flush=True,
+        )
+
+
+def traces(data: Path, profiles: Profiles) -> None:
+    print("| trace | devices | policy | CPU s (best of 3 up to 300 jobs) |")
+    print("|---|---|---|---|")
+    for trace, shape in (("195job", "16x8"), ("cluster01", "64x8"), ("cluster09", "128x8")):
+        jobs = read_trace(data / "itp" / f"{trace}.csv", profiles)
+        for name in ("elasticflow", "brim", "edf", "tiresias"):
+            cluster = Cluster.parse(shape)
+            times = 3 if len(jobs) < 300 else 1
+            seconds = min(
+                run_policy(name, jobs, cluster, settings=Settings()).cpu_seconds for _ in range(times)
+            )
+            print(f"| {trace} | {cluster.devices} | {name} | {seconds:.3f} |", flush=True)
+
+
+def growth(profiles: Profiles, folder: Path) -> None:
+    """More jobs at the same load: a longer trace on 1,024 devices. (More devices: see `cycles`.)"""
+    print("\n| jobs | devices | policy | CPU s | ms a job |")
+    print("|---|---|---|---|---|")
+    for count in (1000, 10_000, 100_000):
+        path = folder / f"generated-{count}.csv"
+        lines = generate(Recipe(jobs=count, interarrival=400.0, seed=1), profiles)
+        path.write_text("\n".join(lines) + "\n")
+        jobs = read_trace(path, profiles)
+        for name in ("edf", "elasticflow", "brim"):
+            seconds = run_policy(name, jobs, Cluster.parse("128x8"), settings=Settings()).cpu_seconds
+            print(f"| {count} | 1024 | {name} | {seconds:.1f} | {seconds / count * 1e3:.2f} |", flush=True)
+
+
+def main(data: Path, folder: Path) -> None:
+    profiles = read_profiles(data / "profiles" / "a100")
+    profiles = {key: curve for key, curve in profiles.items() if key[0] != "resnet50_cifar10"}
+    if "growth" not in sys.argv:
+        traces(data, profiles)
+        cycles(profiles)
+    growth(profiles, folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""A cluster on a virtual clock: modelled progress, the real policies."""

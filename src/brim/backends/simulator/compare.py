@@ -1,0 +1,122 @@
+"""One trace under several policies: runs them, measures them, and reads every ratio against the ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brim.backends.simulator.as_coded.named import AS_CODED, DEFAULT_SLOT, replay
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.profiles import Profiles, read_profiles
+from brim.backends.simulator.run import Metrics, Run, measure
+from brim.backends.simulator.traces import needed_profiles
+from brim.clock import SystemClock
+from brim.domain.cluster import Cluster
+from brim.domain.workload import Job
+from brim.errors import SpecError, did_you_mean
+from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
+from brim.policies.named import POLICIES
+
+__all__ = ["Result", "ceilings", "find_profiles", "known_policies", "run_policy", "summary"]
+
+_FAITHFUL = ":as-coded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One trace under one policy: what happened, its metrics, and the processor time that it took."""
+
+    policy: str
+    run: Run
+    metrics: Metrics
+    cpu_seconds: float
+    slot: float
+
+
+def known_policies() -> list[str]:
+    """Every name that `--policy` takes."""
+    return sorted([*POLICIES, *(name + _FAITHFUL for name in AS_CODED)])
+
+
+def run_policy(
+    name: str,
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    *,
+    settings: Settings,
+    slot: float | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run `jobs` under the policy called `name`.
+
+    Args:
+        slot: None is 0 for brim's own policies and the published 240 s for `:as-coded`.
+
+    Raises:
+        SpecError: there is no such policy.
+    """
+    clock = SystemClock()
+    start = clock.cpu()
+    if name.endswith(_FAITHFUL) and name.removesuffix(_FAITHFUL) in AS_CODED:
+        slot = DEFAULT_SLOT if slot is None else slot
+        run = replay(name.removesuffix(_FAITHFUL), jobs, cluster, slot=slot)
+    elif name in POLICIES:
+        slot = 0.0 if slot is None else slot
+        run = simulate(
+            jobs, cluster, POLICIES[name], settings=replace(settings, slot=slot), progress=progress
+        )
+    else:
+        raise SpecError(
+            "--policy", got=name, need="a known policy", hint=did_you_mean(name, known_policies())
+        )
+    seconds = clock.cpu() - start
+    return Result(policy=name, run=run, metrics=measure(run), cpu_seconds=seconds, slot=slot)
+
+
+def ceilings(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float | None]:
+    """What no policy can exceed; `capacity` is None where the solver is not installed."""
+    devices = cluster.devices
+    try:
+        capacity = ceiling_with_capacity(jobs, devices=devices)
+    except ModuleNotFoundError:
+        capacity = None
+    return {"per_job": ceiling_per_job(jobs, devices=devices), "capacity": capacity}
+
+
+def summary(results: Sequence[Result], ceiling: dict[str, float | None]) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    policies: dict[str, Any] = {}
+    for result in results:
+        figures = {key: _rounded(value) for key, value in asdict(result.metrics).items()}
+        policies[result.policy] = figures | {
+            "cpu_seconds": round(result.cpu_seconds, 4),
+            "slot_seconds": result.slot,
+        }
+    notes = {
+        "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; jobs that "
+        "were refused and dropped have missed it; :as-coded as the published artifact judges",
+        "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused jobs that "
+        "were kept as best effort included, dropped jobs not (see `dropped`)",
+    }
+    return {"policies": policies, "ceiling": {k: _rounded(v) for k, v in ceiling.items()}, "notes": notes}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def find_profiles(trace: Path) -> tuple[Path, Profiles] | None:
+    """A folder of profiles near `trace` that has every model of it; None where there is none."""
+    wanted = needed_profiles(trace)
+    for root in (trace.parent, trace.parent.parent):
+        for folder in sorted({root, *root.glob("profiles"), *root.glob("profiles/*")}):
+            if folder.is_dir():
+                try:
+                    found = read_profiles(folder)
+                except SpecError:
+                    continue
+                if wanted <= found.keys():
+                    return folder, found
+    return None

@@ -1,0 +1,373 @@
+"""`brim simulate`: real policies on real traces on a virtual clock; `brim explain --sim`: why it did so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from brim.backends.simulator.compare import (
+    Result,
+    ceilings,
+    find_profiles,
+    known_policies,
+    run_policy,
+    summary,
+)
+from brim.backends.simulator.engine import Settings
+from brim.backends.simulator.files import read_decisions, write_decisions, write_jobs, write_summary
+from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
+from brim.backends.simulator.profiles import Profiles, read_profiles
+from brim.backends.simulator.traces import read_trace
+from brim.domain.cluster import Cluster
+from brim.domain.resizing import OVERHEADS
+from brim.domain.tenancy import Tenant
+from brim.domain.workload import Job
+from brim.errors import BrimError, SpecError, did_you_mean
+from brim.policies.quota import check_quota
+
+__all__ = ["explain", "main", "simulate"]
+
+
+@click.group(invoke_without_command=True)
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace: ITP, Philly or generated format.")
+@click.option(
+    "--cluster", default="16x8", show_default=True, help="NODESxDEVICES, or SWITCHESxNODESxDEVICES."
+)
+@click.option(
+    "--policy", "policies", default="brim,elasticflow,edf", show_default=True, help="Names, by comma."
+)
+@click.option(
+    "--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace]."
+)
+@click.option(
+    "--slot", type=click.FloatRange(min=0), help="Seconds between cycles [default: 0; 240 for :as-coded]."
+)
+@click.option("--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS)))
+@click.option(
+    "--profile-error",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 0.9),
+    help="True speed: 1 ± this.",
+)
+@click.option(
+    "--failures", default=0.0, show_default=True, help="Mean hours between failures of a worker; 0: none."
+)
+@click.option(
+    "--stragglers",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Probability of a slow node.",
+)
+@click.option("--placement", is_flag=True, help="Place workers on devices and charge migrations.")
+@click.option(
+    "--tenant", "tenants", multiple=True, help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x."
+)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_context
+def simulate(
+    context: click.Context,
+    trace: Path | None,
+    cluster: str,
+    policies: str,
+    profiles: Path | None,
+    slot: float | None,
+    overheads: str,
+    profile_error: float,
+    failures: float,
+    stragglers: float,
+    placement: bool,
+    tenants: tuple[str, ...],
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a trace under one or more policies and compare them with each other and with what is possible."""
+    if context.invoked_subcommand is not None:
+        return
+    if trace is None:
+        raise click.UsageError(
+            "--trace is needed: brim simulate --trace FILE --cluster 16x8 --policy brim,edf"
+        )
+    err = Console(stderr=True)
+    hardware, jobs = Cluster.parse(cluster), load(trace, profiles, err)
+    settings = Settings(
+        overheads=OVERHEADS[overheads],
+        seed=seed,
+        profile_error=profile_error,
+        failures=failures * 3600.0,
+        stragglers=stragglers,
+        placed=placement,
+        tenants=read_tenants(tenants, hardware.devices),
+        record=out is not None,
+    )
+    results = run_all(policies.split(","), jobs, hardware, settings=settings, slot=slot, err=err)
+    ceiling = ceilings(jobs, hardware)
+    found = summary(results, ceiling)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show(results, ceiling, title=f"{trace.name} on {hardware.devices} devices (simulated)")
+    if out is not None:
+        write_all(out, results, found, err)
+
+
+def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
+    """Read `ctr:guaranteed=8,exclusive=2` and its like.
+
+    Raises:
+        SpecError: a word that is none of a tenant's, or more guaranteed than there is.
+    """
+    found = []
+    for text in texts:
+        name, _, rest = text.partition(":")
+        words = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+        try:
+            numbers = {
+                key: int(words.pop(key)) for key in ("guaranteed", "exclusive", "limit") if key in words
+            }
+            weight = float(words.pop("weight", "1"))
+        except ValueError as error:
+            raise SpecError("--tenant", got=f"{text!r} ({error})", need="whole numbers") from None
+        cohort = words.pop("cohort", "default")
+        if words:
+            known = ("guaranteed", "exclusive", "limit", "weight", "cohort")
+            odd = sorted(words)[0]
+            raise SpecError("--tenant", got=odd, need=" ".join(known), hint=did_you_mean(odd, known))
+        found.append(Tenant(id=name, cohort=cohort, weight=weight, **numbers))
+    check_quota(found, devices)
+    return tuple(found)
+
+
+def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
+    """The jobs of `trace`, with the profiles given or found near it."""
+    curves: Profiles | None
+    if profiles is not None:
+        curves = read_profiles(profiles)
+    else:
+        near = find_profiles(trace)
+        curves = near[1] if near else None
+        where = f"profiles: {near[0]}" if near else "no profiles: every job scales linearly up to its request"
+        err.print(where, style="dim")
+    return read_trace(trace, curves)
+
+
+def run_all(
+    names: list[str],
+    jobs: tuple[Job, ...],
+    cluster: Cluster,
+    *,
+    settings: Settings,
+    slot: float | None,
+    err: Console,
+) -> list[Result]:
+    """Every policy in turn, with a progress bar on stderr where that is a terminal."""
+    bar = Progress(
+        TextColumn("{task.description:>24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=err, transient=True, disable=not err.is_terminal,
+    )  # fmt: skip
+    results = []
+    with bar:
+        for name in names:
+            task = bar.add_task(name, total=len(jobs))
+
+            def tell(done: int, task: Any = task) -> None:
+                bar.update(task, completed=done)
+
+            progress: Callable[[int], None] | None = tell if err.is_terminal else None
+            results.append(
+                run_policy(name.strip(), jobs, cluster, settings=settings, slot=slot, progress=progress)
+            )
+            bar.update(task, completed=len(jobs))
+    return results
+
+
+def show(results: list[Result], ceiling: dict[str, float | None], *, title: str) -> None:
+    """The table on the terminal."""
+    table = Table(title=title, title_justify="left")
+    for name in (
+        "policy",
+        "deadlines met",
+        "of ceiling",
+        "promised",
+        "broken",
+        "mean JCT h",
+        "makespan h",
+        "use",
+        "CPU s",
+    ):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    limit = ceiling["per_job"]
+    for result in results:
+        m = result.metrics
+        ratio, jct = m.deadline_satisfactory_ratio, m.average_jct_seconds
+        table.add_row(
+            result.policy,
+            "-" if ratio is None else f"{ratio:.4f}",
+            f"{ratio / limit:.4f}" if ratio is not None and limit else "-",
+            str(m.admitted),
+            str(m.admitted_missed),
+            "-" if jct is None else f"{jct / 3600:.3f}",
+            f"{m.makespan_seconds / 3600:.1f}",
+            f"{m.utilisation:.2f}" if m.utilisation else "-",
+            f"{result.cpu_seconds:.2f}",
+        )
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    bounds = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in ceiling.items() if value is not None]
+    if bounds:
+        console.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
+
+
+def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Console) -> None:
+    """Everything that belongs into the folder of `--out`."""
+    from brim.backends.simulator.pages import write_page, write_pngs  # figures need the `simulate` extra
+
+    out.mkdir(parents=True, exist_ok=True)
+    runs = {result.policy: result.run for result in results}
+    write_jobs(out / "jobs.csv", runs)
+    write_decisions(out / "decisions.jsonl", runs)
+    write_summary(out / "summary.json", found)
+    write_pngs(out, runs)
+    write_page(out / "index.html", runs, found)
+    err.print(f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim")
+
+
+@simulate.command("generate")
+@click.option("--profiles", type=click.Path(path_type=Path), required=True, help="Folder of throughput CSVs.")
+@click.option("--jobs", default=100, show_default=True)
+@click.option("--interarrival", default=1500.0, show_default=True, help="Mean seconds between arrivals.")
+@click.option("--arrivals", default="poisson", show_default=True, type=click.Choice(ARRIVALS))
+@click.option(
+    "--deadline", default="0.5:1.5", show_default=True, help="Bounds, in multiples of the duration."
+)
+@click.option("--best-effort", default=0.0, show_default=True, type=click.FloatRange(0, 1))
+@click.option("--seed", default=0, show_default=True)
+@click.option("--out", type=click.File("w"), default="-", help="File [default: stdout].")
+def generate_command(
+    profiles: Path,
+    jobs: int,
+    interarrival: float,
+    arrivals: str,
+    deadline: str,
+    best_effort: float,
+    seed: int,
+    out: Any,
+) -> None:
+    """Make a trace as the paper's generator does, with every draw from one seed."""
+    low, colon, high = deadline.partition(":")
+    try:
+        bounds = float(low), float(high if colon else low)
+    except ValueError:
+        raise SpecError("--deadline", got=deadline, need="LOW:HIGH", hint="--deadline 0.5:1.5") from None
+    recipe = Recipe(
+        jobs=jobs, interarrival=interarrival, arrivals=arrivals, tightest=bounds[0], loosest=bounds[1],
+        best_effort=best_effort, seed=seed,
+    )  # fmt: skip
+    for line in generate(recipe, read_profiles(profiles)):
+        click.echo(line, file=out)
+
+
+@simulate.command("figures")
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, help="Folder with itp/, generated/, profiles/."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder for PNGs and figures.json."
+)
+def figures_command(data: Path, out: Path) -> None:
+    """Make the paper's figures that the data allows, beside the published values."""
+    from brim.backends.simulator.paper import draw  # figures need the `simulate` extra
+
+    err = Console(stderr=True)
+    cells = draw(out, data, tell=lambda line: err.print(line, style="dim"))
+    table = Table(title="Deadlines met (simulated)", title_justify="left")
+    for name in ("figure", "trace", "policy", "here", "published"):
+        table.add_column(name)
+    for cell in cells:
+        here = "-" if cell.ratio is None else f"{cell.ratio:.4f}"
+        paper = "" if cell.published is None else f"{cell.published:.4f}"
+        table.add_row(cell.figure, cell.trace, cell.policy, here, paper)
+    Console(width=None if sys.stdout.isatty() else 110).print(table)
+
+
+@simulate.command("policies")
+def policies_command() -> None:
+    """List the policies."""
+    for name in known_policies():
+        click.echo(name)
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--sim", "folder", type=click.Path(path_type=Path), required=True, help="What `simulate --out` wrote."
+)
+@click.option("--policy", help="Only this policy.")
+@click.option("--json", "as_json", is_flag=True)
+def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
+    """The story of one JOB: every decision about it, with its reason."""
+    rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]
+    if not rows:
+        raise SpecError("JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there")
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    last, start = "", rows[0]["time"]
+    for row in rows:
+        if row["policy"] != last:
+            last, start = row["policy"], row["time"]
+            click.echo(f"{row['job']} under {last}")
+        click.echo(f"  +{row['time'] - start:>10.0f} s  {_sentence(row)}")
+
+
+def _is(name: str, asked: str) -> bool:
+    """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
+    number, _, own = name.partition("-")
+    return asked in (name, own) or (asked.isdigit() and number.isdigit() and int(asked) == int(number))
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    why = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
+    if row["event"] != "workers":
+        return f"{row['event']} ({why})"
+    if row["reason"] in ("finished", "failed"):
+        return f"{row['reason']} on {row['before']} workers {row['detail']}".rstrip()
+    if row["after"] == 0:
+        return f"suspended, had {row['before']} workers ({why or 'others come first'})"
+    verb = "started on" if row["before"] == 0 else f"{row['before']} ->"
+    return f"{verb} {row['after']} workers ({why})"
+
+
+def main() -> None:
+    """`python -m brim.cli.simulate`: this command alone, errors as the whole command line has them."""
+    group = simulate
+    group.add_command(explain)
+    try:
+        group(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from error
+    except click.exceptions.Abort:
+        raise SystemExit(130) from None
+    except SpecError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(2) from None
+    except BrimError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What it costs a job, in seconds without progress, to start, resize or migrate. Pure values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["OVERHEADS", "Overheads"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """Seconds without progress at a change, by the size it leads to: `fixed + per_doubling (1 + log2 n)`.
+
+    A job that stays as it is pays nothing, nor does one that is suspended: it pays when it resumes.
+
+    Args:
+        recovery: seconds from a worker's death to the first new step, detection included.
+        lost: seconds of work that a failure undoes (half a checkpoint interval, or a step).
+
+    >>> cost = OVERHEADS["published"].cost
+    >>> cost(4, 8), cost(8, 8), cost(8, 0)
+    (10.0, 0.0, 0.0)
+    """
+
+    name: str
+    fixed: float = 0.0
+    per_doubling: float = 0.0
+    recovery: float = 0.0
+    lost: float = 0.0
+
+    def cost(self, before: int, after: int, *, moved: bool = False) -> float:
+        """Seconds that going from `before` to `after` workers takes; `moved` if the devices differ."""
+        if after == 0 or (before == after and not moved):
+            return 0.0
+        return self.fixed + self.per_doubling * (1.0 + math.log2(after))
+
+
+# `published`: the model of ElasticFlow's simulator without its cache of earlier placements (section 6.1: a
+# resize is 2 s plus 2 s for each level of the tree), which is dearer than the 0.7 to 4.2 s that its authors
+# measured (Fig 12b). The other three are for asking what elasticity itself is worth; where each figure
+# comes from is in docs/guides/simulate.md.
+OVERHEADS: dict[str, Overheads] = {
+    "none": Overheads(name="none"),
+    "published": Overheads(name="published", fixed=2.0, per_doubling=2.0, recovery=20.0, lost=300.0),
+    "brim": Overheads(name="brim", fixed=1.0, per_doubling=0.05, recovery=1.5, lost=1.0),
+    "torchrun": Overheads(name="torchrun", fixed=6.5, per_doubling=0.0, recovery=47.0, lost=300.0),
+    "restart": Overheads(name="restart", fixed=30.0, per_doubling=0.0, recovery=60.0, lost=300.0),
+}

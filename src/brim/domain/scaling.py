@@ -1,0 +1,190 @@
+"""How fast a job runs on n workers: measured points, a fitted model between and beyond them, the envelope.
+
+Pure: reading a profile from a file happens in `brim.backends.simulator.profiles`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from brim.errors import SpecError
+
+__all__ = ["ScalingCurve", "ThroughputModel", "concave_envelope"]
+
+
+def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """The corners of the smallest concave function above `points` that starts at the origin and never falls.
+
+    Args:
+        points: (workers, steps per second), in any order.
+
+    >>> concave_envelope([(1, 1.0), (2, 3.0), (4, 4.0), (8, 3.5)])
+    ((0.0, 0.0), (2.0, 3.0), (4.0, 4.0))
+
+    Source: the greedy step of ElasticFlow (section 4.2) is optimal only on concave curves; some measured
+    ones are not.
+    """
+    hull: list[tuple[float, float]] = [(0.0, 0.0)]
+    for x, y in sorted((float(x), float(y)) for x, y in points):
+        if y <= hull[-1][1]:  # at or past the peak so far: more workers for no more speed
+            continue
+        while len(hull) >= 2:
+            (ax, ay), (bx, by) = hull[-2], hull[-1]
+            if (by - ay) * (x - bx) > (y - by) * (bx - ax):
+                break
+            hull.pop()
+        hull.append((x, y))
+    return tuple(hull)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputModel:
+    """Seconds per step = `fixed` + `compute` / n + `tree` log2 n + `ring` n, with no term negative.
+
+    The terms: what no worker can share, the work that is divided, an all-reduce over a tree, and what grows
+    with every member (stragglers, all-to-all).
+    """
+
+    fixed: float
+    compute: float
+    tree: float
+    ring: float
+
+    @classmethod
+    def fit(cls, points: Iterable[tuple[int, float]]) -> ThroughputModel:
+        """Least squares of relative step time over every subset of the four terms; the best without a
+        negative.
+
+        Args:
+            points: (workers, steps per second), rates above zero; at least one.
+
+        Raises:
+            SpecError: no usable point.
+
+        >>> model = ThroughputModel.fit([(1, 1.0), (2, 2.0), (4, 4.0)])
+        >>> round(model.rate(8), 6)
+        8.0
+        """
+        usable = sorted((n, 1.0 / rate) for n, rate in points if rate > 0 and n > 0)
+        if not usable:
+            raise SpecError("scaling curve", got="no point with a positive rate", need="at least one")
+        workers = np.array([n for n, _ in usable], dtype=float)
+        seconds = np.array([s for _, s in usable])
+        terms = np.stack([np.ones_like(workers), 1 / workers, np.log2(workers), workers - 1]) / seconds
+        best: tuple[float, tuple[float, ...]] | None = None
+        for size in range(1, 5):
+            for chosen in itertools.combinations(range(4), size):
+                if size > len(usable):
+                    continue
+                weights, *_ = np.linalg.lstsq(terms[list(chosen)].T, np.ones_like(seconds), rcond=None)
+                if np.any(weights < 0):
+                    continue
+                error = float(np.sum((terms[list(chosen)].T @ weights - 1) ** 2))
+                # A further term must earn its place, or noise would choose it.
+                if best is None or error < best[0] - 1e-9:
+                    full = [0.0] * 4
+                    for place, weight in zip(chosen, weights, strict=True):
+                        full[place] = float(weight)
+                    best = (error, tuple(full))
+        assert best is not None, "one constant always fits"
+        fixed, compute, tree, ring = best[1]
+        return cls(fixed=fixed, compute=compute, tree=tree, ring=ring)
+
+    def rate(self, workers: int) -> float:
+        """Steps per second on `workers` workers."""
+        if workers <= 0:
+            return 0.0
+        seconds = self.fixed + self.compute / workers + self.tree * math.log2(workers)
+        return 1.0 / (seconds + self.ring * (workers - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingCurve:
+    """Throughput against workers, for one model at one global batch size.
+
+    Args:
+        points: (workers, steps per second) as measured, ascending in workers, rates above zero.
+
+    Attributes:
+        rates: steps per second by number of workers, `rates[0] == 0`, up to the largest measured one;
+            between two measured points the straight line, a lower bound wherever the curve is concave.
+        sizes: the measured counts up to the peak, the ones a policy of the paper may use.
+        peak: the fewest workers that reach the highest measured rate.
+        envelope: as `rates`, on the concave envelope; constant beyond the peak.
+        best: the highest rate with at most n workers, by n: an allocation never needs to slow a job down.
+
+    >>> curve = ScalingCurve(points=((1, 1.0), (2, 1.5), (4, 2.5), (8, 2.0)))
+    >>> curve.peak, curve.sizes, curve.rates[3], curve.share_for(1.2)
+    (4, (1, 2, 4), 2.0, 2)
+    """
+
+    points: tuple[tuple[int, float], ...]
+    rates: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    peak: int = field(init=False, repr=False, compare=False)
+    envelope: tuple[float, ...] = field(init=False, repr=False, compare=False)
+    best: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        counts = [n for n, _ in self.points]
+        if (
+            not counts
+            or counts != sorted(set(counts))
+            or counts[0] < 1
+            or min(r for _, r in self.points) <= 0
+        ):
+            raise SpecError(
+                "scaling curve",
+                got=repr(self.points),
+                need="ascending worker counts from 1 with rates above 0",
+            )
+        top = counts[-1]
+        grid = np.arange(top + 1)
+        values = [r for _, r in self.points]
+        # Below the smallest measured count the job cannot run (its batch does not fit).
+        line = np.where(grid >= counts[0], np.interp(grid, counts, values), 0.0)
+        corners = concave_envelope(self.points)
+        hull = np.interp(grid, [x for x, _ in corners], [y for _, y in corners])
+        peak = max(self.points, key=lambda point: (point[1], -point[0]))[0]
+        for name, value in (
+            ("rates", tuple(line.tolist())),
+            ("envelope", tuple(hull.tolist())),
+            ("best", tuple(np.maximum.accumulate(line).tolist())),
+            ("peak", peak),
+            ("sizes", tuple(n for n in counts if n <= peak)),
+        ):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def linear(cls, *, rate: float, maximum: int) -> ScalingCurve:
+        """A job whose workers do not wait for each other: `rate` steps/s each, up to `maximum` workers."""
+        return cls(points=tuple((n, rate * n) for n in sorted({1, maximum})))
+
+    def rate(self, workers: int) -> float:
+        """Steps per second on `workers` workers; beyond the last measured count, what that one reached."""
+        return self.rates[min(workers, len(self.rates) - 1)]
+
+    @property
+    def maximum_rate(self) -> float:
+        """Steps per second at the peak."""
+        return self.rates[self.peak]
+
+    def share_for(self, rate: float) -> int | None:
+        """The fewest workers that run at `rate` steps per second or faster; None where no count does."""
+        if rate > self.rates[self.peak]:
+            return None
+        return bisect_left(self.best, rate)
+
+    def extended(self, *, up_to: int) -> ScalingCurve:
+        """The curve with powers of two up to `up_to` predicted by the fitted model where not measured."""
+        model = ThroughputModel.fit(self.points)
+        known = dict(self.points)
+        wanted = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}
+        points = {n: known.get(n, 0.0) or model.rate(n) for n in sorted(wanted | known.keys())}
+        return ScalingCurve(points=tuple(points.items()))

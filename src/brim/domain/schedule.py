@@ -1,0 +1,170 @@
+"""The values that pass between a cluster and a policy: snapshot in, decision out. Pure, frozen."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brim.domain.cluster import Cluster
+from brim.domain.resizing import Overheads
+from brim.domain.tenancy import Tenant
+from brim.domain.workload import Job
+
+__all__ = [
+    "Admitted",
+    "Decision",
+    "JobState",
+    "Policy",
+    "Reason",
+    "Rejected",
+    "Snapshot",
+    "Standing",
+    "Verdict",
+]
+
+
+class Standing(enum.IntEnum):
+    """What a job may count on."""
+
+    WAITING = 0
+    """Submitted; no policy has judged it yet."""
+    ADMITTED = 1
+    """Its deadline is promised (or it needs none and runs by the policy's order)."""
+    BEST_EFFORT = 2
+    """Runs on what others leave: it has no deadline, or its deadline could not be promised."""
+    REFUSED = 3
+    """Will not run."""
+
+
+class Reason(enum.StrEnum):
+    """Why a decision is as it is; shown to users, counted in metrics."""
+
+    FITS = "fits"
+    NO_DEADLINE = "no-deadline"
+    TOO_LATE = "too-late-even-alone"
+    NO_CAPACITY = "not-enough-capacity-before-the-deadline"
+    BREAKS_PROMISE = "would-break-an-earlier-promise"
+    NO_ADMISSION = "policy-admits-everything"
+    MINIMUM_SHARE = "minimum-share"
+    SURPLUS = "surplus-by-marginal-return"
+    ORDER = "its-turn-in-the-policy-order"
+    CLUSTER_FULL = "cluster-full"
+    AHEAD_OF_PLAN = "not-needed-yet"
+    OVER_QUOTA = "over-quota"
+    RECLAIMED = "reclaimed-by-owner"
+    PREEMPTED = "preempted-by-priority"
+    COOLDOWN = "cooldown"
+    GANG_INCOMPLETE = "gang-does-not-fit"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """Yes: `share` workers keep the promise.
+
+    Args:
+        finish: when the plan has it finished; None where there is no plan.
+        promises: whether the deadline is now promised; policies without admission promise nothing.
+    """
+
+    job: str
+    reason: Reason
+    share: int = 0
+    finish: float | None = None
+    detail: str = ""
+    promises: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """No: the deadline cannot be promised.
+
+    Args:
+        earliest: the earliest deadline that could have been, None where the policy does not know.
+        runs: whether the job is kept as best effort.
+    """
+
+    job: str
+    reason: Reason
+    detail: str
+    earliest: float | None = None
+    runs: bool = False
+
+
+Verdict = Admitted | Rejected
+
+
+class JobState(NamedTuple):
+    """One unfinished job as it is now.
+
+    Attributes:
+        remaining: steps still to do.
+        workers: workers that it holds.
+        attained: worker-seconds that it has had.
+        ready: when its last change is over; it makes no progress before.
+        changed: when its number of workers last changed.
+        pace: measured speed over the speed that its curve says; 1 until something was measured.
+    """
+
+    job: Job
+    remaining: float
+    workers: int = 0
+    standing: Standing = Standing.WAITING
+    attained: float = 0.0
+    ready: float = 0.0
+    changed: float = 0.0
+    pace: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that a policy may look at.
+
+    Args:
+        now: seconds on the cluster's clock.
+        capacity: devices that training may use now.
+        assured: devices that promises may count on, where that is not `capacity`: what is borrowed is not.
+        jobs: every unfinished job that was not refused, by order of submission then id.
+        arrived: ids of the jobs to judge in this cycle, in order of submission then id.
+        tenants: who owns how much; empty where nobody owns anything.
+        memory: what the policy returned as its memory last time; None at first.
+    """
+
+    now: float
+    cluster: Cluster
+    capacity: int
+    jobs: tuple[JobState, ...]
+    arrived: tuple[str, ...] = ()
+    overheads: Overheads
+    tenants: tuple[Tenant, ...] = ()
+    assured: int | None = None
+    memory: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a policy wants.
+
+    Args:
+        workers: workers by job id; a job that is not named gets none.
+        verdicts: one for each job that arrived.
+        wake: when to ask again even if nothing happens; None if only events matter.
+        reasons: why a job has what it has, by job id, where the policy says.
+        pinned: ids of jobs that cannot afford a migration now.
+        moved: ids of jobs that keep their number of workers but go to other devices.
+        memory: handed back in the next snapshot.
+    """
+
+    workers: Mapping[str, int]
+    verdicts: tuple[Verdict, ...] = ()
+    wake: float | None = None
+    reasons: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
+    moved: frozenset[str] = frozenset()
+    memory: Any = None
+
+
+Policy = Callable[[Snapshot], Decision]
+"""A policy is a function: snapshot in, decision out."""

@@ -1,0 +1,55 @@
+"""Who owns how much of the cluster: tenants, and cohorts of tenants that lend to each other. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brim.errors import SpecError
+
+__all__ = ["Tenant"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One owner of quota, in devices.
+
+    Args:
+        cohort: tenants of one cohort lend each other what they do not use.
+        guaranteed: its own (nominal quota): lent when idle, taken back on demand.
+        exclusive: the part of `guaranteed` that is never lent.
+        limit: the most it may hold, borrowed devices included; None has no limit.
+        weight: its part of the surplus, against the weights of others.
+
+    The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability are
+    guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are guaranteed /
+    guaranteed - exclusive / limit - guaranteed; KAI's quota / limit / overQuotaWeight are guaranteed / limit
+    / weight.
+
+    Raises:
+        SpecError: unless 0 <= exclusive <= guaranteed <= limit and weight > 0.
+
+    >>> Tenant(id="ctr", guaranteed=8, exclusive=2, limit=12).lendable
+    6
+    """
+
+    id: str
+    cohort: str = "default"
+    guaranteed: int = 0
+    exclusive: int = 0
+    limit: int | None = None
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        top = self.guaranteed if self.limit is None else self.limit
+        if not 0 <= self.exclusive <= self.guaranteed <= top or self.weight <= 0:
+            raise SpecError(
+                f"tenant {self.id}",
+                got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, limit {self.limit}, "
+                f"weight {self.weight}",
+                need="0 <= exclusive <= guaranteed <= limit and weight above 0",
+            )
+
+    @property
+    def lendable(self) -> int:
+        """Devices that others of its cohort may use while it does not."""
+        return self.guaranteed - self.exclusive

@@ -1,0 +1,169 @@
+"""ElasticFlow as the paper means it: minimum satisfactory share, admission, marginal return of device time.
+
+Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a time, by
+comparing the promises that can be kept before and after; a late job blocks nobody; the greedy step prefers
+the grant that costs the least device time; one change of workers is in the plan. Sizes stay the measured
+ones. A refused job is kept as best effort, as if its user had submitted it again without the deadline.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from brim.domain.resizing import Overheads
+from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
+from brim.domain.workload import Job
+from brim.policies.promises import Promise, next_change, plan_all, plan_most, workers_now
+from brim.policies.timeline import Need
+
+__all__ = ["elasticflow"]
+
+_Needs = tuple[str, Need, Need]
+
+
+class _Fixed(NamedTuple):
+    """What does not change about a job, worked out once.
+
+    Attributes:
+        best: rates by workers where only measured sizes may be used; `floor`: those sizes, by workers.
+        steps: for each size the next one and, per step of remaining work, the device time that it costs.
+        change: seconds that a change of workers costs at most.
+    """
+
+    best: tuple[float, ...]
+    floor: tuple[int, ...]
+    steps: dict[int, tuple[int, float]]
+    change: float
+    ceiling: int
+
+
+def elasticflow(snapshot: Snapshot) -> Decision:
+    """Decide one cycle; the memory is what is fixed about each job."""
+    known: dict[str, _Fixed] = snapshot.memory or {}
+    fixed = {
+        state.job.id: known.get(state.job.id) or _fix(state.job, snapshot.overheads)
+        for state in snapshot.jobs
+    }
+    fresh = frozenset(snapshot.arrived)
+    needs = [
+        _need(state, snapshot.now, fixed[state.job.id])
+        for state in snapshot.jobs
+        if state.standing is Standing.ADMITTED
+        and state.job.id not in fresh
+        and state.job.deadline is not None
+    ]
+    needs.sort(key=_by_due)
+    verdicts, plans = _admit(snapshot, needs, fixed)
+    workers = {name: workers_now(promise, snapshot.now) for name, promise in plans.items()}
+    _grant(snapshot.jobs, workers, snapshot.capacity - sum(workers.values()), fixed)
+    reasons = {
+        name: (Reason.SURPLUS, f"{count} workers, its share included") for name, count in workers.items()
+    }
+    wake = next_change(plans, snapshot.now)
+    return Decision(workers=workers, verdicts=tuple(verdicts), wake=wake, reasons=reasons, memory=fixed)
+
+
+def _admit(
+    snapshot: Snapshot, needs: list[_Needs], fixed: Mapping[str, _Fixed]
+) -> tuple[list[Verdict], dict[str, Promise]]:
+    """Judge arrivals one at a time: each must find its share without taking anybody else's."""
+    now, devices = snapshot.now, snapshot.capacity
+    fresh = frozenset(snapshot.arrived)
+    verdicts: list[Verdict] = []
+    plans: dict[str, Promise] | None = None
+    for state in snapshot.jobs:
+        name = state.job.id
+        if name not in fresh:
+            continue
+        if state.job.deadline is None:
+            verdicts.append(Admitted(job=name, reason=Reason.NO_DEADLINE, promises=False))
+            continue
+        wider = sorted([*needs, _need(state, now, fixed[name])], key=_by_due)
+        found = plan_all(wider, now=now, devices=devices)
+        if found is None and plans is None:  # somebody may be late already: then not everybody must fit
+            needs, plans = _keep(needs, now, devices)
+            wider = sorted([*needs, _need(state, now, fixed[name])], key=_by_due)
+            found = plan_all(wider, now=now, devices=devices)
+        if found is None:
+            text = f"no minimum share beside {len(needs)} promised jobs on {devices} devices"
+            verdicts.append(Rejected(job=name, reason=Reason.NO_CAPACITY, detail=text, runs=True))
+        else:
+            needs, plans = wider, found
+            share = max(piece.workers for piece in found[name].pieces)
+            text = f"{share} workers are its minimum satisfactory share"
+            verdicts.append(Admitted(job=name, reason=Reason.FITS, share=share, detail=text))
+    if plans is None:
+        needs, plans = _keep(needs, now, devices)
+    return verdicts, plans
+
+
+def _keep(needs: list[_Needs], now: float, devices: int) -> tuple[list[_Needs], dict[str, Promise]]:
+    """As many promises as can still be kept, by deadline; late jobs compete for the surplus."""
+    plans = plan_all(needs, now=now, devices=devices)
+    if plans is not None:
+        return needs, plans
+    plans = plan_most(needs, now=now, devices=devices)
+    return [need for need in needs if need[0] in plans], plans
+
+
+def _by_due(need: _Needs) -> tuple[float, str]:
+    return need[2].due, need[0]
+
+
+def _need(state: JobState, now: float, fixed: _Fixed) -> _Needs:
+    job = state.job
+    assert job.deadline is not None
+    best, floor, _, change, ceiling = fixed
+    begin = state.ready if state.workers and state.ready > now else now
+    left, due, least = state.remaining / state.pace, job.deadline, job.minimum
+    return (
+        job.id,
+        Need(best, left, begin, due - change, state.workers, change, least, ceiling, floor),
+        Need(best, left, begin, due, state.workers, change, least, ceiling, floor),
+    )
+
+
+def _fix(job: Job, overheads: Overheads) -> _Fixed:
+    curve, ceiling = job.curve, job.ceiling
+    floor, size = [], 0
+    for workers in range(len(curve.rates)):
+        size = workers if workers in curve.sizes else size
+        floor.append(size)
+    sizes = [0, *(n for n in curve.sizes if job.minimum <= n <= ceiling)]
+    steps = {}
+    for have, goal in pairwise(sizes):
+        spent = have / curve.rates[have] if have else 0.0
+        steps[have] = goal, (goal / curve.rates[goal] - spent) / (goal - have)
+    best = tuple(curve.best[n] for n in floor)
+    return _Fixed(best, tuple(floor), steps, overheads.cost(0, ceiling), ceiling)
+
+
+def _grant(
+    states: Sequence[JobState], workers: dict[str, int], free: int, fixed: Mapping[str, _Fixed]
+) -> None:
+    """Size by size to the job whose device time grows least by it; jobs without a worker first."""
+    if free <= 0:
+        return
+    heap: list[tuple[float, str, int, float]] = []
+    for state in states:
+        name = state.job.id
+        have = workers.get(name, 0)
+        step = fixed[name].steps.get(have)
+        if step is not None:
+            heap.append(
+                (-1.0 if have == 0 else state.remaining * step[1], name, step[0] - have, state.remaining)
+            )
+    heapq.heapify(heap)
+    while heap and free > 0:
+        _, name, more, left = heapq.heappop(heap)
+        if more > free:
+            continue
+        have = workers.get(name, 0) + more
+        workers[name] = have
+        free -= more
+        step = fixed[name].steps.get(have)
+        if step is not None:
+            heapq.heappush(heap, (left * step[1], name, step[0] - have, left))

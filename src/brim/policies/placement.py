@@ -1,0 +1,267 @@
+"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a last
+resort.
+
+Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k devices is
+as close together as 2^k devices can be. Any number of workers is placed as the powers of two of its binary
+form.
+
+A request that fits by count always fits, after at most the migrations that `place` plans. Proof: requests are
+placed from the largest block to the smallest. When a block of size s is due, all that is placed and not
+movable is of size s or more, thus fills whole aligned regions of size s, and the cluster's trees hold as many
+such regions as their devices allow (trees below s add up to less than s). With s devices free by count some
+region is free of blocks of size s or more; what sits in it is smaller, is moved, and is due later in the same
+order. (Jobs that are pinned can break the second sentence; then the block is halved, and the job sits apart.)
+
+Source: ElasticFlow, section 4.3 (buddy allocation); the choice of what to move is ours.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brim.domain.cluster import Cluster
+
+__all__ = ["Block", "Placement", "place"]
+
+
+class Block(NamedTuple):
+    """Devices `start` to `start + size`, with `start` a multiple of `size`, a power of two."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Blocks by job.
+
+    Args:
+        moved: jobs that keep their number of workers but sit elsewhere now.
+        scattered: jobs whose block had to be halved because pinned jobs were in the way.
+    """
+
+    blocks: Mapping[str, tuple[Block, ...]]
+    moved: frozenset[str] = frozenset()
+    scattered: frozenset[str] = frozenset()
+
+    def nodes(self, cluster: Cluster) -> dict[str, dict[str, int]]:
+        """Workers by node id, by job."""
+        size = cluster.node_size
+        found: dict[str, dict[str, int]] = {}
+        for job, blocks in self.blocks.items():
+            counts: dict[str, int] = {}
+            for block in blocks:
+                for first in range(block.start, block.start + block.size, min(size, block.size)):
+                    node = cluster.nodes[first // size].id
+                    counts[node] = counts.get(node, 0) + min(size, block.size)
+            found[job] = counts
+        return found
+
+
+def _halves(total: int) -> list[int]:
+    """The powers of two of `total`, largest first."""
+    return [1 << k for k in range(total.bit_length() - 1, -1, -1) if total >> k & 1]
+
+
+class _Trees:
+    """Free blocks by size, and who holds what."""
+
+    def __init__(self, devices: int) -> None:
+        self.free: dict[int, list[int]] = {}
+        start = 0
+        for size in _halves(devices):
+            self.free[size] = [start]
+            start += size
+        self.trees = [(block[0], size) for size, block in self.free.items()]
+        self.held: dict[int, tuple[int, str]] = {}  # start -> (size, job)
+        self.starts: list[int] = []
+
+    def take(self, block: Block, job: str) -> bool:
+        """Hold exactly `block` if all of it is free."""
+        size, start = block.size, block.start
+        while not self._has(size, start):
+            size *= 2
+            start -= start % size
+            if size > self.trees[0][1]:
+                return False
+        self._drop(size, start)
+        while size > block.size:
+            size //= 2
+            other = start + size if block.start < start + size else start
+            insort(self.free.setdefault(size, []), other)
+            start = block.start - block.start % size
+        self.held[block.start] = (block.size, job)
+        insort(self.starts, block.start)
+        return True
+
+    def release(self, block: Block) -> None:
+        """Give `block` back and join buddies."""
+        del self.held[block.start]
+        del self.starts[bisect_left(self.starts, block.start)]
+        start, size = block
+        while not self._is_tree(start, size) and self._has(size, start ^ size):
+            self._drop(size, start ^ size)
+            start = min(start, start ^ size)
+            size *= 2
+        insort(self.free.setdefault(size, []), start)
+
+    def best(self, size: int) -> Block | None:
+        """The start of the smallest free block that holds `size`; the first of several."""
+        fitting = [s for s, starts in self.free.items() if s >= size and starts]
+        return Block(self.free[min(fitting)][0], size) if fitting else None
+
+    def regions(self, size: int) -> list[tuple[int, int]]:
+        """(start, devices in use) of each aligned region of `size` whose blocks are all smaller than that."""
+        used: dict[int, int] = {}
+        for start, (held, _) in self.held.items():
+            region = start - start % size
+            used[region] = used.get(region, 0) + (held if held < size else 1 << 60)
+        return sorted(
+            (
+                (region, count)
+                for region, count in used.items()
+                if count < size and self._inside(region, size)
+            ),
+            key=lambda one: (one[1], one[0]),
+        )
+
+    def inside(self, start: int, size: int) -> list[tuple[Block, str]]:
+        """Blocks held within the region."""
+        first, last = bisect_left(self.starts, start), bisect_left(self.starts, start + size)
+        return [(Block(s, self.held[s][0]), self.held[s][1]) for s in self.starts[first:last]]
+
+    def _has(self, size: int, start: int) -> bool:
+        starts = self.free.get(size, [])
+        place = bisect_left(starts, start)
+        return place < len(starts) and starts[place] == start
+
+    def _drop(self, size: int, start: int) -> None:
+        starts = self.free[size]
+        del starts[bisect_left(starts, start)]
+
+    def _is_tree(self, start: int, size: int) -> bool:
+        return (start, size) in self.trees
+
+    def _inside(self, start: int, size: int) -> bool:
+        return any(tree <= start and start + size <= tree + whole for tree, whole in self.trees)
+
+
+def place(
+    before: Mapping[str, tuple[Block, ...]],
+    wanted: Mapping[str, int],
+    *,
+    devices: int,
+    pinned: frozenset[str] = frozenset(),
+) -> Placement:
+    """Place `wanted` workers by job, given where jobs sit.
+
+    Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows takes the
+    block around its own if that is free, else the smallest free one that fits. If none fits, the region with
+    the fewest devices in use is cleared and those in it move.
+
+    Args:
+        devices: in all; the sum of `wanted` must not exceed it.
+        pinned: jobs that must not be moved.
+    """
+    assert sum(wanted.values()) <= devices, "more workers than devices"
+    work = _Placing(devices, pinned)
+    for job in sorted(before):
+        if wanted.get(job) and sum(block.size for block in before[job]) >= wanted[job]:
+            work.keep(job, before[job], wanted[job])
+    for job in sorted(wanted):
+        if wanted[job] and job not in work.blocks:
+            work.ask(job, wanted[job], before.get(job, ()))
+    work.settle()
+    moved = frozenset(
+        job
+        for job, blocks in work.blocks.items()
+        if job in before
+        and sum(b.size for b in before[job]) == wanted[job]
+        and sorted(before[job]) != sorted(blocks)
+    )
+    blocks = {job: tuple(sorted(work.blocks[job])) for job in sorted(work.blocks)}
+    return Placement(blocks=blocks, moved=moved, scattered=frozenset(work.scattered))
+
+
+class _Placing:
+    """Blocks that are due, largest first, and what has been placed."""
+
+    def __init__(self, devices: int, pinned: frozenset[str]) -> None:
+        self.trees = _Trees(devices)
+        self.pinned = pinned
+        self.blocks: dict[str, list[Block]] = {}
+        self.due: list[tuple[int, str, int, int]] = []
+        self.scattered: set[str] = set()
+        self.count = 0
+
+    def keep(self, job: str, blocks: tuple[Block, ...], workers: int) -> None:
+        """Stay on `blocks`, or on the parts of them that `workers` need."""
+        own = sorted(blocks, key=lambda block: (-block.size, block.start))
+        unchanged = sum(block.size for block in own) == workers
+        due = [block.size for block in own] if unchanged else _halves(workers)
+        while due:
+            size = due.pop(0)
+            fitting = [k for k, block in enumerate(own) if block.size >= size]
+            if not fitting:  # it sits apart: two halves do as well
+                due = sorted([*due, size // 2, size // 2], reverse=True)
+                continue
+            chosen = own.pop(fitting[-1])
+            while chosen.size > size:
+                half = chosen.size // 2
+                own.append(Block(chosen.start + half, half))
+                chosen = Block(chosen.start, half)
+            taken = self.trees.take(chosen, job)
+            assert taken, "what a job holds is its own"
+            self.blocks.setdefault(job, []).append(chosen)
+            own.sort(key=lambda block: (-block.size, block.start))
+
+    def ask(self, job: str, workers: int, near: tuple[Block, ...]) -> None:
+        """Queue the blocks of `job`; the first one would like to be around `near`."""
+        self.blocks[job] = []
+        hint = near[0].start if near else -1
+        for size in _halves(workers):
+            self._push(size, job, hint)
+
+    def _push(self, size: int, job: str, hint: int) -> None:
+        self.count += 1
+        largest = self.trees.trees[0][1]
+        for _ in range(max(size // largest, 1)):
+            heapq.heappush(self.due, (-min(size, largest), job, self.count, hint))
+
+    def settle(self) -> None:
+        """Place all that is due."""
+        while self.due:
+            size, job, _, hint = heapq.heappop(self.due)
+            size = -size
+            if hint >= 0 and self._take(Block(hint - hint % size, size), job):
+                continue
+            block = self.trees.best(size) or self._clear(size)
+            if block is None:
+                self.scattered.add(job)
+                self._push(size // 2, job, hint)
+                self._push(size // 2, job, -1)
+                continue
+            self._take(block, job)
+
+    def _take(self, block: Block, job: str) -> bool:
+        if not self.trees.take(block, job):
+            return False
+        self.blocks[job].append(block)
+        return True
+
+    def _clear(self, size: int) -> Block | None:
+        """Move everyone out of the region of `size` with the fewest devices in use; None if none may."""
+        for start, _ in self.trees.regions(size):
+            inside = self.trees.inside(start, size)
+            if any(job in self.pinned for _, job in inside):
+                continue
+            for block, job in inside:
+                self.trees.release(block)
+                self.blocks[job].remove(block)
+                self._push(block.size, job, -1)
+            return Block(start, size)
+        return None

@@ -1,0 +1,176 @@
+"""Promised deadlines: a plan that keeps them all, found afresh each cycle or carried on from the last one.
+
+Pure. The proof that no promise is broken while profiles are right and nothing fails:
+
+1. A promise is made only together with a plan for every promised job, within capacity, in which each is
+   done by its deadline and every change of workers costs what it costs (`change`, an upper bound).
+2. A later cycle either finds another such plan from the jobs' actual state, or goes on with the last one.
+3. Going on is always possible. A job that ran as planned is where the plan has it. What the plan does not know
+   is the change to a surplus, the change back, and a migration; each costs at most `change` seconds of the
+   plan's progress, and more workers never make a job slower. A plan therefore reserves devices for longer than
+   the job needs them, `spare` says how much longer, and a job is given a surplus only while `spare` is two
+   changes, and is moved only while it is three.
+
+So by induction each promised job always has devices reserved with which it is done in time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from brim.domain.resizing import Overheads
+from brim.domain.schedule import JobState
+from brim.policies.timeline import Need, Piece, Timeline
+
+__all__ = ["Promise", "carry_on", "need_of", "next_change", "plan_all", "plan_most", "workers_now"]
+
+# Seconds by which floating-point sums over a plan may differ from one cycle to the next.
+_ROUNDING = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The plan of one promised job.
+
+    Args:
+        pieces: workers by time, from now until it is done or, if it has to spare, a little longer.
+        spare: seconds of its fastest piece that it could lose and still be done within its pieces.
+    """
+
+    pieces: tuple[Piece, ...]
+    spare: float
+
+
+def need_of(state: JobState, *, now: float, overheads: Overheads) -> Need:
+    """What `state` needs to be done by its deadline."""
+    job = state.job
+    assert job.deadline is not None
+    ceiling = job.ceiling
+    change = overheads.cost(0, ceiling)
+    return Need(
+        best=job.curve.best,
+        left=state.remaining / state.pace,
+        begin=max(now, state.ready) if state.workers else now,
+        due=job.deadline,
+        holds=state.workers,
+        change=change,
+        minimum=job.minimum,
+        ceiling=ceiling,
+    )
+
+
+def plan_all(
+    needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+) -> dict[str, Promise] | None:
+    """A plan for every job, or None where this finds none.
+
+    Args:
+        needs: (id, need with its margin, need without), by deadline then id.
+    """
+    plans = _side_by_side(needs, now, devices)
+    return _one_by_one(needs, now, devices, drop=False) if plans is None else plans
+
+
+def plan_most(needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int) -> dict[str, Promise]:
+    """A plan for as many jobs as this finds one for, by deadline; the others are not in it."""
+    plans = _one_by_one(needs, now, devices, drop=True)
+    assert plans is not None
+    return plans
+
+
+def _one_by_one(
+    needs: Sequence[tuple[str, Need, Need]], now: float, devices: int, *, drop: bool
+) -> dict[str, Promise] | None:
+    plans: dict[str, Promise] = {}
+    timeline = Timeline(now=now, devices=devices)
+    for name, careful, bare in needs:
+        pieces = timeline.fit(careful) or timeline.fit(bare)
+        if pieces is None:
+            if drop:
+                continue
+            return None
+        timeline.take(pieces)
+        plans[name] = Promise(pieces=tuple(pieces), spare=_spare(pieces, bare))
+    return plans
+
+
+def _side_by_side(
+    needs: Sequence[tuple[str, Need, Need]], now: float, devices: int
+) -> dict[str, Promise] | None:
+    """The usual case: every job can have its smallest share at once, and no timeline is needed."""
+    plans: dict[str, Promise] = {}
+    free = devices
+    for name, careful, bare in needs:
+        need = careful
+        share = careful.share()
+        if share is None:
+            need, share = bare, bare.share()
+        if share is None or share > free:
+            return None
+        free -= share
+        stop = need.finish(share)
+        plans[name] = Promise(pieces=(Piece(now, stop, share),), spare=need.begin - bare.begin)
+    return plans
+
+
+def carry_on(
+    last: Mapping[str, Promise], needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+) -> dict[str, Promise] | None:
+    """The plans of the last cycle from now on, or None where one of them is late or they need too much.
+
+    Jobs without a plan there (their promise is broken already) are not in it.
+    """
+    plans: dict[str, Promise] = {}
+    timeline = Timeline(now=now, devices=devices)
+    for name, _, bare in needs:
+        promise = last.get(name)
+        if promise is None:
+            continue
+        pieces = [
+            Piece(max(piece.start, now), piece.stop, piece.workers)
+            for piece in promise.pieces
+            if piece.stop > now
+        ]
+        spare = _spare(pieces, bare)
+        if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
+            return None
+        timeline.take(pieces, exact=True)
+        plans[name] = Promise(pieces=tuple(pieces), spare=spare)
+    return None if timeline.overdrawn(_ROUNDING) else plans
+
+
+def _spare(pieces: Sequence[Piece], need: Need) -> float:
+    """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it is too little.
+
+    The last piece may be a rounding longer than it was planned.
+    """
+    held, busy, left, fastest = need.holds, need.begin, need.left, 0.0
+    last = -math.inf
+    for piece in pieces:
+        if last < piece.start and last > -math.inf:
+            held = 0
+        last = piece.stop
+        if piece.workers != held:
+            busy = max(busy, piece.start) + need.change
+            held = piece.workers
+        rate = need.best[piece.workers]
+        fastest = max(fastest, rate)
+        left -= rate * max(piece.stop - max(piece.start, busy), 0.0)
+    return -left / fastest if fastest else -math.inf
+
+
+def workers_now(promise: Promise, now: float) -> int:
+    """Workers that the plan has at `now`."""
+    for piece in promise.pieces:
+        if now < piece.stop:
+            return piece.workers if piece.start <= now else 0
+    return 0
+
+
+def next_change(plans: Mapping[str, Promise], now: float) -> float | None:
+    """When a plan next changes a job's workers, its end excepted; None if none does."""
+    times = [promise.pieces[0].stop for promise in plans.values() if len(promise.pieces) > 1]
+    times += [promise.pieces[0].start for promise in plans.values() if promise.pieces[0].start > now]
+    return min(times, default=None)

@@ -1,0 +1,226 @@
+"""Devices that are free from now on, and how a job is fitted into them. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+__all__ = ["Need", "Piece", "Timeline"]
+
+
+# A timeline of more steps than this merges steps closer together than this part of their distance from now.
+_MANY = 64
+_COARSE = 0.03
+
+
+class Piece(NamedTuple):
+    """`workers` workers from `start` to `stop`."""
+
+    start: float
+    stop: float
+    workers: int
+
+
+class Need(NamedTuple):
+    """What a job still needs, as the planner sees it.
+
+    Attributes:
+        best: steps per second with at most n workers, by n (`ScalingCurve.best`).
+        left: steps to do, at the curve's speed.
+        begin: when it can make progress first (its last change may not be over).
+        due: when it has to be done, margin already taken off.
+        holds: workers that it has now.
+        change: seconds that any change of its workers costs; an upper bound.
+        minimum: its gang.
+        ceiling: the most workers worth giving.
+        floor: the largest size allowed by number of workers; None allows every number.
+    """
+
+    best: tuple[float, ...]
+    left: float
+    begin: float
+    due: float
+    holds: int
+    change: float
+    minimum: int
+    ceiling: int
+    floor: tuple[int, ...] | None = None
+
+    def share(self) -> int | None:
+        """The fewest workers, the same until the end, that finish in time if nobody is in the way."""
+        window = self.due - self.begin
+        if window <= 0:
+            return None
+        best, left = self.best, self.left
+        moved = window - self.change
+        move = max(bisect_left(best, left / moved), self.minimum) if moved > 0 else self.ceiling + 1
+        if self.holds and self.holds <= self.ceiling and best[self.holds] * window >= left:
+            return min(self.holds, move)  # staying as it is costs nothing
+        return move if move <= self.ceiling else None
+
+    def finish(self, workers: int) -> float:
+        """When it is done on `workers` workers from now on."""
+        start = self.begin if workers == self.holds else self.begin + self.change
+        return start + self.left / self.best[workers]
+
+
+class Timeline:
+    """Free devices as a step function of time, for ever after its last step.
+
+    >>> timeline = Timeline(now=0.0, devices=8)
+    >>> timeline.take([Piece(0.0, 10.0, 6)])
+    >>> timeline.free_at(0.0), timeline.free_at(10.0), timeline.least(0.0, 10.0)
+    (2, 8, 2)
+    """
+
+    __slots__ = ("free", "times")
+
+    def __init__(self, *, now: float, devices: int) -> None:
+        self.times = [now]
+        self.free = [devices]
+
+    def free_at(self, time: float) -> int:
+        """Free devices at `time`."""
+        return self.free[bisect_right(self.times, time) - 1]
+
+    def least(self, start: float, stop: float) -> int:
+        """The fewest free devices between `start` and `stop`."""
+        first = bisect_right(self.times, start) - 1
+        return min(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)])
+
+    def overdrawn(self, rounding: float) -> bool:
+        """Whether more than there is was taken, for longer than `rounding` seconds at a stretch."""
+        since = None
+        for time, free in zip(self.times, self.free, strict=True):
+            if since is not None and time - since > rounding:
+                return True
+            if free >= 0:
+                since = None
+            elif since is None:
+                since = time
+        return since is not None
+
+    def take(self, pieces: list[Piece], *, exact: bool = False) -> None:
+        """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they last."""
+        for piece in pieces:
+            first = self._break(piece.start)
+            last = self._break(piece.stop) if exact else self._end(piece.stop)
+            workers = piece.workers
+            self.free[first:last] = [free - workers for free in self.free[first:last]]
+
+    def _end(self, stop: float) -> int:
+        """The step that ends a reservation; in a long timeline one that is there already, a little later.
+
+        Without this a thousand jobs would make a thousand steps and a cycle would take their square.
+        """
+        place = bisect_left(self.times, stop)
+        if _MANY < len(self.times) > place:
+            now = self.times[0]
+            if self.times[place] - stop <= _COARSE * (stop - now):
+                return place
+        return self._break(stop)
+
+    def _break(self, time: float) -> int:
+        place = bisect_left(self.times, time)
+        if place == len(self.times) or self.times[place] != time:
+            self.times.insert(place, time)
+            self.free.insert(place, self.free[place - 1])
+        return place
+
+    def fit(self, need: Need) -> list[Piece] | None:
+        """The smallest share, cut to what is free where less is, that is done by `need.due`; None if none is.
+
+        Source: progressive filling, ElasticFlow section 4.1; sizes need not be powers of two here, and every
+        change of workers costs `need.change` seconds in the plan.
+        """
+        share = need.share()
+        if share is None:
+            return None
+        now = self.times[0]
+        stop = need.finish(share)
+        if self.least(now, stop) >= share:
+            return [Piece(now, stop, share)]
+        last = bisect_left(self.times, need.due)
+        most = min(need.ceiling, max(self.free[:last], default=0))
+        if need.floor is not None:
+            most = need.floor[most]
+        if most < need.minimum or not self._reaches(need, most, last):
+            return None
+        # Bisect for the smallest share; `high` is always one that was seen to reach.
+        low, high = share - 1, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            size = middle if need.floor is None else need.floor[middle]
+            if size <= low:  # no size between low and middle
+                low = middle
+            elif self._reaches(need, size, last):
+                high = size
+            else:
+                low = middle
+        return self._walk(need, high, last)
+
+    def _reaches(self, need: Need, share: int, last: int) -> bool:
+        """Whether `_walk` would find a plan: the same steps without writing it down."""
+        best, left, floor = need.best, need.left, need.floor
+        held, busy, change, minimum = need.holds, need.begin, need.change, need.minimum
+        times, free = self.times, self.free
+        for k in range(last):
+            workers = free[k] if free[k] < share else share
+            if floor is not None:
+                workers = floor[workers]
+            if workers < minimum or workers == 0:
+                held = 0
+                continue
+            start = times[k]
+            if workers != held:
+                busy = (start if start > busy else busy) + change
+                held = workers
+            begin = start if start > busy else busy
+            stop = times[k + 1] if k + 1 < len(times) else math.inf
+            done = begin + left / best[workers]
+            if done <= stop:
+                return done <= need.due
+            if begin < stop:
+                left -= best[workers] * (stop - begin)
+        return False
+
+    def _walk(self, need: Need, share: int, last: int) -> list[Piece] | None:
+        """At most `share` workers wherever they are free, from now until done."""
+        best, left, floor = need.best, need.left, need.floor
+        held, busy = need.holds, need.begin
+        pieces: list[Piece] = []
+        times, free = self.times, self.free
+        for k in range(last):
+            start = times[k]
+            workers = min(share, free[k])
+            if floor is not None:
+                workers = floor[workers]
+            if workers < need.minimum:
+                workers = 0
+            if workers == 0:
+                held = 0
+                continue
+            if workers != held:
+                busy = max(start, busy) + need.change
+                held = workers
+            stop = times[k + 1] if k + 1 < len(times) else math.inf
+            begin = max(start, busy)
+            rate = best[workers]
+            done = begin + left / rate
+            if done <= stop:
+                if done > need.due:
+                    return None
+                _extend(pieces, start, done, workers)
+                return pieces
+            if begin < stop:
+                left -= rate * (stop - begin)
+            _extend(pieces, start, stop, workers)
+        return None
+
+
+def _extend(pieces: list[Piece], start: float, stop: float, workers: int) -> None:
+    if pieces and pieces[-1].stop == start and pieces[-1].workers == workers:
+        pieces[-1] = Piece(pieces[-1].start, stop, workers)
+    else:
+        pieces.append(Piece(start, stop, workers))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim.cli.simulate import explain, simulate
+from brim.errors import SpecError
+
+PROFILE = "global_batch_size,1,2,4,8,16\n64,1.0,1.9,3.5,6.0,9.0\n"
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(simulate, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "m.csv").write_text(PROFILE)
+    file = tmp_path / "trace.csv"
+    made = _run("generate", "--profiles", str(tmp_path / "profiles"), "--jobs", "12", "--out", str(file))
+    assert made.exit_code == 0
+    return file
+
+
+def test_json_is_one_object_with_every_figure(trace: Path) -> None:
+    result = _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim,edf,edf:as-coded", "--json")
+    found = json.loads(result.stdout)
+    assert set(found["policies"]) == {"brim", "edf", "edf:as-coded"}
+    assert {
+        "jobs",
+        "deadline_jobs",
+        "deadline_satisfactory_ratio",
+        "admitted",
+        "admitted_missed",
+        "average_jct_seconds",
+        "makespan_seconds",
+        "cpu_seconds",
+    } <= set(found["policies"]["brim"])
+    assert set(found["ceiling"]) == {"per_job", "capacity"}
+
+
+def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
+    result = _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim,fifo-gang")
+    assert "of ceiling" in result.stdout
+    assert "No policy can meet more than" in result.stdout
+
+
+def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(trace: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the extra `simulate` is not installed")
+    out = tmp_path / "out"
+    _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
+    names = {path.name for path in out.iterdir()}
+    assert {"jobs.csv", "decisions.jsonl", "summary.json", "index.html", "devices.png"} <= names
+    story = CliRunner().invoke(explain, ["3", "--sim", str(out)], catch_exceptions=False).stdout
+    assert "under brim" in story
+    assert "finished on" in story
+
+
+def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="did you mean 'brim'"):
+        _run("--trace", str(trace), "--policy", "brin")
+    with pytest.raises(SpecError, match="60 or 240"):
+        _run("--trace", str(trace), "--policy", "edf:as-coded", "--slot", "0")
+    with pytest.raises(SpecError, match="a folder that"):
+        CliRunner().invoke(explain, ["3", "--sim", str(tmp_path)], catch_exceptions=False)
+
+
+def test_tenants_are_read_and_misspelt_rights_refused(trace: Path) -> None:
+    rights = ("--tenant", "default:guaranteed=8,exclusive=2,limit=12", "--tenant", "other:guaranteed=8")
+    result = _run(
+        "--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--placement", "--json", *rights
+    )
+    assert json.loads(result.stdout)["policies"]["brim"]["admitted_missed"] == 0
+    with pytest.raises(SpecError, match="did you mean 'guaranteed'"):
+        _run("--trace", str(trace), "--tenant", "a:garanteed=8")
+    with pytest.raises(SpecError, match="200 devices guaranteed"):
+        _run("--trace", str(trace), "--tenant", "a:guaranteed=200")

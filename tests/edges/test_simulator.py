@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.experiments import around_a_service, two_jobs
+from brim.backends.simulator.generate import Recipe, generate
+from brim.backends.simulator.run import measure
+from brim.domain.cluster import Cluster
+from brim.domain.resizing import OVERHEADS
+from brim.domain.schedule import Decision, Snapshot
+from brim.domain.workload import Job
+from brim.errors import InternalError
+from brim.policies.brim import brim
+from brim.policies.edf import admit_all, edf
+from brim.policies.fifo_gang import fifo_gang
+from workloads import CONCAVE, random_jobs
+
+CLUSTER = Cluster.parse("2x8")
+
+
+def test_finish_times_are_exact_and_pay_for_the_start() -> None:
+    job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
+    run = simulate([job], CLUSTER, edf, settings=Settings(overheads=OVERHEADS["published"]))
+    # 16 workers at 7.5 steps/s, after 2 + 2 * 5 seconds
+    assert run.outcomes[0].finished == pytest.approx(100.0 + 12.0 + 100.0)
+
+
+def test_a_slot_delays_arrivals_but_not_finishes() -> None:
+    jobs = [Job(id=name, submitted=at, work=75.0, curve=CONCAVE) for name, at in (("a", 0.0), ("b", 1.0))]
+    world = Settings(slot=60.0, overheads=OVERHEADS["none"])
+    first, second = simulate(jobs, CLUSTER, edf, settings=world).outcomes
+    assert first.finished == pytest.approx(10.0)
+    assert second.started == pytest.approx(60.0)
+
+
+def test_a_policy_that_overdraws_the_cluster_is_caught() -> None:
+    def greedy(snapshot: Snapshot) -> Decision:
+        return Decision(workers={s.job.id: 16 for s in snapshot.jobs}, verdicts=admit_all(snapshot))
+
+    with pytest.raises(InternalError, match="used 32 of 16"):
+        simulate(random_jobs(1, 2, spread=0.0), CLUSTER, greedy)
+
+
+def test_a_policy_that_lets_jobs_wait_for_ever_is_caught() -> None:
+    def idle(snapshot: Snapshot) -> Decision:
+        return Decision(workers={}, verdicts=admit_all(snapshot))
+
+    with pytest.raises(InternalError, match="waiting for ever"):
+        simulate(random_jobs(1, 1), CLUSTER, idle)
+
+
+def test_the_same_seed_gives_the_same_run_and_failures_cost_time() -> None:
+    jobs = random_jobs(3, 20)
+    world = Settings(failures=3600.0, stragglers=0.3, profile_error=0.2, seed=7)
+    once, again = (measure(simulate(jobs, CLUSTER, brim, settings=world)) for _ in range(2))
+    calm = measure(simulate(jobs, CLUSTER, brim, settings=Settings()))
+    assert once == again
+    assert (once.average_jct_seconds or 0) > (calm.average_jct_seconds or 0)
+
+
+def test_dearer_recovery_makes_elasticity_worth_less() -> None:
+    jobs = random_jobs(5, 30)
+    jct = {
+        name: measure(
+            simulate(
+                jobs, CLUSTER, brim, settings=Settings(overheads=OVERHEADS[name], failures=3600.0, seed=1)
+            )
+        ).average_jct_seconds
+        or 0.0
+        for name in ("brim", "torchrun", "restart")
+    }
+    assert jct["brim"] < jct["torchrun"] < jct["restart"]
+
+
+def test_elasticdl_experiment_1_two_jobs_share_a_cluster() -> None:
+    gang, elastic = two_jobs(fifo_gang, overheads=OVERHEADS["none"]), two_jobs(brim)
+    assert gang.makespan == pytest.approx(1300.0)
+    assert gang.second_waited == pytest.approx(350.0)
+    assert elastic.makespan <= 1015.0
+    assert elastic.second_waited == 0.0
+
+
+def test_elasticdl_experiment_2_training_fills_in_around_a_service() -> None:
+    day = around_a_service(brim)
+    assert day.utilisation > 0.98
+    assert day.shortest >= 0.0
+    assert day.service_alone == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "diurnal", "bursty"])
+def test_the_generator_is_seeded_and_keeps_its_rate(arrivals: str) -> None:
+    recipe = Recipe(jobs=2000, interarrival=100.0, arrivals=arrivals, seed=4, best_effort=0.25)
+    profiles = {("m", 64): CONCAVE}
+    lines = list(generate(recipe, profiles))
+    assert lines == list(generate(recipe, profiles))
+    rows = [line.split(",") for line in lines[1:]]
+    assert float(rows[-1][1]) / 2000 == pytest.approx(100.0, rel=0.15)
+    assert sum(int(row[8]) for row in rows) / 2000 == pytest.approx(0.25, abs=0.05)
+    assert all(int(row[4]) >= int(row[1]) for row in rows)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.domain.cluster import Cluster
+from brim.policies.placement import Block, Placement, place
+
+steps = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 16), max_size=8), max_size=8)
+
+
+def _check(placement: Placement, wanted: dict[str, int], devices: int) -> None:
+    taken: set[int] = set()
+    for job, blocks in placement.blocks.items():
+        assert sum(block.size for block in blocks) == wanted[job]
+        for block in blocks:
+            assert block.size & (block.size - 1) == 0
+            assert block.start % block.size == 0, "aligned"
+            span = set(range(block.start, block.start + block.size))
+            assert not span & taken, "disjoint"
+            assert max(span) < devices
+            taken |= span
+    assert set(placement.blocks) == {job for job, count in wanted.items() if count}
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps, st.sampled_from((16, 24, 32, 40)))
+def test_what_fits_by_count_always_fits(changes: list[dict[str, int]], devices: int) -> None:
+    placement = Placement(blocks={})
+    for change in changes:
+        wanted, left = {}, devices
+        for job, count in sorted(change.items()):
+            wanted[job] = min(count, left)
+            left -= wanted[job]
+        before = placement.blocks
+        placement = place(before, wanted, devices=devices)
+        _check(placement, wanted, devices)
+        assert not placement.scattered
+        for job in placement.moved:
+            assert sum(block.size for block in before[job]) == wanted[job]
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_a_power_of_two_is_one_block(changes: list[dict[str, int]]) -> None:
+    blocks: dict[str, tuple[Block, ...]] = {}
+    for change in changes:
+        wanted, left = {}, 32
+        for job, count in sorted(change.items()):
+            size = 1 << (count.bit_length() - 1) if count else 0
+            wanted[job] = size if size <= left else 0
+            left -= wanted[job]
+        found = place(blocks, wanted, devices=32).blocks
+        assert all(len(found[job]) == 1 for job in found)
+        blocks = dict(found)
+
+
+def test_unchanged_jobs_stay_and_a_migration_moves_the_fewest_devices() -> None:
+    before = {"a": (Block(0, 1),), "b": (Block(4, 2),), "c": (Block(8, 4),)}
+    placement = place(before, {"a": 1, "b": 2, "c": 4, "d": 8}, devices=16)
+    assert placement.moved == {"c"} or placement.moved == {"a", "b"}
+    moved = sum(sum(block.size for block in before[job]) for job in placement.moved)
+    assert moved == 3
+
+
+def test_nobody_moves_where_a_block_is_free() -> None:
+    before = {"a": (Block(0, 1),)}
+    placement = place(before, {"a": 1, "d": 8}, devices=16)
+    assert placement.moved == frozenset()
+    assert placement.blocks["d"] == (Block(8, 8),)
+
+
+def test_a_pinned_job_is_not_moved_and_the_other_sits_apart() -> None:
+    before = {"a": (Block(0, 1),), "b": (Block(8, 1),)}
+    placement = place(before, {"a": 1, "b": 1, "d": 8}, devices=16, pinned=frozenset("ab"))
+    assert placement.moved == frozenset()
+    assert placement.scattered == {"d"}
+
+
+def test_growing_takes_the_block_around() -> None:
+    placement = place({"a": (Block(4, 4),)}, {"a": 8}, devices=16)
+    assert placement.blocks["a"] == (Block(0, 8),)
+
+
+def test_nodes_are_named() -> None:
+    cluster = Cluster.parse("2x8")
+    placement = place({}, {"a": 8, "b": 2, "c": 6}, devices=16)
+    assert placement.nodes(cluster) == {"a": {"node0": 8}, "b": {"node1": 2}, "c": {"node1": 6}}

@@ -1,0 +1,50 @@
+"""brim against every other policy and against the ceiling, on real traces, with one ruler for all."""
+
+from __future__ import annotations
+
+import pytest
+
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.run import Metrics, measure
+from brim.domain.cluster import Cluster
+from brim.policies.brim import brim
+from brim.policies.ceiling import ceiling_per_job
+from brim.policies.named import POLICIES
+from tracedata import TRACES, jobs_of
+
+SMALL = ["195job", "cluster10", "t4", "fig10", "fig9", "fig11-20", "fig11-50", "cluster06"]
+
+
+def _run(name: str, policy: str) -> Metrics:
+    return measure(simulate(jobs_of(name), Cluster.parse(TRACES[name][1]), POLICIES[policy]))
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("trace", ["195job", "cluster01", "cluster06", "cluster09", "cluster10"])
+def test_brim_reaches_97_percent_of_the_ceiling_and_breaks_no_promise(trace: str) -> None:
+    jobs = jobs_of(trace)
+    cluster = Cluster.parse(TRACES[trace][1])
+    found = measure(simulate(jobs, cluster, brim))
+    limit = ceiling_per_job(jobs, devices=cluster.devices)
+    assert limit is not None
+    assert (found.deadline_satisfactory_ratio or 0.0) >= 0.97 * limit
+    assert found.admitted_missed == 0
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("trace", SMALL)
+def test_brim_is_at_least_as_good_as_any_other_policy(trace: str) -> None:
+    ours = _run(trace, "brim")
+    others = {name: _run(trace, name) for name in POLICIES if name not in ("brim", "chronus")}
+    best = max(other.deadline_satisfactory_ratio or 0.0 for other in others.values())
+    assert (ours.deadline_satisfactory_ratio or 0.0) >= best
+    assert (ours.average_jct_seconds or 0.0) <= (others["elasticflow"].average_jct_seconds or 0.0)
+    assert ours.admitted_missed == 0
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("trace", ["195job", "t4", "fig9"])
+def test_an_admitted_deadline_is_kept_with_migrations_charged(trace: str) -> None:
+    jobs = jobs_of(trace)
+    found = measure(simulate(jobs, Cluster.parse(TRACES[trace][1]), brim, settings=Settings(placed=True)))
+    assert found.admitted_missed == 0
