@@ -7,7 +7,7 @@ import pytest
 
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
-SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "2000"))
+SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
 TERM, STOP = "term", "stop"
 STATES = [
     *("starting", "ready", "fetching", "donating", "installed", "computing", "at blocks", "folding"),

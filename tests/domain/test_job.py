@@ -45,7 +45,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
         ({"seed": 2**63}, "--seed"),
         ({"threads": 0}, "--threads"),
         ({"agents": 0}, "--agents"),
-        ({"--spares": -1}, "spares"),
+        ({"spares": -1}, "--spares"),
         ({"checkpoint_every": -1}, "--checkpoint-every"),
         ({"clip_norm": 0.0}, "--clip-norm"),
         ({"clip_norm": float("nan")}, "--clip-norm"),
