@@ -23,7 +23,7 @@ import msgspec
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
 from brim.train.context import WorkerContext, environment_for, shared_environment
-from brim.train.signals import die_with_parent
+from brim.train.signals import be_called, die_with_parent
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerEnded, WorkerForked, failure_of
 
@@ -123,6 +123,7 @@ class Template:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(self._pid)
+            be_called(f"brim-{worker}")
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
