@@ -64,6 +64,22 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
     assert ledger(tmp_path / "run")["exact"]
 
 
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path) -> None:
+    job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
+    calm = train(tmp_path / "calm", *job[1:])
+    with started(tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55") as run:
+        assert run.finish()["exit"] == "stopped"
+    damaged = max((tmp_path / "run" / "checkpoints").glob("step-*")) / "state.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    with started(tmp_path / "run", *job, "--resume") as again:
+        summary = again.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert any(str(damaged) in event["message"] for event in again.events("warning"))
+    assert ledger(tmp_path / "run")["exact"]
+
+
 @pytest.mark.parametrize("module", ["brim.master", "brim.agent"])
 def test_without_master_or_agent_the_run_ends_cleanly(tmp_path: Path, module: str) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "2") as run:

@@ -305,7 +305,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["train", "run", "status", "resize", "logs", "stop", "report", "ledger", "agent"]
+    "verb", ["train", "run", "status", "resize", "logs", "stop", "report", "ledger", "checkpoints", "agent"]
 )
 def test_every_verb_teaches_with_an_example(verb: str) -> None:
     result = CliRunner().invoke(cli, [verb, "--help"])

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["sync_directory", "write_through", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -31,8 +31,21 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Write a file that nobody looks at yet, down to the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Put the names of a directory on disk: a rename that is not there can be undone."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)

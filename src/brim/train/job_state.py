@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
-from brim.train.checkpoint import latest_checkpoint, read_checkpoint, step_of, write_checkpoint
+from brim.storage.checkpoints import newest_sound, stored
+from brim.train.checkpoint import read_checkpoint, write_checkpoint
 from brim.wire.messages import CheckpointMade
 
 __all__ = ["JobState"]
@@ -49,9 +50,9 @@ class JobState:
         return self._directory is not None
 
     def is_written(self) -> bool:
-        """Whether the newest checkpoint is of the last committed step."""
-        newest = latest_checkpoint(self._directory) if self._directory else None
-        return newest is not None and step_of(newest) == self.committed
+        """Whether there is a checkpoint of the last committed step."""
+        newest = stored(self._directory)[-1:] if self._directory else []
+        return [path.name for path in newest] == [f"step-{self.committed:08d}"]
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
@@ -87,20 +88,34 @@ class JobState:
             self._scheduler.load_state_dict(tree["scheduler"])
         self.committed, self.evaluated, self.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
 
-    def restore(self) -> str:
-        """Take the newest checkpoint and give its path, or stay as at the start and give nothing."""
-        newest = latest_checkpoint(self._directory) if self._directory else None
+    def restore(self) -> tuple[str, list[str]]:
+        """Take the newest sound checkpoint, or stay as at the start where there never was one.
+
+        Returns:
+            The path of the checkpoint, or nothing; and what is wrong with newer ones.
+
+        Raises:
+            SpecError: there are checkpoints, and all are damaged.
+        """
+        if self._directory is None:
+            return "", []
+        newest, problems = newest_sound(self._directory)
+        if newest is None and problems:
+            raise SpecError(
+                str(self._directory),
+                got="only damaged checkpoints: " + "; ".join(problems),
+                need="one that is whole",
+                hint="mend the files, or start again in another --run-dir",
+            )
         if newest is None:
-            return ""
+            return "", []
         self.put(read_checkpoint(newest))
-        return str(newest)
+        return str(newest), problems
 
     def write(self) -> CheckpointMade:
         """Write a checkpoint and say which."""
         assert self._directory is not None, "only a job under an agent writes checkpoints"
         started = time.perf_counter()
-        written = write_checkpoint(self._directory, self.committed, self.get())
+        path, size = write_checkpoint(self._directory, self.committed, self.get())
         seconds = time.perf_counter() - started
-        return CheckpointMade(
-            step=self.committed, path=written.path, size_bytes=written.size_bytes, seconds=seconds
-        )
+        return CheckpointMade(step=self.committed, path=str(path), size_bytes=size, seconds=seconds)

@@ -27,6 +27,7 @@ from brim.wire.messages import (
     InstallRound,
     Leave,
     Released,
+    Warn,
     WorkerBound,
     WorkerMessage,
     WriteNow,
@@ -250,7 +251,9 @@ class Membership:
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            restored = state.restore()
+            restored, problems = state.restore()
+            for problem in problems:
+                self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:
             self._fetch(world, members[world.donors[me]], state)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
