@@ -72,6 +72,7 @@ def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()  # what makes a directory a run
     write(tmp_path / "checkpoints", 1)
     damaged = write(tmp_path / "checkpoints", 2) / "state.safetensors"
     result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path)])
