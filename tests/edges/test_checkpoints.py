@@ -22,7 +22,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, 7)
     assert load(path).step == 7
     assert load(path).data == bytes(range(256)) * 7
-    assert newest_sound(tmp_path) == (path, [])
+    assert newest_sound(tmp_path) == ((path, load(path)), [])
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, file
     content[int(where * len(content)) if where != -1 else -1] ^= 1
     (newest / file).write_bytes(content)
     sound, problems = newest_sound(tmp_path)
-    assert sound == before
+    assert sound == (before, load(before))
     assert len(problems) == 1
     assert str(newest / file) in problems[0]
 

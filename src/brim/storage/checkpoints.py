@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,21 +115,12 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def newest_sound(directory: Path) -> tuple[Path | None, list[str]]:
+def newest_sound(directory: Path) -> tuple[tuple[Path, Checkpoint] | None, list[str]]:
     """The newest checkpoint that is whole, and what is wrong with those after it."""
     problems: list[str] = []
-    for path, problem in _checked(reversed(stored(directory))):
-        if not problem:
-            return path, problems
-        problems.append(problem)
-    return None, problems
-
-
-def _checked(paths: Iterator[Path]) -> Iterator[tuple[Path, str]]:
-    for path in paths:
+    for path in reversed(stored(directory)):
         try:
-            load(path)
+            return (path, load(path)), problems
         except EnvironmentFault as fault:
-            yield path, str(fault)
-        else:
-            yield path, ""
+            problems.append(str(fault))
+    return None, problems

@@ -13,7 +13,7 @@ from brim.storage import checkpoints
 from brim.storage.checkpoints import Checkpoint
 from brim.train.state import flatten, unflatten
 
-__all__ = ["read_checkpoint", "write_checkpoint"]
+__all__ = ["state_of", "write_checkpoint"]
 
 _KEEP = 2
 
@@ -31,12 +31,7 @@ def write_checkpoint(directory: Path, step: int, tree: Any) -> tuple[Path, int]:
     return checkpoints.publish(directory, checkpoint, keep=_KEEP), len(data)
 
 
-def read_checkpoint(path: Path) -> Any:
-    """The state that was written.
-
-    Raises:
-        EnvironmentFault: a file is missing or damaged.
-    """
-    checkpoint = checkpoints.load(path)
+def state_of(checkpoint: Checkpoint) -> Any:
+    """The state that was written."""
     tensors = load(checkpoint.data)
     return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.storage.checkpoints import newest_sound, stored
-from brim.train.checkpoint import read_checkpoint, write_checkpoint
+from brim.train.checkpoint import state_of, write_checkpoint
 from brim.wire.messages import CheckpointMade
 
 __all__ = ["JobState"]
@@ -99,18 +99,19 @@ class JobState:
         """
         if self._directory is None:
             return "", []
-        newest, problems = newest_sound(self._directory)
-        if newest is None and problems:
+        found, problems = newest_sound(self._directory)
+        if found is None and problems:
             raise SpecError(
                 str(self._directory),
                 got="only damaged checkpoints: " + "; ".join(problems),
                 need="one that is whole",
                 hint="mend the files, or start again in another --run-dir",
             )
-        if newest is None:
+        if found is None:
             return "", []
-        self.put(read_checkpoint(newest))
-        return str(newest), problems
+        path, checkpoint = found
+        self.put(state_of(checkpoint))
+        return str(path), problems
 
     def write(self) -> CheckpointMade:
         """Write a checkpoint and say which."""
