@@ -123,7 +123,7 @@ class Report:
             return function(*arguments)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             self.say(f"failed, and is done again: {error}")
-            self._failures.append(f"{function.__name__}: {error}")
+            self._failures.append(f"{function.__name__}: {error}".replace(sys.executable, "python"))
             return function(*arguments)
 
     def add(self, section: str) -> None:
