@@ -292,7 +292,7 @@ def _reason(
     if given is not None:
         return given
     if count < state.workers:
-        return Reason.PREEMPTED, "jobs of a higher right need its devices"
+        return Reason.PREEMPTED, f"jobs of its tenant that run keep their gangs; this job {gives}"
     if count:
         return Reason.ORDER, f"{count} workers, as its tenant's rights allow"
     return Reason.CLUSTER_FULL, f"no device of {capacity} is left for it"
