@@ -112,6 +112,11 @@ def simulate(
     check_policies(names, slot)
     hardware = Cluster.parse(cluster)
     owners = read_tenants(tenants, hardware.devices)
+    asked = any((profile_error, failures, stragglers, placement, owners, overheads != "published"))
+    if asked and any(name.endswith(":as-coded") for name in names):
+        err.print(
+            ":as-coded replays keep the published world: overheads, faults and tenants do not reach them"
+        )
     jobs = load(trace, profiles, err)
     settings = Settings(
         overheads=OVERHEADS[overheads],
