@@ -1,6 +1,6 @@
 """CPU time of simulations and of one scheduling cycle, and how it grows.
 
-python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER
+python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER [large]    # large: only the 100,000 devices
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 from brim.backends.simulator.compare import run_policy
@@ -100,13 +101,35 @@ def growth(profiles: Profiles, folder: Path) -> None:
             print(f"| {count} | 1024 | {name} | {seconds:.1f} | {seconds / count * 1e3:.2f} |", flush=True)
 
 
+def large(profiles: Profiles, folder: Path) -> None:
+    """3,000 jobs within 15 minutes on 100,000 devices: most of them are busy at the peak."""
+    print("\n| jobs | devices | busy at the peak | most active jobs | policy | cycles | CPU s | ms a cycle |")
+    print("|---|---|---|---|---|---|---|---|")
+    path = folder / "generated-large.csv"
+    path.write_text("\n".join(generate(Recipe(jobs=3000, interarrival=0.3, seed=1), profiles)) + "\n")
+    jobs = read_trace(path, profiles)
+    for name in ("edf", "brim"):
+        found = run_policy(name, jobs, Cluster.parse("12500x8"), settings=Settings())
+        busy, cycles = max(used for _, used, _ in found.run.usage), found.run.cycles
+        moments = [(outcome.job.submitted, 1) for outcome in found.run.outcomes]
+        moments += [(outcome.finished or 0.0, -1) for outcome in found.run.outcomes]
+        active = max(accumulate(step for _, step in sorted(moments)))
+        seconds = found.cpu_seconds
+        print(
+            f"| {len(jobs)} | 100000 | {busy} | {active} | {name} | {cycles} | {seconds:.1f} "
+            f"| {seconds / cycles * 1e3:.1f} |",
+            flush=True,
+        )
+
+
 def main(data: Path, folder: Path) -> None:
     profiles = read_profiles(data / "profiles" / "a100")
     profiles = {key: curve for key, curve in profiles.items() if key[0] != "resnet50_cifar10"}
-    if "growth" not in sys.argv:
+    if "large" not in sys.argv:
         traces(data, profiles)
         cycles(profiles)
-    growth(profiles, folder)
+        growth(profiles, folder)
+    large(profiles, folder)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,9 @@ def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(trace: Pa
     out = tmp_path / "out"
     _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
     names = {path.name for path in out.iterdir()}
-    assert {"jobs.csv", "decisions.jsonl", "summary.json", "index.html", "devices.png"} <= names
+    assert {"jobs.csv", "decisions.jsonl", "summary.json", "index.html", "deadline_ratio.png"} | {
+        f"{name}.png" for name in ("devices", "jct", "queue", "tenants")
+    } <= names
     story = CliRunner().invoke(explain, ["3", "--sim", str(out)], catch_exceptions=False).stdout
     assert "under brim" in story
     assert "finished on" in story
@@ -67,6 +71,49 @@ def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) ->
         _run("--trace", str(trace), "--policy", "edf:as-coded", "--slot", "0")
     with pytest.raises(SpecError, match="a folder that"):
         CliRunner().invoke(explain, ["3", "--sim", str(tmp_path)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "hint"),
+    [
+        (("--trace", "nowhere.csv"), "--trace", "generate"),
+        (("--trace", "."), "--trace", "generate"),
+        (("--trace", "{binary}"), "--trace", "generate"),
+        (("--trace", "{profile}"), "--trace", "simulate.md"),
+        (("--trace", "{trace}", "--policy", "brim,"), "--policy", "known"),
+        (("--trace", "{trace}", "--policy", "elasticflwo"), "--policy", "'elasticflow'"),
+        (("--trace", "{trace}", "--policy", "edf,edf"), "--policy", ""),
+        (("--trace", "{trace}", "--cluster", "16by8"), "--cluster", "16x8"),
+        (("--trace", "{trace}", "--cluster", "0x8"), "--cluster", "16x8"),
+        (("--trace", "{trace}", "--profiles", "nowhere"), "--profiles", "simulate.md"),
+        (("--trace", "{trace}", "--slot", "nan"), "--slot", "240"),
+        (("--trace", "{trace}", "--tenant", "a:guaranteed=some"), "--tenant", "guaranteed=8"),
+    ],
+)
+def test_bad_input_names_the_flag_what_it_got_and_what_it_needs(
+    trace: Path, tmp_path: Path, arguments: tuple[str, ...], field: str, hint: str
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\x1f\x8b\x08\x00\xff")
+    places = {
+        "trace": trace, "binary": tmp_path / "binary", "profile": tmp_path / "profiles" / "m.csv"
+    }  # fmt: skip
+    with pytest.raises(SpecError) as caught:
+        _run(*(argument.format(**places) for argument in arguments))
+    error = caught.value
+    assert error.field.startswith(field)
+    assert error.got
+    assert error.need
+    assert hint in error.hint
+
+
+def test_bad_input_exits_with_2_and_prints_nothing_on_stdout(trace: Path) -> None:
+    for words in (("--slot", "-1"), ("--failures", "-3"), ("--policy", "brin"), ("--cluster", "8")):
+        command = [sys.executable, "-m", "brim.cli", "simulate", "--trace", str(trace), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        assert done.stderr.lstrip().startswith(words[0])
+        assert "hint:" in done.stderr
 
 
 def test_tenants_are_read_and_misspelt_rights_refused(trace: Path) -> None:

@@ -65,6 +65,10 @@ def test_without_profiles_jobs_scale_linearly_up_to_their_request(folder: Path) 
         (ITP.replace("deadline,", "when,"), "trace.csv"),
         (ITP.replace(",100,", ",many,"), "line 2"),
         (ITP.replace(",m,", ",n,"), "--profiles"),
+        (ITP.replace(",100,", ",-1,"), "line 2"),
+        (ITP.replace(",2,60", ",0,60"), "line 2"),
+        (ITP.replace(",2,60", ",2"), "line 2"),
+        (ITP.replace("duration", "duration,priority").replace(",60", ",60,urgent"), "priority"),
         ("", "--trace"),
     ],
 )

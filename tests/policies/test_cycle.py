@@ -77,9 +77,79 @@ def test_a_higher_priority_comes_first_and_a_preserved_job_keeps_its_gang() -> N
     only = (Tenant(id="a", guaranteed=16),)
     decision = cycle(_snapshot(low, kept, online, tenants=only), brim)
     assert decision.workers["a2"] >= 3
-    assert decision.workers["a0"] == 13
+    assert decision.workers["a0"] == 12
+    assert decision.workers["a1"] == 1, "shrunk, not suspended, for a surplus"
+    assert decision.reasons["a1"] == (
+        Reason.PREEMPTED,
+        "priority online takes 12; this job gives 7 of 8",
+    )
+
+
+def test_what_a_higher_priority_needs_suspends_a_lower_one() -> None:
+    low = _state(_job("a1", minimum=4), workers=8)
+    online = _state(_job("a0", priority=Priority.ONLINE, minimum=13))
+    only = (Tenant(id="a", guaranteed=16),)
+    decision = cycle(_snapshot(low, online, tenants=only), brim)
     assert decision.workers.get("a1", 0) == 0
-    assert decision.reasons["a1"][0] in (Reason.PREEMPTED, Reason.CLUSTER_FULL)
+    assert decision.workers["a0"] >= 13
+    assert decision.reasons["a1"][0] is Reason.PREEMPTED
+
+
+def test_a_reclaim_takes_surplus_of_a_high_priority_before_it_suspends_a_low_one() -> None:
+    high = _state(_job("a1", priority=Priority.PRESERVED), workers=12)
+    low = _state(_job("a2", minimum=2), workers=2)
+    decision = cycle(_snapshot(high, low, _state(_job("b1", "b"))), brim)
+    assert dict(decision.workers) == {"a1": 6, "a2": 2, "b1": 8}
+
+
+def test_a_reclaim_touches_the_fewest_jobs_and_says_who_took_what_from_whom() -> None:
+    running = [_state(_job(f"a{k}"), workers=w) for k, w in enumerate((9, 2, 2, 1))]
+    decision = cycle(_snapshot(*running, _state(_job("b1", "b"))), brim)
+    assert [decision.workers[f"a{k}"] for k in range(4)] == [3, 2, 2, 1]
+    assert decision.reasons["a0"] == (
+        Reason.RECLAIMED,
+        "tenant a held 14 devices and may use 8 now (guaranteed: 8); "
+        "tenant b takes 8 (held 0, guaranteed 8); this job gives 6 of 9",
+    )
+
+
+def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() -> None:
+    old = _state(_job("a1", minimum=7), workers=7)._replace(unsaved=300.0)
+    new = _state(_job("a2", minimum=7), workers=7)._replace(unsaved=20.0)
+    decision = cycle(_snapshot(old, new, _state(_job("b1", "b"))), brim)
+    assert decision.workers["a1"] >= 7
+    assert decision.workers.get("a2", 0) == 0
+    reason, detail = decision.reasons["a2"]
+    assert reason is Reason.RECLAIMED
+    assert detail.endswith("this job gives 7 of 7, 20 s since its last checkpoint")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4), st.sampled_from(Priority)), max_size=6),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=4),
+)
+def test_nobody_within_quota_gives_and_gangs_hold(
+    borrowers: list[tuple[int, int, Priority]], owners: list[tuple[int, int]]
+) -> None:
+    states, left = [], 14
+    for k, (minimum, more, priority) in enumerate(borrowers):
+        count = minimum + more if minimum + more <= left else 0
+        left -= count
+        states.append(_state(_job(f"a{k}", minimum=minimum, priority=priority), workers=count))
+    left = min(left + 2, 8)
+    for k, (minimum, more) in enumerate(owners):
+        count = minimum + more if minimum + more <= left else 0
+        left -= count
+        states.append(_state(_job(f"b{k}", "b", minimum=minimum), workers=count))
+    decision = cycle(_snapshot(*states), brim)
+    assert sum(decision.workers.values()) <= 16
+    for state in states:
+        count = decision.workers.get(state.job.id, 0)
+        assert count == 0 or count >= state.job.minimum
+        if state.job.tenant == "b":
+            assert decision.reasons[state.job.id][0] is not Reason.RECLAIMED
+            assert count > 0 or state.workers == 0
 
 
 def test_every_job_has_a_reason() -> None:

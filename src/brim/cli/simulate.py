@@ -16,6 +16,7 @@ from rich.table import Table
 from brim.backends.simulator.compare import (
     Result,
     ceilings,
+    check_policies,
     find_profiles,
     known_policies,
     run_policy,
@@ -48,7 +49,9 @@ __all__ = ["explain", "main", "simulate"]
     "--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace]."
 )
 @click.option(
-    "--slot", type=click.FloatRange(min=0), help="Seconds between cycles [default: 0; 240 for :as-coded]."
+    "--slot",
+    type=click.FloatRange(min=0, max=86400),
+    help="Seconds between cycles [default: 0; 240 for :as-coded].",
 )
 @click.option("--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS)))
 @click.option(
@@ -59,7 +62,11 @@ __all__ = ["explain", "main", "simulate"]
     help="True speed: 1 ± this.",
 )
 @click.option(
-    "--failures", default=0.0, show_default=True, help="Mean hours between failures of a worker; 0: none."
+    "--failures",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Mean hours between failures of a worker; 0: none.",
 )
 @click.option(
     "--stragglers",
@@ -101,7 +108,16 @@ def simulate(
             "--trace is needed: brim simulate --trace FILE --cluster 16x8 --policy brim,edf"
         )
     err = Console(stderr=True)
-    hardware, jobs = Cluster.parse(cluster), load(trace, profiles, err)
+    names = [name.strip() for name in policies.split(",")]
+    check_policies(names, slot)
+    hardware = Cluster.parse(cluster)
+    owners = read_tenants(tenants, hardware.devices)
+    asked = any((profile_error, failures, stragglers, placement, owners, overheads != "published"))
+    if asked and any(name.endswith(":as-coded") for name in names):
+        err.print(
+            ":as-coded replays keep the published world: overheads, faults and tenants do not reach them"
+        )
+    jobs = load(trace, profiles, err)
     settings = Settings(
         overheads=OVERHEADS[overheads],
         seed=seed,
@@ -109,10 +125,10 @@ def simulate(
         failures=failures * 3600.0,
         stragglers=stragglers,
         placed=placement,
-        tenants=read_tenants(tenants, hardware.devices),
+        tenants=owners,
         record=out is not None,
     )
-    results = run_all(policies.split(","), jobs, hardware, settings=settings, slot=slot, err=err)
+    results = run_all(names, jobs, hardware, settings=settings, slot=slot, err=err)
     ceiling = ceilings(jobs, hardware)
     found = summary(results, ceiling)
     if as_json:
@@ -121,6 +137,9 @@ def simulate(
         show(results, ceiling, title=f"{trace.name} on {hardware.devices} devices (simulated)")
     if out is not None:
         write_all(out, results, found, err)
+
+
+_TENANT = "--tenant ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x"
 
 
 def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
@@ -139,7 +158,9 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
             }
             weight = float(words.pop("weight", "1"))
         except ValueError as error:
-            raise SpecError("--tenant", got=f"{text!r} ({error})", need="whole numbers") from None
+            raise SpecError(
+                "--tenant", got=f"{text!r} ({error})", need="whole numbers", hint=_TENANT
+            ) from None
         cohort = words.pop("cohort", "default")
         if words:
             known = ("guaranteed", "exclusive", "limit", "weight", "cohort")
@@ -186,9 +207,7 @@ def run_all(
                 bar.update(task, completed=done)
 
             progress: Callable[[int], None] | None = tell if err.is_terminal else None
-            results.append(
-                run_policy(name.strip(), jobs, cluster, settings=settings, slot=slot, progress=progress)
-            )
+            results.append(run_policy(name, jobs, cluster, settings=settings, slot=slot, progress=progress))
             bar.update(task, completed=len(jobs))
     return results
 
@@ -239,7 +258,7 @@ def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Cons
     write_jobs(out / "jobs.csv", runs)
     write_decisions(out / "decisions.jsonl", runs)
     write_summary(out / "summary.json", found)
-    write_pngs(out, runs)
+    write_pngs(out, runs, found["ceiling"]["per_job"])
     write_page(out / "index.html", runs, found)
     err.print(f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim")
 

@@ -43,7 +43,7 @@ class Overheads:
 OVERHEADS: dict[str, Overheads] = {
     "none": Overheads(name="none"),
     "published": Overheads(name="published", fixed=2.0, per_doubling=2.0, recovery=20.0, lost=300.0),
-    "brim": Overheads(name="brim", fixed=1.0, per_doubling=0.05, recovery=1.5, lost=1.0),
-    "torchrun": Overheads(name="torchrun", fixed=6.5, per_doubling=0.0, recovery=47.0, lost=300.0),
+    "brim": Overheads(name="brim", fixed=1.0, per_doubling=0.05, recovery=0.045, lost=0.014),
+    "torchrun": Overheads(name="torchrun", fixed=6.5, per_doubling=0.0, recovery=5.6, lost=300.0),
     "restart": Overheads(name="restart", fixed=30.0, per_doubling=0.0, recovery=60.0, lost=300.0),
 }

@@ -106,6 +106,7 @@ class JobState(NamedTuple):
         ready: when its last change is over; it makes no progress before.
         changed: when its number of workers last changed.
         pace: measured speed over the speed that its curve says; 1 until something was measured.
+        unsaved: seconds of work since its last checkpoint.
     """
 
     job: Job
@@ -116,6 +117,7 @@ class JobState(NamedTuple):
     ready: float = 0.0
     changed: float = 0.0
     pace: float = 1.0
+    unsaved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,8 @@ class Decision:
         wake: when to ask again even if nothing happens; None if only events matter.
         reasons: why a job has what it has, by job id, where the policy says.
         pinned: ids of jobs that cannot afford a migration now.
+        needed: workers by job that today's promises take, for a policy that can shrink what it gives beyond
+            them; None where sizes are fixed, and the policy alone picks who gives way.
         moved: ids of jobs that keep their number of workers but go to other devices.
         memory: handed back in the next snapshot.
     """
@@ -162,6 +166,7 @@ class Decision:
     wake: float | None = None
     reasons: Mapping[str, tuple[Reason, str]] = field(default_factory=dict)
     pinned: frozenset[str] = frozenset()
+    needed: Mapping[str, int] | None = None
     moved: frozenset[str] = frozenset()
     memory: Any = None
 

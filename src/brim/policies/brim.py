@@ -70,6 +70,7 @@ class _Cycle:
             pinned=frozenset(
                 name for name, promise in self.plans.items() if promise.spare < self._afford(name)
             ),
+            needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
             memory=self.plans,
         )
 

@@ -25,6 +25,7 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.policies.placement import Block, Placement, place
 from brim.policies.quota import allowances
+from brim.policies.reclaim import Holding, give_back
 
 __all__ = ["Memory", "cycle"]
 
@@ -127,17 +128,19 @@ def _joined(
     last: Memory,
     placed: bool,
 ) -> Decision:
-    workers = {job: count for _, part in parts for job, count in part.workers.items() if count}
+    wished = {job: count for _, part in parts for job, count in part.workers.items() if count}
+    workers = _settled(snapshot, parts, wished, allowed)
     reasons = {job: reason for _, part in parts for job, reason in part.reasons.items()}
     verdicts: list[Verdict] = [verdict for _, part in parts for verdict in part.verdicts]
     order = {name: k for k, name in enumerate(snapshot.arrived)}
     verdicts.sort(key=lambda verdict: order.get(verdict.job, -1))
     wakes = [part.wake for _, part in parts if part.wake is not None]
     pinned = frozenset(job for _, part in parts for job in part.pinned)
+    books = _Books(snapshot, workers, allowed)
     for state in snapshot.jobs:
-        reasons[state.job.id] = _reason(
-            state, workers.get(state.job.id, 0), allowed, reasons.get(state.job.id), snapshot
-        )
+        name = state.job.id
+        given = reasons.get(name) if workers.get(name, 0) == wished.get(name, 0) else None
+        reasons[name] = _reason(state, workers.get(name, 0), books, given)
     blocks = last.blocks
     moved: frozenset[str] = frozenset()
     if placed:
@@ -154,30 +157,142 @@ def _joined(
     )
 
 
-def _reason(
-    state: JobState,
-    count: int,
-    allowed: Mapping[str, int],
-    given: tuple[Reason, str] | None,
+def _settled(
     snapshot: Snapshot,
+    parts: Sequence[tuple[tuple[str, int], Decision]],
+    wished: Mapping[str, int],
+    allowed: Mapping[str, int],
+) -> dict[str, int]:
+    """What the policy wished, except where a right takes devices from jobs that run: there few give, and shrink.
+
+    That is so for a tenant that holds more than it may (a reclaim), and where a lower priority would stop
+    although a higher one has more than it needs (a preemption). It ends in promised shares, gangs, and the
+    smallest set of victims for the rest (`brim.policies.reclaim`).
+    """
+    workers = dict(wished)
+    for tenant, states in _by_tenant(_groups(snapshot)).items():
+        mine = [part for (owner, _), part in parts if owner == tenant]
+        if any(part.needed is None for part in mine):
+            continue  # sizes are fixed: the policy's order decides
+        needed = {job: count for part in mine if part.needed for job, count in part.needed.items()}
+        most = allowed[tenant]
+        running = [state for state in states if state.workers]
+        if sum(state.workers for state in running) > most:
+            holdings = _reclaimed(states, wished, needed)
+        elif len(mine) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
+            holdings = [_holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running]
+            holdings += [
+                _holding(s, wished[s.job.id], needed) for s in states if not s.workers and s.job.id in wished
+            ]
+        else:
+            continue
+        settled = give_back(holdings, most)
+        spare = most - sum(settled.values())
+        for state in sorted(states, key=lambda s: (-s.job.priority, s.job.id)):
+            name, has = state.job.id, settled.get(state.job.id, 0)
+            more = min(wished.get(name, 0) - has, spare)
+            if more > 0 and has + more >= state.job.minimum:
+                settled[name] = has + more
+                spare -= more
+            workers[name] = settled.get(name, 0)
+    return {job: count for job, count in workers.items() if count}
+
+
+def _reclaimed(
+    states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
+) -> list[Holding]:
+    """What jobs of a tenant that must give back would keep: what they hold; newcomers only what they need."""
+    lowest = min(state.job.priority for state in states if state.workers)
+    holdings = []
+    for state in states:
+        name, wish = state.job.id, wished.get(state.job.id, 0)
+        if state.workers and name in needed:  # its plan says how long it can afford a surplus
+            count = max(needed[name], min(state.workers, wish))
+        elif state.workers:
+            count = state.workers
+        elif wish and (name in needed or state.job.priority > lowest):
+            count = min(_kept(state, needed), wish)
+        else:
+            count = 0
+        if count:
+            holdings.append(_holding(state, count, needed))
+    return holdings
+
+
+def _kept(state: JobState, needed: Mapping[str, int]) -> int:
+    return needed.get(state.job.id, state.job.minimum)
+
+
+def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> Holding:
+    job = state.job
+    kept = min(_kept(state, needed), count)
+    lost = state.unsaved * state.workers
+    return Holding(job.id, count, kept, int(job.priority), job.id in needed, lost)
+
+
+class _Books:
+    """What each tenant held before and has after, for the sentences that say who took what from whom."""
+
+    def __init__(self, snapshot: Snapshot, workers: Mapping[str, int], allowed: Mapping[str, int]) -> None:
+        self.snapshot, self.allowed = snapshot, allowed
+        self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
+        self.held: dict[str, int] = {}
+        after: dict[str, int] = {}
+        ranks: dict[tuple[str, int], int] = {}
+        for state in snapshot.jobs:
+            tenant, count = state.job.tenant, workers.get(state.job.id, 0)
+            self.held[tenant] = self.held.get(tenant, 0) + state.workers
+            after[tenant] = after.get(tenant, 0) + count
+            rank = tenant, int(state.job.priority)
+            ranks[rank] = ranks.get(rank, 0) + count - state.workers
+        self.gains = {name: after[name] - held for name, held in sorted(self.held.items())}
+        self.ranks = ranks
+
+    def takers(self, tenant: str) -> str:
+        """Who has more than before, and by what right."""
+        found = []
+        for name, gain in self.gains.items():
+            if gain > 0 and name != tenant:
+                owner = self.owners.get(name)
+                right = owner.guaranteed if owner else 0
+                found.append(f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})")
+        return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
+
+    def above(self, state: JobState) -> str:
+        """Which higher priorities of the same tenant have more than before."""
+        mine = int(state.job.priority)
+        found = [
+            f"priority {Priority(rank).name.lower()} takes {gain}"
+            for (tenant, rank), gain in sorted(self.ranks.items())
+            if tenant == state.job.tenant and rank > mine and gain > 0
+        ]
+        return ", ".join(found)
+
+
+def _reason(
+    state: JobState, count: int, books: _Books, given: tuple[Reason, str] | None
 ) -> tuple[Reason, str]:
     """Why the job has `count` workers; rights are the reason where they took something from it."""
-    job = state.job
-    tenant = next((one for one in snapshot.tenants if one.id == job.tenant), None)
-    if count < state.workers and tenant is not None:
-        held = sum(s.workers for s in snapshot.jobs if s.job.tenant == job.tenant)
-        if held > allowed[job.tenant]:
-            text = f"tenant {job.tenant} held {held} devices and may use {allowed[job.tenant]} now"
-            return Reason.RECLAIMED, f"{text} (guaranteed: {tenant.guaranteed})"
-    if count == 0 and tenant is not None and allowed[job.tenant] < snapshot.capacity and given is None:
-        return (
-            Reason.OVER_QUOTA,
-            f"tenant {job.tenant} may use {allowed[job.tenant]} of {snapshot.capacity} devices",
-        )
+    job, capacity = state.job, books.snapshot.capacity
+    tenant, allowed = books.owners.get(job.tenant), books.allowed[job.tenant]
+    if count < state.workers:
+        gives = f"gives {state.workers - count} of {state.workers}"
+        if count == 0 and state.unsaved:
+            gives += f", {state.unsaved:.0f} s since its last checkpoint"
+        held = books.held[job.tenant]
+        if held > allowed and tenant is not None:
+            text = f"tenant {job.tenant} held {held} devices and may use {allowed} now"
+            text += f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
+            return Reason.RECLAIMED, text
+        above = books.above(state)
+        if above and (given is None or count == 0):
+            return Reason.PREEMPTED, f"{above}; this job {gives}"
+    if count == 0 and tenant is not None and allowed < capacity and given is None:
+        return Reason.OVER_QUOTA, f"tenant {job.tenant} may use {allowed} of {capacity} devices"
     if given is not None:
         return given
     if count < state.workers:
-        return Reason.PREEMPTED, "jobs of a higher right need its devices"
+        return Reason.PREEMPTED, f"jobs of its tenant that run keep their gangs; this job {gives}"
     if count:
-        return Reason.ORDER, f"{count} workers"
-    return Reason.CLUSTER_FULL, f"no device of {snapshot.capacity} is left for it"
+        return Reason.ORDER, f"{count} workers, as its tenant's rights allow"
+    return Reason.CLUSTER_FULL, f"no device of {capacity} is left for it"

@@ -145,7 +145,10 @@ class Timeline:
         most = min(need.ceiling, max(self.free[:last], default=0))
         if need.floor is not None:
             most = need.floor[most]
-        if most < need.minimum or not self._reaches(need, most, last):
+        if most < need.minimum:
+            return None
+        steps = self._usable(max(need.minimum, 1), last)
+        if not _reaches(need, most, steps, now):
             return None
         # Bisect for the smallest share; `high` is always one that was seen to reach.
         low, high = share - 1, most
@@ -154,73 +157,76 @@ class Timeline:
             size = middle if need.floor is None else need.floor[middle]
             if size <= low:  # no size between low and middle
                 low = middle
-            elif self._reaches(need, size, last):
+            elif _reaches(need, size, steps, now):
                 high = size
             else:
                 low = middle
-        return self._walk(need, high, last)
+        return _walk(need, high, steps, now)
 
-    def _reaches(self, need: Need, share: int, last: int) -> bool:
-        """Whether `_walk` would find a plan: the same steps without writing it down."""
-        best, left, floor = need.best, need.left, need.floor
-        held, busy, change, minimum = need.holds, need.begin, need.change, need.minimum
-        times, free = self.times, self.free
-        for k in range(last):
-            workers = free[k] if free[k] < share else share
-            if floor is not None:
-                workers = floor[workers]
-            if workers < minimum or workers == 0:
-                held = 0
+    def _usable(self, least: int, last: int) -> list[_Step]:
+        """The first `last` steps, without those that have fewer than `least` devices free."""
+        times = [*self.times[: last + 1], math.inf]
+        return [
+            (start, stop, free)
+            for start, stop, free in zip(times[:last], times[1:], self.free, strict=False)
+            if free >= least
+        ]
+
+
+_Step = tuple[float, float, int]
+"""From when to when so many devices are free."""
+
+
+def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
+    """Whether `_walk` would find a plan: the same steps without writing it down. Most of a cycle is spent here."""
+    best, left, floor = need.best, need.left, need.floor
+    held, busy, change, least = need.holds, need.begin, need.change, max(need.minimum, 1)
+    before = now
+    for start, stop, free in steps:
+        workers = free if free < share else share
+        if floor is not None:
+            workers = floor[workers]
+            if workers < least:
                 continue
-            start = times[k]
-            if workers != held:
-                busy = (start if start > busy else busy) + change
-                held = workers
-            begin = start if start > busy else busy
-            stop = times[k + 1] if k + 1 < len(times) else math.inf
-            done = begin + left / best[workers]
-            if done <= stop:
-                return done <= need.due
-            if begin < stop:
-                left -= best[workers] * (stop - begin)
-        return False
+        if workers != held or start != before:  # a step without enough devices in between: it was suspended
+            busy = (start if start > busy else busy) + change
+            held = workers
+        before = stop
+        begin = start if start > busy else busy
+        if begin >= stop:
+            continue
+        rate = best[workers]
+        done = begin + left / rate
+        if done <= stop:
+            return done <= need.due
+        left -= rate * (stop - begin)
+    return False
 
-    def _walk(self, need: Need, share: int, last: int) -> list[Piece] | None:
-        """At most `share` workers wherever they are free, from now until done."""
-        best, left, floor = need.best, need.left, need.floor
-        held, busy = need.holds, need.begin
-        pieces: list[Piece] = []
-        times, free = self.times, self.free
-        for k in range(last):
-            start = times[k]
-            workers = min(share, free[k])
-            if floor is not None:
-                workers = floor[workers]
-            if workers < need.minimum:
-                workers = 0
-            if workers == 0:
-                held = 0
+
+def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece] | None:
+    """At most `share` workers wherever they are free, from now until done."""
+    best, left, floor = need.best, need.left, need.floor
+    held, busy, least = need.holds, need.begin, max(need.minimum, 1)
+    before = since = now
+    pieces: list[Piece] = []
+    for start, stop, free in steps:
+        workers = free if free < share else share
+        if floor is not None:
+            workers = floor[workers]
+            if workers < least:
                 continue
-            if workers != held:
-                busy = max(start, busy) + need.change
-                held = workers
-            stop = times[k + 1] if k + 1 < len(times) else math.inf
-            begin = max(start, busy)
-            rate = best[workers]
-            done = begin + left / rate
-            if done <= stop:
-                if done > need.due:
-                    return None
-                _extend(pieces, start, done, workers)
-                return pieces
-            if begin < stop:
-                left -= rate * (stop - begin)
-            _extend(pieces, start, stop, workers)
-        return None
-
-
-def _extend(pieces: list[Piece], start: float, stop: float, workers: int) -> None:
-    if pieces and pieces[-1].stop == start and pieces[-1].workers == workers:
-        pieces[-1] = Piece(pieces[-1].start, stop, workers)
-    else:
-        pieces.append(Piece(start, stop, workers))
+        if workers != held or start != before:
+            busy = (start if start > busy else busy) + need.change
+            if since < before:
+                pieces.append(Piece(since, before, held))
+            held, since = workers, start
+        before = stop
+        begin = start if start > busy else busy
+        rate = best[workers]
+        done = begin + left / rate
+        if done <= stop:
+            pieces.append(Piece(since, done, workers))
+            return pieces if done <= need.due else None
+        if begin < stop:
+            left -= rate * (stop - begin)
+    return None

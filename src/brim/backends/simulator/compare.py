@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from brim.errors import SpecError, did_you_mean
 from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
 from brim.policies.named import POLICIES
 
-__all__ = ["Result", "ceilings", "find_profiles", "known_policies", "run_policy", "summary"]
+__all__ = ["Result", "ceilings", "check_policies", "find_profiles", "known_policies", "run_policy", "summary"]
 
 _FAITHFUL = ":as-coded"
 
@@ -40,6 +41,27 @@ def known_policies() -> list[str]:
     return sorted([*POLICIES, *(name + _FAITHFUL for name in AS_CODED)])
 
 
+def check_policies(names: Sequence[str], slot: float | None) -> None:
+    """Refuse what cannot run before anything is read or run.
+
+    Raises:
+        SpecError: a policy that does not exist or is named twice, or a slot that it does not have.
+    """
+    known = known_policies()
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise SpecError("--policy", got=name or "an empty name", need="a known policy", hint=hint)
+        if name.endswith(_FAITHFUL) and slot is not None and slot < 1:
+            raise SpecError(
+                "--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint=f"--slot {DEFAULT_SLOT:g}"
+            )
+    if len(set(names)) < len(names):
+        raise SpecError("--policy", got=",".join(names), need="each policy once")
+    if slot is not None and not math.isfinite(slot):
+        raise SpecError("--slot", got=str(slot), need="seconds, 0 or more", hint="--slot 240")
+
+
 def run_policy(
     name: str,
     jobs: Sequence[Job],
@@ -57,19 +79,16 @@ def run_policy(
     Raises:
         SpecError: there is no such policy.
     """
+    check_policies([name], slot)
     clock = SystemClock()
     start = clock.cpu()
-    if name.endswith(_FAITHFUL) and name.removesuffix(_FAITHFUL) in AS_CODED:
+    if name.endswith(_FAITHFUL):
         slot = DEFAULT_SLOT if slot is None else slot
         run = replay(name.removesuffix(_FAITHFUL), jobs, cluster, slot=slot)
-    elif name in POLICIES:
+    else:
         slot = 0.0 if slot is None else slot
         run = simulate(
             jobs, cluster, POLICIES[name], settings=replace(settings, slot=slot), progress=progress
-        )
-    else:
-        raise SpecError(
-            "--policy", got=name, need="a known policy", hint=did_you_mean(name, known_policies())
         )
     seconds = clock.cpu() - start
     return Result(policy=name, run=run, metrics=measure(run), cpu_seconds=seconds, slot=slot)

@@ -206,11 +206,12 @@ class _World:
         return tuple(arrived)
 
     def _snapshot(self, arrived: tuple[str, ...]) -> Snapshot:
+        rights = bool(self.settings.tenants)
         states = tuple(
             [
                 JobState(
                     live.job, live.remaining, live.workers, live.standing, live.attained, live.ready,
-                    live.changed, live.pace,
+                    live.changed, live.pace, self._unsaved(live) if rights else 0.0,
                 )
                 for live in self.live.values()
             ]
@@ -225,6 +226,12 @@ class _World:
             tenants=self.settings.tenants,
             memory=self.memory,
         )
+
+    def _unsaved(self, live: _Live) -> float:
+        """Seconds since the last checkpoint: they are written at each change and as far apart as `lost` says."""
+        interval = 2.0 * self.settings.overheads.lost
+        worked = max(self.now - max(live.changed, live.ready), 0.0)
+        return worked % interval if interval and live.workers else 0.0
 
     def _apply(self, decision: Decision) -> None:
         self.memory = decision.memory

@@ -12,6 +12,8 @@ from brim.errors import SpecError, did_you_mean
 
 __all__ = ["Profiles", "read_profiles"]
 
+_HINT = "docs/guides/simulate.md shows the format; leave --profiles out for linear scaling"
+
 Profiles = Mapping[tuple[str, int], ScalingCurve]
 """Scaling curve by (model, global batch size)."""
 
@@ -36,12 +38,12 @@ def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
                     points = _points(counts, row[1:], limit=batch)
                     if points:
                         curves[path.stem, batch] = ScalingCurve(points=points)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, OSError) as error:
             raise SpecError(
-                str(path), got=str(error), need="global_batch_size,1,2,4,… and numbers"
+                f"--profiles {path}", got=str(error), need="global_batch_size,1,2,4,… and numbers", hint=_HINT
             ) from error
     if not curves:
-        raise SpecError("--profiles", got=str(folder), need="a folder with one CSV per model")
+        raise SpecError("--profiles", got=str(folder), need="a folder with one CSV per model", hint=_HINT)
     return curves
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from brim.backends.simulator.profiles import Profiles, missing_profile
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job, Priority
-from brim.errors import SpecError
+from brim.errors import SpecError, did_you_mean
 
 __all__ = ["needed_profiles", "read_trace"]
 
@@ -23,6 +24,10 @@ _COLUMNS = {
     "requested": ("num_gpu",),
     "duration": ("duration",),
 }
+
+_HINT = (
+    "brim simulate generate --profiles DIR --out trace.csv makes one; docs/guides/simulate.md has the columns"
+)
 
 
 def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
@@ -40,18 +45,23 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise SpecError("--trace", got=str(path), need="a file that exists") from None
+    except OSError as error:
+        raise SpecError(
+            "--trace", got=f"{path} ({error.strerror})", need="a file that can be read", hint=_HINT
+        ) from None
+    except (UnicodeDecodeError, csv.Error):
+        raise SpecError("--trace", got=f"{path}, which is not text", need="a CSV file", hint=_HINT) from None
     if not rows:
-        raise SpecError("--trace", got=f"{path} without a row", need="at least one job")
+        raise SpecError("--trace", got=f"{path} without a row", need="at least one job", hint=_HINT)
     columns = {ours: _column(path, ours, theirs, rows[0]) for ours, theirs in _COLUMNS.items()}
     width = len(str(len(rows) - 1))
     jobs = []
     for number, row in enumerate(rows):
         try:
             jobs.append(_job(row, columns, f"{number:0{width}}", profiles))
-        except ValueError as error:
-            raise SpecError(f"{path}, line {number + 2}", got=str(error), need="a number") from error
+        except (TypeError, ValueError) as error:
+            where = f"--trace {path}, line {number + 2}"
+            raise SpecError(where, got=str(error), need="a number in each of its columns") from error
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
 
 
@@ -70,13 +80,18 @@ def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Mapping[str, st
     for name in theirs:
         if name in row:
             return name
-    raise SpecError(str(path), got=", ".join(row), need=f"a column {' or '.join(theirs)} ({ours})")
+    got = ", ".join(str(name) for name in row)
+    need = f"a column {' or '.join(theirs)} ({ours})"
+    raise SpecError(f"--trace {path}", got=got, need=need, hint=_HINT)
 
 
 def _job(row: Mapping[str, str], columns: Mapping[str, str], number: str, profiles: Profiles | None) -> Job:
     cell = {ours: row[theirs] for ours, theirs in columns.items()}
     model, batch = cell["model"], int(float(cell["batch"]))
     requested, duration, work = int(cell["requested"]), float(cell["duration"]), float(cell["work"])
+    for ours, value in (("requested", requested), ("duration", duration), ("work", work), ("batch", batch)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"{cell[ours]!r} in {columns[ours]}")
     if profiles is None:
         curve = ScalingCurve.linear(rate=work / (duration * requested), maximum=requested)
     elif (model, batch) in profiles:
@@ -95,6 +110,14 @@ def _job(row: Mapping[str, str], columns: Mapping[str, str], number: str, profil
         minimum=int(row.get("minimum") or 1),
         maximum=int(row["maximum"]) if row.get("maximum") else None,
         tenant=row.get("tenant") or "default",
-        priority=Priority[(row.get("priority") or "preemptible").upper()],
+        priority=_priority(row.get("priority") or "preemptible"),
         label=f"{model}-{batch}",
     )
+
+
+def _priority(word: str) -> Priority:
+    known = [one.name.lower() for one in Priority]
+    if word.lower() not in known:
+        hint = did_you_mean(word, known)
+        raise SpecError("--trace, column priority", got=word, need=" or ".join(known), hint=hint)
+    return Priority[word.upper()]

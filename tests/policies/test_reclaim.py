@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.policies.reclaim import Holding, give_back
+
+
+@pytest.mark.parametrize(
+    ("holdings", "most", "expected"),
+    [
+        pytest.param([Holding("a", 6, 1)], 6, {"a": 6}, id="nothing to give"),
+        pytest.param([Holding("a", 6, 1), Holding("b", 6, 1)], 9, {"a": 3, "b": 6}, id="one gives, not two"),
+        pytest.param(
+            [Holding("a", 9, 1), Holding("b", 4, 1)], 10, {"a": 9, "b": 1}, id="the smallest that is enough"
+        ),
+        pytest.param(
+            [Holding("a", 5, 1, priority=1), Holding("b", 9, 1)],
+            11,
+            {"a": 5, "b": 6},
+            id="the lower priority's surplus",
+        ),
+        pytest.param(
+            [Holding("a", 8, 1, priority=1), Holding("b", 2, 2)],
+            4,
+            {"a": 2, "b": 2},
+            id="shrink a high one before a low one stops",
+        ),
+        pytest.param(
+            [Holding("a", 4, 4, priority=1), Holding("b", 4, 4)], 4, {"a": 4, "b": 0}, id="lowest priority"
+        ),
+        pytest.param(
+            [Holding("a", 4, 4), Holding("b", 4, 4, promised=True)], 4, {"a": 0, "b": 4}, id="unpromised"
+        ),
+        pytest.param(
+            [Holding("a", 4, 4, lost=90.0), Holding("b", 4, 4, lost=30.0)],
+            4,
+            {"a": 4, "b": 0},
+            id="the least lost",
+        ),
+        pytest.param(
+            [Holding("a", 2, 2), Holding("b", 2, 2), Holding("c", 5, 5)],
+            4,
+            {"a": 2, "b": 2, "c": 0},
+            id="one gang for two",
+        ),
+        pytest.param(
+            [Holding("a", 6, 5), Holding("b", 6, 2, lost=9.0)],
+            6,
+            {"a": 0, "b": 6},
+            id="a stop spares others' surplus",
+        ),
+    ],
+)
+def test_who_gives(holdings: list[Holding], most: int, expected: dict[str, int]) -> None:
+    assert give_back(holdings, most) == expected
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[Holding], int]:
+    holdings = []
+    for name in "abcdef"[: draw(st.integers(1, 6))]:
+        kept = draw(st.integers(1, 6))
+        holdings.append(
+            Holding(
+                name,
+                kept + draw(st.integers(0, 6)),
+                kept,
+                draw(st.integers(0, 2)),
+                draw(st.booleans()),
+                draw(st.sampled_from((0.0, 10.0, 60.0))),
+            )
+        )
+    return holdings, draw(st.integers(0, 40))
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases(), st.randoms(use_true_random=False))
+def test_laws(case: tuple[list[Holding], int], random: object) -> None:
+    holdings, most = case
+    found = give_back(holdings, most)
+    by_name = {one.job: one for one in holdings}
+    held = sum(one.workers for one in holdings)
+    assert sum(found.values()) <= most or held <= most
+    for name, count in found.items():
+        assert count == 0 or by_name[name].kept <= count <= by_name[name].workers, "a gang or nothing"
+    stopped = [by_name[name] for name, count in found.items() if count == 0]
+    if sum(one.kept for one in holdings) <= most:
+        assert not stopped, "shrink before suspend"
+    spare = most - sum(found.values())
+    going = sum(by_name[name].kept for name, count in found.items() if count)
+    for one in stopped:
+        assert going + one.kept > most, "no suspension is unneeded"
+    if any(0 < count < by_name[name].workers for name, count in found.items()):
+        assert spare == 0, "nobody shrinks for nothing"
+    shuffled = list(holdings)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert give_back(shuffled, most) == found
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_no_smaller_set_gives_enough(case: tuple[list[Holding], int]) -> None:
+    holdings, most = case
+    over = sum(one.workers for one in holdings) - most
+    victims = [one for one in holdings if give_back(holdings, most)[one.job] < one.workers]
+    if not 0 < over <= sum(one.surplus for one in holdings):
+        return  # only where shrinking is enough: among suspensions the priority comes before the number
+    for size in range(len(victims)):
+        for few in itertools.combinations(holdings, size):
+            assert sum(one.surplus for one in few) < over
