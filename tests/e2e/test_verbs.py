@@ -91,6 +91,25 @@ def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: 
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, brim\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "data = [(torch.zeros(2), torch.zeros(1))] * 32\n"
+        "for batch in job.batches(data, global_batch_size=16, epochs=4):\n"
+        "    job.step((model(batch.inputs) - batch.target).square().mean())\n"
+        "    if job.committed == 2:\n"
+        "        break\n"
+    )
+    with started(tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)) as run:
+        run.finish()
+    assert run.process.returncode == 2
+    assert "left job.batches(...) early" in run.err
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(tmp_path: Path, method: str) -> None:
     loop = str(ROOT / "tests" / "e2e" / "files" / "own_loop.py")
     alone = subprocess.run([sys.executable, loop], check=True, capture_output=True, text=True).stdout.split()[

@@ -106,6 +106,10 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
         "train good.py --faults", {"ARG": "add 1 at step 2; kill 1 at step 4"}, "--faults", "'kill 1 at step 4'",
         "like 'kill rank 1 at step 40'", "--faults",
     ),
+    "faults add too many": (
+        "train good.py --workers 4 --faults", {"ARG": "add 6 at step 2"}, "--faults",
+        "'add 6 at step 2', which makes 10 workers", "at most 8 workers", "--micro-batches 10",
+    ),
     "faults bad duration": (
         "train good.py --faults", {"ARG": "stop rank 0 for ages at step 4"}, "--faults", "'ages'", "a duration",
         "units",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 import recorded_run
 from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
+from brim.coordination.membership import Outcome
+from brim.domain.faults import Fault, parse_faults
 from brim.domain.job import WorkerRange
 from brim.master.loop import Master
 from brim.master.progress import Progress
@@ -37,11 +42,11 @@ FACTS = wire.Facts(
 class Desk:
     """A master with agents that say what the test has them say."""
 
-    def __init__(self, directory: Path, *, workers: int, agents: int) -> None:
+    def __init__(self, directory: Path, *, workers: int, agents: int, faults: tuple[Fault, ...] = ()) -> None:
         self.clock = VirtualClock(100.0)
         self.directory = directory
         spec = recorded_run.spec(
-            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, faults=()
+            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, faults=faults
         )
         self.master = Master(
             spec,
@@ -162,3 +167,76 @@ def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> N
 
     play(desk, story)
     assert [event["step"] for event in desk.restored()] == [0]
+
+
+def test_the_metrics_outlive_who_should_have_told_them(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=2, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1", "w2")
+        # w1, the first rank, died behind the evaluation of the last epoch and before its words.
+        await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
+        await desk.hear("A", "w2", wire.Completed(weights_sha256="00", metrics={"auc": 0.75}))
+        await desk.say("A", wire.LoseWorker(worker="w2", reason="exit status 0"))
+        await desk.say("A", wire.LoseWorker(worker="w3", reason="exit status 0"))
+
+    play(desk, story)
+    (ended,) = (event for event in desk.records(EVENTS) if event["kind"] == "run_ended")
+    assert ended["summary"]["metrics"] == {"auc": 0.75}
+
+
+@pytest.mark.parametrize("which", [STEPS, EVENTS])
+def test_a_run_that_cannot_be_recorded_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+    full = (tmp_path / which).stat().st_ino
+    write = os.write
+
+    def no_space(file: int, data: bytes) -> int:
+        if os.fstat(file).st_ino == full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+        monkeypatch.setattr(os, "write", no_space)
+        await desk.say("A", commit(1, 1, desk.clock.wall()))
+        await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
+        monkeypatch.undo()
+
+    play(desk, story)
+    assert desk.master.ended.is_set()
+    assert desk.master.outcome is Outcome.FAILED
+    told = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "failed"]
+    assert which == EVENTS or (len(told) == 1 and "No space left" in told[0])
+
+
+def test_more_workers_than_micro_batches_are_not_added(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1, faults=parse_faults("add 7 at step 1"))
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        assert (await desk.master.answer(wire.Ask(verb="resize", workers=8))).ok  # by hand, before the fault
+        await desk.say("A", commit(1, 1, desk.clock.wall()))
+
+    play(desk, story)
+    (warning,) = (event["message"] for event in desk.records(EVENTS) if event["kind"] == "warning")
+    assert warning == "add 7 at step 1: 15 workers are more than the 8 micro-batches of a step"
+
+
+def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        desk.master.stop("brim stop")
+        answer = await desk.master.answer(wire.Ask(verb="resize", workers=2))
+        assert (answer.ok, answer.detail) == (False, "it is stopping: nothing is resized any more")
+
+    play(desk, story)

@@ -43,6 +43,19 @@ def test_a_line_is_read_once_and_only_when_it_is_whole(log: EventLog, tmp_path: 
     assert [each.message for each in reader.poll()] == ["two"]
 
 
+def test_a_record_that_did_not_fit_spoils_no_other(
+    log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+    with pytest.raises(OSError, match="wrote 9 of"):
+        log.append("warning", message="the disk is full")
+    monkeypatch.undo()
+    log.append("warning", message="there is space again")
+    (event,) = follow_events(tmp_path).poll()
+    assert event.message == "there is space again"
+
+
 def test_a_torn_line_of_an_earlier_life_spoils_no_other(log: EventLog, tmp_path: Path) -> None:
     log.append("warning", message="before")
     with open(tmp_path / "events.jsonl", "ab") as file:

@@ -75,6 +75,19 @@ def test_an_optimizer_may_come_with_a_scheduler(
         ),
         ("def loss(o, t): return (o - t) ** 2\n", "loss(output, target)", "shape [64, 1]"),
         ("def loss(o, t): return 0.5\n", "loss(output, target)", "a float"),
+        ("def optimizer(model): return torch.optim.LBFGS(model.parameters())\n", "optimizer(model)", "LBFGS"),
+        (
+            "def optimizer(model):\n    made = torch.optim.SGD(model.parameters())\n"
+            "    return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made)\n",
+            "optimizer(model)",
+            "ReduceLROnPlateau",
+        ),
+        (
+            "class Odd(torch.optim.SGD):\n    def step(self): raise KeyError('theirs')\n"
+            "def optimizer(model): return Odd(model.parameters())\n",
+            "theirs",
+            "KeyError",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_before_anything_starts(

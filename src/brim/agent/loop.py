@@ -96,7 +96,8 @@ class Agent:
         self._liveness = Liveness(timeout=_TO_START)
         self._starting = Liveness(timeout=_TO_START)
         self._layout = ""
-        self._may_end: set[str] = set()  # whose end without an error is no surprise
+        self._joined: set[str] = set()  # who has called brim.join
+        self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -195,10 +196,11 @@ class Agent:
     def _gone(self, worker: str, status: int | None, reason: str) -> None:
         self._forget(worker)
         if status == 0 and worker not in self._may_end:  # starting it again would not help
+            does = "left job.batches(...) early" if worker in self._joined else "never called brim.join"
             error = SpecError(
                 " ".join(self._spec.command) if self._spec else "the command",
-                got="a command that ended without an error and never called brim.join",
-                need="a loop over job.batches(...) of a job that brim.join gave",
+                got=f"a command that ended without an error and {does}",
+                need="a loop over job.batches(...), to its end, of a job that brim.join gave",
                 hint="brim train FILE.py for a file with model() and dataset()",
             )
             self._post(failure_of(error))
@@ -223,7 +225,7 @@ class Agent:
                 self._post(Failed(who="user", message=detail))
             case Hello(layout=layout):
                 self._layout = layout
-                self._may_end.add(worker)
+                self._joined.add(worker)
                 self._post(FromWorker(worker=worker, message=message))
             case _:
                 self._post(FromWorker(worker=worker, message=message))

@@ -111,6 +111,11 @@ class Rendezvous:
         """The members of the current round, in rank order."""
         return self._sorted(worker for worker in self.workers.values() if worker.in_round)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job is on its way to its end, so that nothing is started or resized any more."""
+        return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
+
     def _sorted(self, workers: Iterable[Worker]) -> list[Worker]:
         order = {agent: index for index, agent in enumerate(self.agents)}
         return sorted(workers, key=lambda worker: (order[worker.agent], worker.number))
@@ -246,7 +251,7 @@ class Rendezvous:
         return [WriteCheckpoint(holder.id)]
 
     def _resize(self, count: int) -> list[Command]:
-        if self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
+        if self.is_stopping:
             return []
         self.target = count
         surplus = self._staying()[count:]

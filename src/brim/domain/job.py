@@ -124,6 +124,7 @@ class JobSpec:
         self._check_batches()
         self._check_choices()
         self._check_quantities()
+        self._check_faults()
 
     def _check_source(self) -> None:
         if self.file and self.command:
@@ -200,8 +201,19 @@ class JobSpec:
                 need="a duration above 0",
                 hint="--heartbeat-timeout 3s",
             )
-        for fault in self.faults:
-            if fault.kind is not FaultKind.ADD and fault.rank >= self.micro_batches and self.exact:
+
+    def _check_faults(self) -> None:
+        wanted = self.workers.maximum
+        for fault in sorted(self.faults, key=lambda fault: fault.step) if self.exact else ():
+            wanted += fault.count - (fault.kind is FaultKind.TERM)
+            if wanted > self.micro_batches:
+                raise SpecError(
+                    "--faults",
+                    got=f"{describe(fault)!r}, which makes {wanted} workers",
+                    need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
+                    hint=f"--micro-batches {wanted}, or add fewer",
+                )
+            if fault.kind is not FaultKind.ADD and fault.rank >= self.micro_batches:
                 raise SpecError(
                     "--faults",
                     got=repr(describe(fault)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -80,7 +80,8 @@ class Master:
         self, spec: JobSpec, progress: Progress, *, events: EventLog, steps: EventLog, clock: Clock
     ) -> None:
         self._spec, self._progress, self._clock = spec, progress, clock
-        self._events, self._steps = events, steps
+        self._events = _Records(events, self._cannot_record)
+        self._steps = _Records(steps, self._cannot_record)
         self._rendezvous = Rendezvous(
             minimum=spec.workers.minimum,
             target=spec.workers.maximum,
@@ -214,8 +215,8 @@ class Master:
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 self._progress.metrics = metrics
                 self._events.append("epoch", epoch=epoch, step=step, metrics=metrics)
-            case wire.Completed(weights_sha256=digest):
-                self._progress.weights_sha256 = digest
+            case wire.Completed(weights_sha256=digest, metrics=metrics):
+                self._progress.weights_sha256, self._progress.metrics = digest, metrics
                 self._handle(Completed(worker))
             case wire.Failed():
                 self._on_failed(worker, message)
@@ -362,7 +363,12 @@ class Master:
         worker = None
         if fault.kind is FaultKind.ADD:
             self._events.append("fault", text=describe(fault), step=self._progress.step, worker=None)
-            self._resize(self._rendezvous.target + fault.count)
+            wanted, most = self._rendezvous.target + fault.count, self._spec.micro_batches
+            if self._spec.exact and wanted > most:
+                detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+                self._events.append("warning", message=f"{describe(fault)}: {detail}")
+                return
+            self._resize(wanted)
             return
         if self._world is not None and fault.rank < self._world.world_size:
             worker = self._world.members[fault.rank].worker
@@ -387,6 +393,8 @@ class Master:
     # Commands ----------------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
+        if self.ended.is_set():
+            return
         for command in self._rendezvous.handle(event):
             self._perform(command)
 
@@ -438,6 +446,16 @@ class Master:
         else:
             self._tell(hosts[0], wire.HoldRound(round=round))
 
+    def _cannot_record(self, error: OSError) -> None:
+        """What is not on record did not happen: a run that cannot be recorded any more ends, at once."""
+        if self.ended.is_set():
+            return
+        self.ended.set()  # first: the words below may not fit either
+        self._failure_told = True
+        message = f"cannot write the records of this run: {error}; free some space, then --resume"
+        self._events.append("failed", who="environment", message=message, trace="")
+        self._end(Outcome.FAILED, message)
+
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
         if outcome is Outcome.FAILED and not self._failure_told:
@@ -467,6 +485,8 @@ class Master:
                 if not question.workers >= 1 or (self._spec.exact and question.workers > most):
                     detail = f"workers: got {question.workers}, need 1 to {most}, the micro-batches of a step"
                     return wire.Answer(ok=False, detail=detail)
+                if self._rendezvous.is_stopping:
+                    return wire.Answer(ok=False, detail="it is stopping: nothing is resized any more")
                 self._resize(question.workers)
                 return wire.Answer(ok=True, status=self._status())
             case "stop":
@@ -477,6 +497,28 @@ class Master:
     def _status(self) -> dict[str, Any]:
         rendezvous = self._rendezvous
         return {"phase": rendezvous.phase.value, "round": rendezvous.round, "target": rendezvous.target}
+
+
+class _Records:
+    """A log whose failure is told to `failed` and not to whoever had something to record."""
+
+    def __init__(self, log: EventLog, failed: Callable[[OSError], None]) -> None:
+        self._log, self._failed = log, failed
+
+    def append(self, kind: str, /, **fields: object) -> None:
+        with self._told():
+            self._log.append(kind, **fields)
+
+    def write(self, record: Mapping[str, object]) -> None:
+        with self._told():
+            self._log.write(record)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._failed(error)
 
 
 async def _send(agent: _Agent, reply: Reply) -> None:

@@ -40,6 +40,7 @@ class EventLog:
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")
+        self._torn = False
 
     def append(self, kind: str, /, **fields: object) -> None:
         """Add an event of this kind; fields and kinds are those of `brim.telemetry.records`."""
@@ -50,10 +51,15 @@ class EventLog:
         self.write({"at": self._clock.wall(), **fields})
 
     def write(self, record: Mapping[str, object]) -> None:
-        """Add a record that already has its `at`."""
-        line = msgspec.json.encode(record) + b"\n"
+        """Add a record that already has its `at`.
+
+        Raises:
+            OSError: the disk is full, usually. A record that was cut short is closed off before the next one.
+        """
+        line = (b"\n" if self._torn else b"") + msgspec.json.encode(record) + b"\n"
         written = os.write(self._file, line)
-        if written != len(line):
+        self._torn = written != len(line)
+        if self._torn:
             raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
 
     def close(self) -> None:
@@ -90,7 +96,9 @@ class LineReader(Generic[T]):
             return []
         whole = fresh[: fresh.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [record for line in whole.splitlines() if (record := self._decode(line)) is not None]
+        # Who opens a file while another writes to it may take the line for a torn one, and close it off again.
+        lines = [line for line in whole.splitlines() if line]
+        return [record for line in lines if (record := self._decode(line)) is not None]
 
     def _decode(self, line: bytes) -> T | None:
         try:

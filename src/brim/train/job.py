@@ -30,7 +30,7 @@ from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
-from brim.errors import InternalError, SpecError
+from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.train.accumulate import Accumulator
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
@@ -39,7 +39,7 @@ from brim.train.exchange import Exchange
 from brim.train.job_state import JobState
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.state import weights_sha256
-from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport
+from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, Warn, failure_of
 from brim.wire.peer import Interrupted, PeerLost
 
 __all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
@@ -240,7 +240,7 @@ class Job:
                 hint="reduction='mean'",
             )
         (loss * self._weight).backward()  # type: ignore[no-untyped-call]
-        self._losses.append(loss.detach())
+        self._losses.append(loss.detach().reshape(()))  # a shape of [1] or [1, 1] will do as well
         self._contribution = self._contributions.take(self._weight)
         self._stepped = True
 
@@ -318,9 +318,19 @@ class Job:
         if every and self.committed % every == 0 and self.members.rank == 0:
             self._checkpoint()
 
-    def _checkpoint(self) -> None:
-        if self._state.is_kept:
-            self.members.tell(self._state.write())
+    def _checkpoint(self, *, last: bool = False) -> None:
+        """Write a checkpoint; where one does not fit, training goes on: the next may, and no other worker could."""
+        if not self._state.is_kept:
+            return
+        try:
+            written = self._state.write()
+        except EnvironmentFault as fault:
+            if last:
+                self.members.tell(failure_of(fault))
+                raise
+            self.members.tell(Warn(message=f"{fault}; training goes on without it"))
+            return
+        self.members.tell(written)
 
     def _finish(self) -> None:
         """Agree on the weights, have the first worker write them, and wait until all of that is safe."""
@@ -330,8 +340,8 @@ class Job:
             raise InternalError(f"workers ended with different weights: {sorted(digests)}")
         if self.members.rank == 0:
             if not self._state.is_written():  # who should have written it may have died over it
-                self._checkpoint()
-            self.members.tell(Completed(weights_sha256=digest))
+                self._checkpoint(last=True)
+            self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
         self.members.wait_for_dismissal()
 
     def _facts(self, schedule: Schedule, dataset: Any, more: dict[str, Any]) -> Facts:

@@ -118,6 +118,20 @@ def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
             got=f"a {type(optimizer).__name__}",
             need="a torch.optim.Optimizer, or (optimizer, lr_scheduler)",
         )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SpecError(
+            "optimizer(model)",
+            got="LBFGS, which computes the loss again within a step",
+            need="an optimizer whose step() takes no closure: a step here is one pass over its micro-batches",
+            hint="torch.optim.Adam(model.parameters())",
+        )
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise SpecError(
+            "optimizer(model)",
+            got="ReduceLROnPlateau, whose step() needs a metric",
+            need="a scheduler whose step() takes nothing",
+            hint="torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)",
+        )
     if interval not in ("step", "epoch"):
         raise SpecError("optimizer(model)", got=f"interval {interval!r}", need="'step' or 'epoch'")
     return optimizer, scheduler, interval
@@ -155,7 +169,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
             "loss(output, target)", got=got, need="a scalar tensor: the mean over the micro-batch"
         )
     call(loss.backward)
-    optimizer.step()
+    call(optimizer.step)
     optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import runpy
@@ -17,7 +18,7 @@ from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeErro
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.training_file import Prepared, load, prepare, trace_of, train, warm_up
 from brim.wire.link import WorkerLink
-from brim.wire.messages import failure_of
+from brim.wire.messages import Warn, failure_of
 
 __all__ = ["main", "run_file", "run_script"]
 
@@ -72,6 +73,8 @@ def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except EnvironmentFault as fault:
         print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
+        with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone
+            WorkerLink(context.link).send(Warn(message=f"{context.worker} gives up: {fault}"))
         return 1
     except BaseException as error:  # noqa: BLE001 - the outermost loop of this role
         return _report(context, error)

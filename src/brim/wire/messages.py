@@ -151,7 +151,10 @@ class Evaluated(Message, frozen=True):
 
 
 class Completed(Message, frozen=True):
+    """The job is done; `metrics` again, for whoever should have told them may have died over it."""
+
     weights_sha256: str
+    metrics: dict[str, float] = {}
 
 
 class Failed(Message, frozen=True):

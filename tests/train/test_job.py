@@ -1,0 +1,66 @@
+"""A job in one process: what the training loop takes from the user, and what it tells of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from brim.coordination.barrier import COMMIT
+from brim.errors import EnvironmentFault
+from brim.train.context import spec_of_a_loner
+from brim.train.job import Job
+from brim.train.membership import Loner
+from brim.wire.messages import Evaluated, Failed, Released, StepReport, Warn, WorkerMessage
+
+
+class Listener(Loner):
+    """Alone, and listening to what is brought to the commit of each step."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+        self.told: list[WorkerMessage] = []
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
+        if phase == COMMIT:
+            self.reports.append(msgspec.msgpack.decode(payload, type=StepReport))
+        return super().arrive(step, phase, payload)
+
+    def tell(self, message: WorkerMessage) -> None:
+        self.told.append(message)
+
+
+DATA = [(torch.zeros(2), torch.zeros(1))] * 20
+
+
+def new_job() -> tuple[Job, Listener]:
+    model = torch.nn.Linear(2, 1)
+    job = Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None)
+    job.members = listener = Listener()
+    return job, listener
+
+
+def train(job: Job, *, shape: tuple[int, ...] = ()) -> None:
+    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+        job.step((job.model(batch.inputs) - batch.target).square().mean().reshape(shape))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_loss_of_one_number_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    job, listener = new_job()
+    train(job, shape=shape)
+    assert [len(report.parts) for report in listener.reports] == [8, 4, 8, 4]
+
+
+def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_path: Path) -> None:
+    job, listener = new_job()
+    no_directory = tmp_path / "file"
+    no_directory.touch()
+    job._state._directory = no_directory
+    with pytest.raises(EnvironmentFault, match="cannot write checkpoint"):
+        train(job)
+    assert job.committed == 4
+    kinds = [type(message) for message in listener.told]
+    assert kinds == [Evaluated, Warn, Evaluated, Warn, Failed]
