@@ -53,6 +53,7 @@ def _bars(path: Path, runs: Mapping[str, Run], ceiling: float | None) -> None:
         axes.axhline(ceiling, color="black", linestyle=":", label=f"ceiling {ceiling:.3f}")
     axes.set(ylim=(0, 1.12), ylabel="deadline satisfactory ratio", title="Deadlines met (simulated)")
     axes.tick_params(axis="x", rotation=30)
+    plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
     _save(figure, axes, path)
 
 

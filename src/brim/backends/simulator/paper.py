@@ -227,6 +227,7 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
             ylim=(0, 1.05), ylabel="deadline satisfactory ratio", title=f"Fig {figure}: {trace} (simulated)"
         )
         axes.tick_params(axis="x", rotation=40)
+        plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
         axes.legend()
         plot.tight_layout()
         plot.savefig(out / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
