@@ -16,7 +16,7 @@ import recorded_run
 from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
-from brim.domain.faults import Fault, parse_faults
+from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.master.loop import Master
 from brim.master.progress import Progress
@@ -42,11 +42,11 @@ FACTS = wire.Facts(
 class Desk:
     """A master with agents that say what the test has them say."""
 
-    def __init__(self, directory: Path, *, workers: int, agents: int, faults: tuple[Fault, ...] = ()) -> None:
+    def __init__(self, directory: Path, *, workers: int, agents: int, **more: Any) -> None:
         self.clock = VirtualClock(100.0)
         self.directory = directory
         spec = recorded_run.spec(
-            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, faults=faults
+            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, **{"faults": (), **more}
         )
         self.master = Master(
             spec,
@@ -55,6 +55,7 @@ class Desk:
             steps=EventLog(directory / STEPS, clock=self.clock),
             clock=self.clock,
         )
+        self.heard: list[wire.MasterMessage] = []
         self._said: dict[str, asyncio.Queue[wire.AgentMessage]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -65,8 +66,8 @@ class Desk:
             while True:
                 yield await said.get()
 
-        async def reply(_: Any) -> None:
-            pass
+        async def reply(message: wire.MasterMessage) -> None:
+            self.heard.append(message)
 
         self._tasks.append(asyncio.create_task(self.master.converse(requests(), reply)))
         await self.say(agent, wire.JoinJob(agent=agent, host="h", pid=1))
@@ -240,3 +241,32 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
         assert (answer.ok, answer.detail) == (False, "it is stopping: nothing is resized any more")
 
     play(desk, story)
+
+
+@pytest.mark.parametrize("own_loop", [True, False])
+def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, own_loop: bool) -> None:
+    source = {"file": "", "command": ("python", "loop.py")} if own_loop else {}
+    desk = Desk(tmp_path, workers=1, agents=1, **source)
+
+    def killed() -> bool:
+        return any(isinstance(message, wire.SignalWorker) for message in desk.heard)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Completed(weights_sha256="00"))
+        for _ in range(3):
+            desk.clock.advance(16.0)
+            await desk.say("A", wire.Beat())
+            desk.master.end_who_overstays()
+        await asyncio.sleep(0)
+        assert killed() is not own_loop
+        desk.master.stop("brim stop")
+        desk.clock.advance(1.0)
+        desk.master.end_who_overstays()
+        await asyncio.sleep(0)
+        assert killed()
+
+    play(desk, story)
+    warnings = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "warning"]
+    assert len(warnings) == own_loop

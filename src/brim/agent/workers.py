@@ -30,6 +30,7 @@ from brim.wire.messages import (
 __all__ = ["Workers"]
 
 _UNEXPLAINED = 0.05  # seconds between a closed link and the report of the process's end, before it is killed
+_TO_HEAR = 2.0  # seconds for that report after the kill: a template that is stopped sends none
 _TO_DIE = 10.0
 
 
@@ -87,6 +88,7 @@ class Workers:
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
         self._ending = False
+        self._template_gone = False
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair()
         with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
@@ -124,9 +126,18 @@ class Workers:
                 self._tell.failed(failed)
 
     def _on_template_gone(self) -> None:
-        if not self._ending:
-            log = self._run_dir / "logs" / "template.log"
-            self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
+        """Its workers die with it, and nobody is left to say how: their closed links say enough."""
+        self._template_gone = True
+        if self._ending:
+            return
+        log = self._run_dir / "logs" / "template.log"
+        self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
+        for worker in sorted(self._waiting):
+            self._tell.gone(worker, None, "it was not started")
+        self._waiting.clear()
+        for worker, process in list(self._processes.items()):
+            if process.closed:
+                self._lose(worker)
 
     async def start(self, worker: str) -> None:
         """Start a worker; the answer is a call of `started`, `gone` or `failed`."""
@@ -184,11 +195,12 @@ class Workers:
         if process is None:
             return
         process.closed = True
-        if process.status is not None:
+        if process.status is not None or self._template_gone:
             self._lose(worker)
             return
-        later = asyncio.get_running_loop().call_later(_UNEXPLAINED, self.signal, worker, signal.SIGKILL)
-        process.timers.append(later)
+        loop = asyncio.get_running_loop()
+        process.timers.append(loop.call_later(_UNEXPLAINED, self.signal, worker, signal.SIGKILL))
+        process.timers.append(loop.call_later(_UNEXPLAINED + _TO_HEAR, self._lose, worker))
 
     def _on_ended(self, worker: str, status: int) -> None:
         process = self._processes.get(worker)
@@ -203,7 +215,9 @@ class Workers:
         process.timers.append(later)
 
     def _lose(self, worker: str) -> None:
-        process = self._processes.pop(worker)
+        process = self._processes.pop(worker, None)
+        if process is None:
+            return
         for timer in process.timers:
             timer.cancel()
         self._tell.gone(worker, process.status, _reason(process.status))

@@ -101,6 +101,8 @@ class Master:
         self._ranks: dict[str, int] = {}
         self._faults = sorted(spec.faults, key=lambda fault: fault.step)
         self._kill_at: float | None = None
+        self._patience_told = False
+        self._hurried = False
         self._failure_told = False
         self.ended = asyncio.Event()
         self.outcome = Outcome.FAILED
@@ -158,12 +160,30 @@ class Master:
             now = self._clock.now()
             for agent in self._liveness.lost(now=now):
                 self._lose_agent(agent, "it fell silent")
-            if self._rendezvous.phase is Phase.ENDING:
-                self._kill_at = self._kill_at or now + _TO_END
-                if now > self._kill_at:
-                    self._kill_at = now + _TO_END
-                    for worker in list(self._rendezvous.workers):
-                        self._signal(worker, signal.SIGKILL)
+            self.end_who_overstays()
+
+    def end_who_overstays(self) -> None:
+        """Kill who was dismissed and stays; but a user's own script may have work to do behind its loop."""
+        now = self._clock.now()
+        if self._rendezvous.phase is not Phase.ENDING:
+            return
+        self._kill_at = self._kill_at or now + _TO_END
+        if now <= self._kill_at:
+            return
+        self._kill_at = now + _TO_END
+        workers = list(self._rendezvous.workers)
+        if self._goes_on_behind_loop and not self._hurried:
+            if not self._patience_told:
+                self._patience_told = True
+                text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
+                self._events.append("warning", message=f"{text}; brim stop {self._progress.run} ends them")
+            return
+        for worker in workers:
+            self._signal(worker, signal.SIGKILL)
+
+    @property
+    def _goes_on_behind_loop(self) -> bool:
+        return bool(self._spec.command) and self._progress.weights_sha256 is not None
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
@@ -468,7 +488,9 @@ class Master:
     # People ------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """End at the next step boundary, with a checkpoint."""
+        """End at the next step boundary, with a checkpoint; where all steps are done, end the scripts as well."""
+        if self._rendezvous.phase is Phase.ENDING and self._goes_on_behind_loop:
+            self._hurried, self._kill_at = True, self._clock.now()
         self._handle(Stop(reason))
 
     def _resize(self, workers: int) -> None:
