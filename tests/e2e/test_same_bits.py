@@ -51,6 +51,14 @@ def test_deaths_joins_and_leaves_do_not_change_the_weights(
         assert epoch["missing"] == epoch["repeated"] == 0
 
 
+def test_a_job_that_starts_with_one_and_grows_gives_the_same_weights(tmp_path: Path) -> None:
+    one = train(tmp_path / "one", *CNN, "--workers", "1")
+    grown = train(tmp_path / "grown", *CNN, "--workers", "1:3")
+    assert grown["weights_sha256"] == one["weights_sha256"]
+    assert grown["world_sizes"][-1] == 3
+    assert grown["steps_redone"] == 0
+
+
 def test_metrics_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     one = train(tmp_path / "one", *CNN, "--workers", "1")
     three = train(tmp_path / "three", *CNN, "--workers", "3")
