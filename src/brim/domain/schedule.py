@@ -55,9 +55,7 @@ class Reason(enum.StrEnum):
     OVER_QUOTA = "over-quota"
     RECLAIMED = "reclaimed-by-owner"
     PREEMPTED = "preempted-by-priority"
-    COOLDOWN = "cooldown"
     GANG_INCOMPLETE = "gang-does-not-fit"
-    UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -46,6 +46,7 @@ from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError
 from brim.interfaces import Clock
 from brim.master.progress import Progress, step_fields
+from brim.master.records import Records
 from brim.telemetry.events import EventLog
 from brim.wire import messages as wire
 from brim.wire.control import Reply
@@ -80,8 +81,8 @@ class Master:
         self, spec: JobSpec, progress: Progress, *, events: EventLog, steps: EventLog, clock: Clock
     ) -> None:
         self._spec, self._progress, self._clock = spec, progress, clock
-        self._events = _Records(events, self._cannot_record)
-        self._steps = _Records(steps, self._cannot_record)
+        self._events = Records(events, self._cannot_record)
+        self._steps = Records(steps, self._cannot_record)
         self._rendezvous = Rendezvous(
             minimum=spec.workers.minimum,
             target=spec.workers.maximum,
@@ -452,7 +453,7 @@ class Master:
         # Also where this is not the root: a late arrival must not complete, and commit, the round before.
         self._barrier.begin(world.round, world.hosts)
         for agent in world.hosts:
-            self._tell(agent, wire.InstallRound(world=world, cause=cause))
+            self._tell(agent, wire.InstallRound(world=world))
         for rank, member in enumerate(world.members):
             if self._ranks.get(member.worker) != rank:
                 self._ranks[member.worker] = rank
@@ -519,28 +520,6 @@ class Master:
     def _status(self) -> dict[str, Any]:
         rendezvous = self._rendezvous
         return {"phase": rendezvous.phase.value, "round": rendezvous.round, "target": rendezvous.target}
-
-
-class _Records:
-    """A log whose failure is told to `failed` and not to whoever had something to record."""
-
-    def __init__(self, log: EventLog, failed: Callable[[OSError], None]) -> None:
-        self._log, self._failed = log, failed
-
-    def append(self, kind: str, /, **fields: object) -> None:
-        with self._told():
-            self._log.append(kind, **fields)
-
-    def write(self, record: Mapping[str, object]) -> None:
-        with self._told():
-            self._log.write(record)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._failed(error)
 
 
 async def _send(agent: _Agent, reply: Reply) -> None:

@@ -346,14 +346,6 @@ def _footer(history: RunHistory) -> str:
     return f"<footer><p>{escape(versions)}{start}</p><p>{escape(spec)}</p></footer>"
 
 
-def _worker_range(recorded: object) -> str:
-    """The recorded range as people write it: 4, or 1:4."""
-    if not isinstance(recorded, dict):
-        return str(recorded)
-    low, high = recorded.get("minimum"), recorded.get("maximum")
-    return f"{low}" if low == high else f"{low}:{high}"
-
-
 def _of(history: RunHistory, kind: type[Any]) -> list[Any]:
     return [event for event in history.events if isinstance(event, kind)]
 

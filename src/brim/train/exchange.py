@@ -201,7 +201,7 @@ class Trade:
         cancelled: Cancelled,
     ) -> None:
         self._cancelled = cancelled
-        self._me = me = plan.host_of(rank)
+        me = plan.host_of(rank)
         self._peers: dict[int, socket.socket] = {}
         hosts = range(len(plan.hosts))
         greeting = "round {} slices {} {}"

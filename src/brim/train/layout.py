@@ -37,10 +37,6 @@ class Section:
     start: int
     stop: int
 
-    @property
-    def adds(self) -> bool:
-        return self.dtype.is_floating_point or self.dtype.is_complex
-
     def slice(self, index: int, count: int) -> tuple[int, int]:
         """The bytes `[start, stop)` of slice `index` of `count`."""
         lines = (self.stop - self.start) // ALIGNMENT

@@ -63,7 +63,7 @@ class Template:
             return
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._tell(TemplateReady(start_method=self._method))
+        self._tell(TemplateReady())
         while True:
             ready, _, _ = select.select([self._control, self._wakeup], [], [])
             if self._wakeup in ready:

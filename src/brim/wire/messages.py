@@ -179,7 +179,6 @@ WorkerMessage = (
 
 class InstallRound(Message, frozen=True):
     world: World
-    cause: str = ""
 
 
 class Released(Message, frozen=True):
@@ -330,9 +329,7 @@ MasterMessage = (
 
 
 class TemplateReady(Message, frozen=True):
-    """Workers can be asked for; `start_method` is how they will start: `fork` or `spawn`."""
-
-    start_method: str
+    """Workers can be asked for."""
 
 
 class WorkerForked(Message, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from brim.backends.simulator.run import Change, Outcome, Run
@@ -77,7 +77,6 @@ class _Live:
     promised: bool = False
     changes: int = 0
     verdict: Verdict | None = None
-    retries: int = field(default=0)
 
 
 def simulate(
@@ -188,7 +187,6 @@ class _World:
         live.remaining += undone
         live.ready = self.now + self.settings.overheads.recovery
         live.since = self.now
-        live.retries += 1
         self._schedule(live)
         if self.settings.record:
             text = f"a worker died: {undone:.0f} steps to redo"
