@@ -92,7 +92,7 @@ class Decisions:
     def __init__(self, began: Began) -> None:
         spec = began.spec
         self.spec, self.attempt, self.life = spec, began.attempt, began.life
-        self.progress = Progress(run=began.run, started=began.started)
+        self.progress = Progress(run=began.run, started=began.started, step=began.step)
         self.agents: dict[str, AgentSession] = {}
         self.outcome: Outcome | None = None
         self._rendezvous = Rendezvous(
