@@ -287,9 +287,9 @@ class Agent:
             raise EnvironmentFault(f"the master refused this agent: {message.reason}")
         assert self._workers is not None, "Configure comes first"
         match message:
-            case StartWorkers(workers=workers):
+            case StartWorkers(workers=workers, delay=delay):
                 for worker in workers:
-                    self._spawn(self._workers.start(worker))
+                    self._spawn(self._workers.start(worker, delay=delay))
             case InstallRound(world=world):
                 self._install(world, self._workers.send)
             case HoldRound(round=round):
@@ -300,6 +300,7 @@ class Agent:
             case ToWorker(worker=worker, message=inner):
                 if isinstance(inner, Dismissed):
                     self._may_end.add(worker)
+                    self._workers.forget_start(worker)
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)

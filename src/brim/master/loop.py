@@ -23,6 +23,7 @@ from brim.coordination.membership import (
     Dismiss,
     End,
     Event,
+    GiveUpOn,
     Held,
     Hold,
     Install,
@@ -31,6 +32,7 @@ from brim.coordination.membership import (
     Resize,
     StartWorker,
     Stop,
+    Straggling,
     UserFailed,
     WorkerAsksToLeave,
     WorkerGone,
@@ -41,10 +43,12 @@ from brim.coordination.membership import (
     WriteCheckpoint,
 )
 from brim.coordination.rendezvous import Phase, Rendezvous
+from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError
 from brim.interfaces import Clock
+from brim.master.pace import bottleneck_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.master.records import Records
 from brim.telemetry.events import EventLog
@@ -88,8 +92,9 @@ class Master:
             target=spec.workers.maximum,
             spares=spec.spares,
             expected_agents=spec.agents,
-            most_losses=max(8, 2 * spec.workers.maximum),
+            parts=spec.micro_batches if spec.exact else 0,
         )
+        self._stragglers = Stragglers()
         self._agents: dict[str, _Agent] = {}
         self._liveness = Liveness(timeout=max(_AGENT_SILENCE, 2 * spec.heartbeat_timeout))
         self._barrier = Barrier()
@@ -341,12 +346,35 @@ class Master:
             )
 
     def _on_commit(self, record: wire.CommitRecord) -> None:
-        fields = step_fields(record, [_reports.decode(payload) for payload in record.payloads])
+        reports = [_reports.decode(payload) for payload in record.payloads]
+        fields = step_fields(record, reports)
         self._steps.write(fields)
         self._progress.committed(fields)
         self._handle(Committed(record.round, record.step))
+        self._mind_stragglers(record, reports)
         while self._faults and self._faults[0].step <= record.step:
             self._perform_fault(self._faults.pop(0))
+
+    def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
+        """Without canonical reduction every rank has one part: there is nothing to move."""
+        if self._world is None or record.round != self._world.round or not self._spec.exact:
+            return
+        loads, other = loads_of(self._world, reports)
+        for advice in self._stragglers.committed(record.round, loads, other=other):
+            match advice:
+                case Uneven(paces=paces, cause=cause):
+                    self._handle(Straggling(paces, cause))
+                case Bottleneck(worker=worker):
+                    host = self._host_of(self._rendezvous.workers[worker].agent)
+                    text = bottleneck_warning(advice, host=host, parts=self._spec.micro_batches)
+                    self._events.append("warning", message=text)
+                case _:
+                    assert_never(advice)
+
+    def _host_of(self, agent: str) -> str:
+        """As people know it."""
+        host = self._agents[agent].host if agent in self._agents else ""
+        return f"{host} (agent {agent})" if host else f"agent {agent}"
 
     def _on_held(self, round: int, step: int) -> None:
         self._step_in_flight = False
@@ -421,8 +449,8 @@ class Master:
 
     def _perform(self, command: Command) -> None:
         match command:
-            case StartWorker(agent, worker):
-                self._tell(agent, wire.StartWorkers(workers=[worker]))
+            case StartWorker(agent, worker, delay):
+                self._tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
             case Install(world, cause):
                 self._install(world, cause)
             case Hold(round):
@@ -433,10 +461,20 @@ class Master:
                 self._tell_worker(worker, wire.Dismissed())
             case Kill(worker):
                 self._signal(worker, signal.SIGKILL)
+            case GiveUpOn():
+                self._events.append("warning", message=self._given_up(command))
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
                 assert_never(command)
+
+    def _given_up(self, command: GiveUpOn) -> str:
+        goes_on = f"{command.target} worker{'' if command.target == 1 else 's'}"
+        return (
+            f"{self._host_of(command.agent)} gets no more workers: {command.deaths} in a row died young there, the "
+            f"last of {command.reason}; the job goes on with {goes_on}; "
+            f"brim resize {self._progress.run} {self._spec.workers.maximum} gives it another try"
+        )
 
     def _install(self, world: World, cause: str) -> None:
         self._world, self._installed = world, {}
@@ -447,6 +485,7 @@ class Master:
             round=world.round,
             world_size=world.world_size,
             workers=[member.worker for member in world.members],
+            shares=list(world.shares),
             step=self._progress.step,
             cause=cause,
         )

@@ -70,11 +70,12 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
-    """A new membership: `workers` in rank order, going on after `step`."""
+    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`."""
 
     round: int
     world_size: int
     workers: list[str]
+    shares: list[int] = []
     step: int = 0
     cause: str = ""
 

@@ -280,7 +280,10 @@ class Refused(Message, frozen=True):
 
 
 class StartWorkers(Message, frozen=True):
+    """Start these, after `delay` seconds."""
+
     workers: list[str]
+    delay: float = 0.0
 
 
 class HoldRound(Message, frozen=True):
