@@ -44,6 +44,7 @@ from brim.wire.messages import (
     Released,
     ReleaseTogether,
     SignalWorker,
+    Silence,
     StartWorkers,
     ToWorker,
     WorkerMessage,
@@ -95,6 +96,7 @@ class Agent:
         self._workers: Workers | None = None
         self._liveness = Liveness(timeout=_TO_START)
         self._starting = Liveness(timeout=_TO_START)
+        self._suspect: set[str] = set()
         self._layout = ""
         self._joined: set[str] = set()  # who has called brim.join
         self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
@@ -183,9 +185,15 @@ class Agent:
                 self._forget(worker)
                 assert self._workers is not None
                 self._workers.signal(worker, signal.SIGKILL)
+            self._tell_of_silence(set(self._liveness.suspect(now=now)))
             if now - last_beat > _BEAT:
                 last_beat = now
                 self._outbox.put_nowait(Beat())
+
+    def _tell_of_silence(self, suspect: set[str]) -> None:
+        for worker in sorted(suspect ^ self._suspect):
+            self._post(Silence(worker=worker, silent=worker in suspect))
+        self._suspect = suspect
 
     # From the workers --------------------------------------------------------------------------------------
 
@@ -208,6 +216,7 @@ class Agent:
 
     def _forget(self, worker: str) -> None:
         self._liveness.forget(worker)
+        self._suspect.discard(worker)  # what becomes of it now is told otherwise
         self._starting.forget(worker)
 
     def _heard(self, worker: str, message: WorkerMessage) -> None:

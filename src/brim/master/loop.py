@@ -202,6 +202,8 @@ class Master:
                 self._on_worker(worker, inner)
             case wire.LoseWorker(worker=worker, reason=reason):
                 self._on_gone(worker, reason)
+            case wire.Silence(worker=worker, silent=silent):
+                self._on_silence(worker, silent)
             case wire.Commits(records=records):
                 for record in records:
                     self._on_commit(record)
@@ -289,6 +291,13 @@ class Master:
             rank=rank,
             reason=reason,
         )
+
+    def _on_silence(self, worker: str, silent: bool) -> None:
+        known = self._rendezvous.workers.get(worker)
+        if known is None:
+            return
+        usual = "started" if known.state is WorkerState.STARTING else known.state.value
+        self._worker_event(worker, "suspect" if silent else usual)
 
     def _on_gone(self, worker: str, reason: str) -> None:
         known = self._rendezvous.workers.get(worker)

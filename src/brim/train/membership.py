@@ -275,8 +275,9 @@ class Membership:
 
     def _fetch(self, world: World, donor: Member, state: JobState) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
-        with connect(donor.address, greeting, timeout=_PATIENCE) as peer:
-            state.put(receive_state(peer, self._link.pending))
+        cancelled = self._link.pending
+        with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:
+            state.put(receive_state(peer, cancelled))
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec

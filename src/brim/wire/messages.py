@@ -48,6 +48,7 @@ __all__ = [
     "ReleaseTogether",
     "Released",
     "SignalWorker",
+    "Silence",
     "StartWorkers",
     "StepReport",
     "TemplateMessage",
@@ -226,6 +227,13 @@ class LoseWorker(Message, frozen=True):
     reason: str
 
 
+class Silence(Message, frozen=True):
+    """The worker has been silent for half of its heartbeat timeout, or speaks again."""
+
+    worker: str
+    silent: bool
+
+
 class HeldAt(Message, frozen=True):
     round: int
     step: int
@@ -258,6 +266,7 @@ AgentMessage = (
     | FromWorker
     | WorkerStarted
     | LoseWorker
+    | Silence
     | HeldAt
     | Commits
     | ArriveTogether
