@@ -214,6 +214,8 @@ class Rendezvous:
             return self._after_loss(gone.in_round)
         self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
         commands = self._after_loss(gone.in_round)
+        if self.is_stopping:
+            return commands
         return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
 
     def _after_loss(self, was_member: bool) -> list[Command]:
