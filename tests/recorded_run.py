@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from brim.clock import VirtualClock
+from brim.coordination.reduction import even_shares
 from brim.domain.accounting import sample_checksum
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
@@ -114,13 +115,30 @@ class RecordedRun:
         self.workers = [*self.workers, worker]
         return worker
 
-    def form(self, workers: list[str], cause: str, *, seconds: float, redone: int = 0) -> None:
+    def share_out(self, shares: list[int], cause: str) -> None:
+        self.form(self.workers, cause, seconds=0.018, shares=shares)
+
+    def form(
+        self,
+        workers: list[str],
+        cause: str,
+        *,
+        seconds: float,
+        redone: int = 0,
+        shares: list[int] | None = None,
+    ) -> None:
         self.round += 1
         self.workers = workers
         self.sizes.add(len(workers))
         self.clock.advance(seconds)
         self.events.append(
-            "round", round=self.round, world_size=len(workers), workers=workers, step=self.step, cause=cause
+            "round",
+            round=self.round,
+            world_size=len(workers),
+            workers=workers,
+            shares=shares or list(even_shares(self.spec.micro_batches, len(workers))),
+            step=self.step,
+            cause=cause,
         )
         for rank, worker in enumerate(workers):
             self.events.append(

@@ -48,6 +48,8 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
         until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
         assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
         assert run.finish()["exit"] == "done"
+    told = [event["state"] for event in run.events("worker") if event["pid"] == victim]
+    assert told[told.index("active") :] == ["active", "suspect", "lost"]
     assert ledger(tmp_path / "run")["exact"]
 
 
@@ -140,5 +142,5 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(tmp_path: Path) -> No
     with started(tmp_path / "run", "train", str(file), "--workers", "2") as run:
         run.finish()
         assert run.process.returncode == 1
-        assert "in a row died before a step was done" in run.err
+        assert "in a row died young on" in run.err
         assert "exit status 3" in run.err
