@@ -108,7 +108,7 @@ class Stream:
             await house.master.converse(self._requests(), self._down.put)
         except Died:
             house.restart()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told by whoever waits
             house.broken = error
         finally:
             self._down.put_nowait(None)
@@ -172,7 +172,7 @@ class House:
         streams, self.streams = self.streams, []
         try:
             self.start()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - told by whoever waits
             self.broken = error
         for stream in streams:
             asyncio.get_running_loop().create_task(stream.close())
