@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from brim.coordination.barrier import COMMIT
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
@@ -64,3 +64,18 @@ def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_
     assert job.committed == 4
     kinds = [type(message) for message in listener.told]
     assert kinds == [Evaluated, Warn, Evaluated, Warn, Failed]
+
+
+def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
+    job, _ = new_job()
+    weight, bias = job.model.parameters()
+    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+        bias.requires_grad_(job.committed == 0)
+        job.step((job.model(batch.inputs) - batch.target).square().mean())
+    bias.requires_grad_(False)
+    job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
+    with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
+        for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+            bias.requires_grad_(job.committed == 1)
+            job.step((job.model(batch.inputs) - batch.target).square().mean())
+    assert job.committed == 1
