@@ -69,13 +69,15 @@ def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_
 def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
     job, _ = new_job()
     weight, bias = job.model.parameters()
-    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
-        bias.requires_grad_(job.committed == 0)
-        job.step((job.model(batch.inputs) - batch.target).square().mean())
+
+    def train_with_bias(job: Job, *, when: int) -> None:
+        for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+            bias.requires_grad_(job.committed == when)
+            job.step((job.model(batch.inputs) - batch.target).square().mean())
+
+    train_with_bias(job, when=0)
     bias.requires_grad_(False)
     job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
     with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
-        for batch in job.batches(DATA, global_batch_size=16, epochs=2):
-            bias.requires_grad_(job.committed == 1)
-            job.step((job.model(batch.inputs) - batch.target).square().mean())
+        train_with_bias(job, when=1)
     assert job.committed == 1

@@ -125,7 +125,7 @@ def metrics(): return {'own': Own()}
         (ROWS.format(rows=16) + DICTS + OWN.replace("score", "scores"), ["KeyError: 'scores'", "in observe"]),
         (ROWS.format(rows=521) + NORM, ["--global-batch-size: got 512", "521 samples", "BatchNorm",
                                         "--global-batch-size 521"]),
-        (ROWS.format(rows=521) + "def loss(o, t): return functional.mse_loss(o.squeeze(), t[:len(o.squeeze())])\n",
+        (ROWS.format(rows=521) + "def loss(o, t): return o.mean() * len(o.squeeze())\n",
          ["a micro-batch of 1 sample, as there is in the last step", "0-d tensor"]),
     ],
     ids=["dict", "shape", "own metric", "batch norm", "squeeze"],
