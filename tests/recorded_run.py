@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from brim.clock import VirtualClock
@@ -15,7 +16,8 @@ from brim.coordination.reduction import even_shares
 from brim.domain.accounting import sample_checksum
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
-from brim.telemetry.events import EVENTS, STEPS, EventLog
+from brim.interfaces import Clock
+from brim.telemetry.events import EVENTS, STEPS, RecordFile
 
 
 def spec(**changes: Any) -> JobSpec:
@@ -26,6 +28,22 @@ def spec(**changes: Any) -> JobSpec:
         "epochs": 2,
     }
     return JobSpec(**{**given, **changes})
+
+
+class RecordLog:
+    """Adds records to a file, each stamped by the clock."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self._file, self._clock = RecordFile(path), clock
+
+    def append(self, kind: str, /, **fields: object) -> None:
+        self.write({"at": self._clock.wall(), "kind": kind, **fields})
+
+    def append_step(self, **fields: object) -> None:
+        self.write({"at": self._clock.wall(), **fields})
+
+    def write(self, record: dict[str, object]) -> None:
+        self._file.put(self._file.size, msgspec.json.encode(record) + b"\n")
 
 
 @dataclass
@@ -47,8 +65,8 @@ class RecordedRun:
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.clock = VirtualClock(self.start)
-        self.events = EventLog(self.run_dir / EVENTS, clock=self.clock)
-        self.log = EventLog(self.run_dir / STEPS, clock=self.clock)
+        self.events = RecordLog(self.run_dir / EVENTS, clock=self.clock)
+        self.log = RecordLog(self.run_dir / STEPS, clock=self.clock)
         self.random = np.random.default_rng(self.spec.seed)
         self.started = 0
 

@@ -48,7 +48,7 @@ from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
-from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, TookOver
+from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.telemetry.events import EVENTS, STEPS
@@ -96,7 +96,7 @@ class Decisions:
     def __init__(self, began: Began) -> None:
         spec = began.spec
         self.spec, self.attempt, self.life = spec, began.attempt, began.life
-        self.progress = Progress(run=began.run, started=began.started)
+        self.progress = Progress(run=began.run, started=began.started, step=began.step)
         self.agents: dict[str, AgentSession] = {}
         self.outcome: Outcome | None = None
         self._rendezvous = Rendezvous(
@@ -149,7 +149,7 @@ class Decisions:
         self._at, self._now = entry.at, entry.now
         self._effects = []
         match entry:
-            case Began():
+            case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
                 self.life = life

@@ -12,7 +12,19 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
 
-__all__ = ["Asked", "Began", "Entry", "Heard", "Joined", "Lost", "Overstayed", "TookOver", "decode", "encode"]
+__all__ = [
+    "Asked",
+    "Began",
+    "Entry",
+    "Heard",
+    "Joined",
+    "Lost",
+    "Overstayed",
+    "Restated",
+    "TookOver",
+    "decode",
+    "encode",
+]
 
 
 class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -28,6 +40,7 @@ class Began(_Entry, frozen=True):
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
         sizes: bytes of the record files before this attempt, by name.
+        step: the last that attempts before this one had committed; 0 for the first attempt.
     """
 
     attempt: str
@@ -36,6 +49,13 @@ class Began(_Entry, frozen=True):
     run: str
     started: float
     sizes: dict[str, int]
+    step: int
+
+
+class Restated(_Entry, frozen=True):
+    """In place of a beginning: everything that followed from the entries that were here before."""
+
+    state: bytes
 
 
 class TookOver(_Entry, frozen=True):
@@ -75,7 +95,7 @@ class Overstayed(_Entry, frozen=True):
     """Workers that were dismissed have taken their time to go."""
 
 
-Entry = Began | TookOver | Joined | Heard | Lost | Asked | Overstayed
+Entry = Began | Restated | TookOver | Joined | Heard | Lost | Asked | Overstayed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)

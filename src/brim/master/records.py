@@ -9,16 +9,21 @@ from typing import assert_never
 
 import msgspec
 
+from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions, Effect, Record, Secure
-from brim.master.entries import Began, Entry, TookOver, decode, encode
+from brim.master.entries import Began, Entry, Restated, TookOver, decode, encode
+from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
 
 __all__ = ["JOURNAL", "Records"]
 
 JOURNAL = "journal"
+Begin = Callable[[int, dict[str, int], int], Began]
+_LONGEST = 16 << 20  # bytes of a journal before it is put more briefly: its replay takes about a second
+_steps = msgspec.json.Decoder(StepRecord)
 
 
 class Records:
@@ -33,16 +38,18 @@ class Records:
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
+        self._longest = _LONGEST
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
 
-    def open(self, attempt: str, begin: Callable[[int, dict[str, int]], Began], clock: Clock) -> Decisions:
+    def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
         """Go on with the attempt that the journal is of, or begin another one.
 
         What the last master decided and did not come to record is recorded now.
 
         Args:
             attempt: names this start of the job.
-            begin: makes the first entry, of this life and for these sizes of the record files.
+            begin: makes the first entry from the life that it begins, the sizes of the record files, and the step that
+                attempts before it had come to.
             clock: stamps the entry.
         """
         decisions = self._replay()
@@ -50,7 +57,9 @@ class Records:
         if decisions is not None and decisions.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        began = begin(life, {name: file.size for name, file in self._files.items()})
+        last = self._files[STEPS].last_line()
+        step = _steps.decode(last).step if last else 0
+        began = begin(life, {name: file.size for name, file in self._files.items()}, step)
         self._journal.replace(encode(began))
         return Decisions(began)
 
@@ -60,6 +69,8 @@ class Records:
             entry = decode(payload)
             if isinstance(entry, Began):
                 decisions = Decisions(entry)
+            elif isinstance(entry, Restated):
+                decisions = thaw(entry.state)
             elif decisions is None:
                 raise EnvironmentFault("the journal has no beginning")
             else:
@@ -74,6 +85,10 @@ class Records:
         """
         self._journal.append(encode(entry))
         self._perform(decisions.take(entry))
+        if self._journal.size > self._longest:
+            state = Restated(at=entry.at, now=entry.now, state=freeze(decisions))
+            self._journal.replace(encode(state))
+            self._longest = max(_LONGEST, 2 * self._journal.size)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

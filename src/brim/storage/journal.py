@@ -16,7 +16,7 @@ from pathlib import Path
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 
-__all__ = ["Journal", "read_frames"]
+__all__ = ["Journal", "read_frames", "set_aside_if_damaged"]
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
@@ -28,7 +28,7 @@ class Journal:
     Args:
         path: the file; made if it is missing.
 
-    `written` has the payloads that were there when it was opened.
+    `written` has the payloads that were there when it was opened, `size` counts its bytes.
 
     Raises:
         EnvironmentFault: another process writes it, it is damaged, or it cannot be opened.
@@ -38,15 +38,21 @@ class Journal:
         self._path = path
         try:
             # The lock has a file of its own: the journal is replaced, and a lock stays with what was locked.
-            self._lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._lock = os.open(
+                path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise EnvironmentFault(f"another process writes {path}", retryable=True) from error
         except OSError as error:
             raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.written, self._end = read_frames(path.read_bytes(), name=str(path))
-        os.ftruncate(self._file, self._end)
+        try:
+            self.written, self.size = read_frames(path.read_bytes(), name=str(path))
+        except EnvironmentFault:
+            self.close()
+            raise
+        os.ftruncate(self._file, self.size)
 
     def append(self, payload: bytes) -> None:
         """Add a payload; it outlives this process from here on, and the host from the next `sync` on.
@@ -55,11 +61,11 @@ class Journal:
             OSError: the disk did not take it; nothing of it is left.
         """
         data = _frame(payload)
-        written = os.pwrite(self._file, data, self._end)
+        written = os.pwrite(self._file, data, self.size)
         if written != len(data):
-            os.ftruncate(self._file, self._end)
+            os.ftruncate(self._file, self.size)
             raise OSError(f"wrote {written} of {len(data)} bytes to {self._path}: is the disk full?")
-        self._end += written
+        self.size += written
 
     def sync(self) -> None:
         """Bring everything down to the disk."""
@@ -74,11 +80,24 @@ class Journal:
         content = b"".join(map(_frame, payloads))
         write_whole(self._path, content, mode=0o600)
         os.close(self._file)
-        self._file, self._end = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
+        self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
     def close(self) -> None:
         os.close(self._file)
         os.close(self._lock)
+
+
+def set_aside_if_damaged(path: Path) -> str:
+    """Make way for a new journal where this one cannot be read; what is wrong with it, or nothing."""
+    try:
+        read_frames(path.read_bytes(), name=str(path))
+    except FileNotFoundError:
+        return ""
+    except EnvironmentFault as fault:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        return f"{fault}; it is {aside} now"
+    return ""
 
 
 def _frame(payload: bytes) -> bytes:
