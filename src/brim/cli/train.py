@@ -123,14 +123,17 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     from_elsewhere = _resumes_elsewhere(values)
     if not values["resume"] or from_elsewhere:
         if spec.checkpoints:
-            check_place(spec.checkpoints, resume=from_elsewhere)
+            check_place(spec.checkpoints, holds=from_elsewhere)
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
     run_dir = runs.find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history)
-    return _Prepared(runs.resumed_spec(spec, history.spec, given_names), run_dir, None)
+    spec = runs.resumed_spec(spec, history.spec, given_names)
+    if spec.checkpoints:
+        check_place(spec.checkpoints, holds=None)
+    return _Prepared(spec, run_dir, None)
 
 
 def _resumes_elsewhere(values: dict[str, Any]) -> bool:
