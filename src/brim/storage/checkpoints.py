@@ -1,7 +1,7 @@
 """Checkpoints in a place: complete or absent, and saying so when they are damaged.
 
-`step-00000820/` holds the file of tensors and `manifest.json`: the tree that the tensors hang in, versions, metrics, the
-name and the checksum of that file, and its own checksum. The manifest comes last and in one piece: it makes the
+`step-00000820/` holds the file of tensors and `manifest.json`: the tree that the tensors hang in, versions, metrics,
+the name and the checksum of that file, and its own checksum. The manifest comes last and in one piece: it makes the
 checkpoint official. A draft is files that no manifest names; the names of files begin with that of their writer, so
 that those of the dead can be told from those of writers who are still at it.
 """
