@@ -769,7 +769,7 @@ class Cluster:
         assert not [worker.name for worker in self.workers.values() if worker.alive], "a worker is left"
         kept = lasting(self.steps, self.restores)
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
-        if self.end.outcome is Outcome.STOPPED:
+        if self.end.outcome is Outcome.SUSPENDED:
             if "died" not in self.end.reason and not self._lost_state and kept:
                 assert self.storage is not None
                 assert self.storage[0] == len(kept), "it stopped without the last checkpoint"

@@ -236,7 +236,7 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.join("A")
         await desk.ready("A", "w1")
-        desk.master.stop("brim stop")
+        desk.master.stop("brim suspend")
         answer = await desk.master.answer(wire.Ask(verb="resize", workers=2))
         assert (answer.ok, answer.detail) == (False, "it is stopping: nothing is resized any more")
 
@@ -261,7 +261,7 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
             desk.master.end_who_overstays()
         await asyncio.sleep(0)
         assert killed() is not own_loop
-        desk.master.stop("brim stop")
+        desk.master.stop("brim suspend")
         desk.clock.advance(1.0)
         desk.master.end_who_overstays()
         await asyncio.sleep(0)

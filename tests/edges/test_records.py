@@ -199,7 +199,7 @@ def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Pa
     run.begin()
     run.train(4)
     if not killed:
-        run.end("stopped")
+        run.end("suspended")
     run.clock.advance(36_000)
     run.start_worker()
     run.begin(workers=0)

@@ -86,12 +86,15 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     master_arguments = [str(run_dir), "--local", address, "--started", str(started)]
     if listen:
         master_arguments += ["--listen", listen]
-    master = _start(["brim.master", *master_arguments], run_dir, environment)
-    agent = _start(["brim.agent", *agent_arguments], run_dir, environment)
+    directory = spec.directory or None
+    master = _start(["brim.master", *master_arguments], run_dir, environment, directory)
+    agent = _start(["brim.agent", *agent_arguments], run_dir, environment, directory)
     return LocalRun(master, agent, scratch)
 
 
-def _start(module: list[str], run_dir: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    module: list[str], run_dir: Path, environment: dict[str, str], directory: str | None
+) -> subprocess.Popen[bytes]:
     """A process in a session of its own, so that Ctrl-C reaches the foreground command alone.
 
     Its standard input is a pipe that we hold: when we are gone, it knows.
@@ -103,5 +106,6 @@ def _start(module: list[str], run_dir: Path, environment: dict[str, str]) -> sub
             stdout=log,
             stderr=log,
             env=environment,
+            cwd=directory,
             start_new_session=True,
         )

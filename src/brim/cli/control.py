@@ -1,4 +1,4 @@
-"""`brim status`, `resize`, `stop` and `agent`: talk to a run that is alive."""
+"""`brim status`, `resize`, `suspend` and `agent`: talk to a run that is alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brim.errors import EnvironmentFault
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
 
-__all__ = ["agent", "resize", "status", "stop"]
+__all__ = ["agent", "resize", "status", "suspend"]
 
 
 @click.command()
@@ -120,18 +120,19 @@ def resize(run: str, workers: int) -> int:
 
 @click.command()
 @click.argument("run", metavar="RUN")
-def stop(run: str) -> int:
-    """End RUN at its next step, with a checkpoint from which `brim train --resume` goes on.
+def suspend(run: str) -> int:
+    """Take RUN to no workers at its next step, with a checkpoint from which `brim resume` goes on.
 
     \b
-    brim stop latest
+    brim suspend latest
+    brim resume latest --workers 8
     """
     from brim import client
     from brim.cli.runs import find_run
 
     run_dir = find_run(run)
-    client.stop(run_dir)
-    click.echo(f"{run_dir}: stopping at the next step", err=True)
+    client.suspend(run_dir)
+    click.echo(f"{run_dir}: suspending at the next step; brim resume {run_dir} goes on", err=True)
     return EXIT_DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,7 +14,16 @@ from brim.domain.job import DEVICES, START_METHODS, TRANSPORTS, JobSpec, WorkerR
 from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["build_spec", "given", "job_options", "option", "parse_parameters"]
+__all__ = [
+    "ADDRESS",
+    "WORKERS",
+    "build_spec",
+    "given",
+    "job_options",
+    "option",
+    "parse_parameters",
+    "whole",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -99,7 +109,7 @@ def _address(text: str, field: str) -> str:
 
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
-_WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
 _FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
@@ -126,7 +136,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--workers",),
         {
-            "type": _WORKERS,
+            "type": WORKERS,
             "default": "1",
             "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
         },
@@ -293,6 +303,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     return JobSpec(
         file=file,
         command=command,
+        directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
         micro_batches=values["micro_batches"] or 0,
         **fields,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.domain.faults import Fault, FaultKind, describe
+from brim.domain.inference import Inference
 from brim.errors import SpecError, did_you_mean
 
 __all__ = ["DEVICES", "START_METHODS", "TRANSPORTS", "JobSpec", "WorkerRange", "default_micro_batches"]
@@ -86,6 +87,9 @@ class JobSpec:
             (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
         agents: nodes to wait for before the first round.
+        directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
+            processes are started.
+        inference: what to do with a model that is trained already; None trains one.
     """
 
     file: str = ""
@@ -107,6 +111,8 @@ class JobSpec:
     transport: str = "auto"
     device: str = "auto"
     agents: int = 1
+    directory: str = ""
+    inference: Inference | None = None
 
     def __post_init__(self) -> None:
         if self.micro_batches == 0:

@@ -46,7 +46,7 @@ async def serve(run_dir: Path, *, local: str, listen: str | None, started: float
         ticking.cancel()
         (run_dir / "master.json").unlink(missing_ok=True)
         await server.stop()
-    return 0 if master.outcome in (Outcome.DONE, Outcome.STOPPED) else 1
+    return 0 if master.outcome in (Outcome.DONE, Outcome.SUSPENDED) else 1
 
 
 def _when_left_alone(master: Master) -> None:

@@ -177,7 +177,7 @@ class Master:
             if not self._patience_told:
                 self._patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._events.append("warning", message=f"{text}; brim stop {self._progress.run} ends them")
+                self._events.append("warning", message=f"{text}; brim suspend {self._progress.run} ends them")
             return
         for worker in workers:
             self._signal(worker, signal.SIGKILL)
@@ -512,8 +512,8 @@ class Master:
                     return wire.Answer(ok=False, detail="it is stopping: nothing is resized any more")
                 self._resize(question.workers)
                 return wire.Answer(ok=True, status=self._status())
-            case "stop":
-                self.stop("brim stop")
+            case "suspend":
+                self.stop("brim suspend")
                 return wire.Answer(ok=True, status=self._status())
         return wire.Answer(ok=False, detail=f"unknown question {question.verb!r}")
 

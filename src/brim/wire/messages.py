@@ -364,7 +364,7 @@ def failure_of(error: BaseException) -> Failed:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`) or `stop`."""
+    """`status`, `resize` (with `workers`) or `suspend`."""
 
     verb: str
     workers: int = 0
