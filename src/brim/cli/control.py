@@ -87,10 +87,10 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
     from brim.telemetry.history import describe_event
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
+    training = f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
     lines = [
         f"{known['run']}: {known['state']}",
-        f"step {known['step']:,}/{known['steps']:,} · epoch {known['epoch']}/{known['epochs']} · {loss}"
-        f" · {known['samples_per_second']:,.0f} samples/s",
+        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} samples/s",
     ]
     if known["state"] == "running":
         names = [f"{each['worker']} {each['state']}" for each in known["workers"]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brim.cli.watch import View
     from brim.telemetry.history import RunHistory
 
-__all__ = ["Ready", "follow"]
+__all__ = ["Ready", "follow", "require_train_extra"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,9 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     from brim.backends import local
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
+    from brim.storage.files import partial_of
     from brim.telemetry.history import RunReader
 
-    _require_train_extra()
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if ready.listen else None
@@ -64,10 +64,15 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     view = _view()
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
     code = watch(handle, reader, view, invitation)
+    if (
+        ready.spec.inference and ready.spec.inference.output
+    ):  # who was writing it may have been killed over it
+        partial_of(Path(ready.spec.inference.output), ready.run_dir.name).unlink(missing_ok=True)
     return _finish(code, ready, as_json=as_json)
 
 
-def _require_train_extra() -> None:
+def require_train_extra() -> None:
+    """Raises SpecError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise SpecError(
             "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"

@@ -16,8 +16,10 @@ from brim.errors import SpecError, did_you_mean
 
 __all__ = [
     "ADDRESS",
+    "FAULTS",
     "WORKERS",
     "build_spec",
+    "choice",
     "given",
     "job_options",
     "option",
@@ -82,7 +84,9 @@ def _number(text: str, field: str) -> float:
         raise SpecError(field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0") from None
 
 
-def _choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+    """One of a few words."""
+
     def parse(text: str, field: str) -> str:
         if text not in known:
             raise SpecError(
@@ -110,7 +114,7 @@ def _address(text: str, field: str) -> str:
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
-_FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
+FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -173,7 +177,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--faults",),
         {
-            "type": _FAULTS,
+            "type": FAULTS,
             "default": "",
             "show_default": False,
             "help": 'Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
@@ -215,7 +219,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--start-method",),
         {
-            "type": _choice(START_METHODS),
+            "type": choice(START_METHODS),
             "metavar": "|".join(START_METHODS),
             "default": "auto",
             "help": "fork workers from a warm process, or spawn each afresh.",
@@ -224,7 +228,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--transport",),
         {
-            "type": _choice(TRANSPORTS),
+            "type": choice(TRANSPORTS),
             "metavar": "|".join(TRANSPORTS),
             "default": "auto",
             "help": "auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
@@ -233,7 +237,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--device",),
         {
-            "type": _choice(DEVICES),
+            "type": choice(DEVICES),
             "metavar": "|".join(DEVICES),
             "default": "auto",
             "help": "Where the model is computed.",

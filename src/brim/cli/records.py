@@ -14,6 +14,9 @@ from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from brim.domain.accounting import Ledger
     from brim.telemetry.history import RunHistory
 
@@ -137,6 +140,8 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     Raises:
         SpecError: the run died before it knew its data.
     """
+    import numpy as np
+
     from brim.domain.accounting import audit
     from brim.domain.order import EpochOrder
 
@@ -152,12 +157,17 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     def epoch_order(epoch: int) -> EpochOrder:
         return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
 
+    def samples(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        if history.verb != "train":  # rows in the order of the input
+            return np.arange(start, stop)
+        return epoch_order(epoch).samples(start, stop)
+
     return audit(
         history.steps,
         history.restores,
         samples_per_epoch=dataset.samples,
         epochs=epochs,
-        order=lambda epoch, start, stop: epoch_order(epoch).samples(start, stop),
+        order=samples,
     )
 
 

@@ -73,8 +73,11 @@ def new_run_dir(subject: str, now: float) -> Path:
             return path  # `claim` says what is wrong with it
 
 
-def claim(path: Path) -> RunDirectory:
-    """Make the directory of a new run, and let `runs/latest` point to it.
+def claim(path: Path, *, newest: bool = True) -> RunDirectory:
+    """Make the directory of a new run.
+
+    Args:
+        newest: let `runs/latest` point to it: a run that trains is what people mean by the latest.
 
     Raises:
         SpecError: it holds a run or other files, or it cannot be made or written.
@@ -105,7 +108,7 @@ def claim(path: Path) -> RunDirectory:
             need="a directory that can be made and written",
             hint="--run-dir runs/mine, or run brim where you may write",
         ) from None
-    return _link(path)
+    return _link(path) if newest else RunDirectory(path, None, None)
 
 
 def _link(path: Path) -> RunDirectory:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from brim.cli.follow import Ready, follow
+from brim.cli.follow import Ready, follow, require_train_extra
 from brim.cli.options import ADDRESS, WORKERS, build_spec, given, job_options, option, whole
 from brim.cli.training_file import check_command, check_training_file
 from brim.domain.job import JobSpec, WorkerRange
@@ -81,6 +81,7 @@ def resume(run: str, workers: WorkerRange | None, listen: str | None, agents: in
     from brim.cli import runs
     from brim.telemetry.history import read_history
 
+    require_train_extra()
     run_dir = runs.find_run(run)
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history, field="RUN")
@@ -96,6 +97,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     from brim.clock import SystemClock
     from brim.telemetry.history import read_history
 
+    require_train_extra()
     if not values["resume"]:
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))

@@ -84,6 +84,12 @@ class RunHistory:
     def spec(self) -> dict[str, object]:
         return dict(self.started.spec) if self.started else {}
 
+    @property
+    def verb(self) -> str:
+        """What the run does with its model: `train`, `evaluate` or `predict`."""
+        inference = self.spec.get("inference")
+        return str(inference["kind"]) if isinstance(inference, dict) else "train"
+
     def samples_per_second(self, *, window: float = 5.0) -> float:
         """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
         if len(self.recent) < 2:
@@ -198,9 +204,10 @@ def describe_event(event: Event, history: RunHistory) -> str:
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
-            return f"training {subject}: {event.steps:,} steps, records in {event.run}"
+            doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
+            return f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
         case DatasetRead():
-            return _describe_dataset(event)
+            return _describe_dataset(event, history)
         case WorkerChanged():
             return _describe_worker(event, history)
         case RoundFormed():
@@ -233,14 +240,14 @@ def _within(history: RunHistory, path: str) -> str:
     return path.removeprefix(f"{history.started.run}/") if history.started else path
 
 
-def _describe_dataset(event: DatasetRead) -> str:
+def _describe_dataset(event: DatasetRead, history: RunHistory) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
         f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in {event.quarantine_path}"
         if event.quarantined
         else ""
     )
-    return f"data: {event.samples:,} samples to train{test}{bad}"
+    return f"data: {event.samples:,} samples to {history.verb}{test}{bad}"
 
 
 def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
@@ -13,13 +13,13 @@ from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
-from brim.train.job_state import JobState
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
 from brim.wire.link import WorkerLink
 from brim.wire.messages import (
     Arrive,
+    CheckpointMade,
     Dismissed,
     Facts,
     Hello,
@@ -34,7 +34,7 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 
-__all__ = ["Loner", "Members", "Membership", "RoundChanged", "parts_of"]
+__all__ = ["Loner", "Members", "Membership", "RoundChanged", "State", "parts_of"]
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 _PATIENCE = 60.0
@@ -43,6 +43,21 @@ _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 class RoundChanged(Exception):
     """The round is over: what was under way in it is given up, and `next_round` has the new one."""
+
+
+class State(Protocol):
+    """What must be the same on every member of a job, as membership moves it."""
+
+    @property
+    def committed(self) -> int: ...
+
+    def get(self) -> Any: ...
+
+    def put(self, tree: Any) -> None: ...
+
+    def restore(self) -> tuple[str, list[str]]: ...
+
+    def write(self) -> CheckpointMade: ...
 
 
 class Members(Protocol):
@@ -58,7 +73,7 @@ class Members(Protocol):
         """Say that this worker is warm and may be named in a round."""
         ...
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, state: State) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -103,7 +118,7 @@ class Loner:
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, state: State) -> Exchange:
         state.restore()
         return Alone()
 
@@ -210,7 +225,7 @@ class Membership:
 
     # Rounds ------------------------------------------------------------------------------------------------
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, state: State) -> Exchange:
         while True:
             self._world = world = self._next or self._await_world(state)
             self._next = None
@@ -224,7 +239,7 @@ class Membership:
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, state: JobState) -> World:
+    def _await_world(self, state: State) -> World:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
@@ -247,7 +262,7 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, state: JobState) -> None:
+    def _install(self, world: World, state: State) -> None:
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
@@ -263,7 +278,7 @@ class Membership:
                 send_state(peer, state.get(), self._link.pending)
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
-    def _fetch(self, world: World, donor: Member, state: JobState) -> None:
+    def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
         with connect(donor.address, greeting, timeout=_PATIENCE) as peer:
             state.put(receive_state(peer, self._link.pending))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from types import ModuleType
 
 import torch
 
 from brim.domain.job import JobSpec
-from brim.train.training_file import Prepared, load, prepare, warm_up
+from brim.train.inference import Task
+from brim.train.tasks import prepare_task
+from brim.train.training_file import Prepared, load, warm_up
+from brim.train.training_file import prepare as prepare_training
 
-__all__ = ["forking_is_safe", "import_torch", "prepare_file"]
+__all__ = ["forking_is_safe", "import_torch", "prepare", "prepare_file"]
 
 
 def import_torch(threads: int) -> None:
@@ -21,8 +26,8 @@ def import_torch(threads: int) -> None:
         optimizer.step()
 
 
-def prepare_file(spec: JobSpec) -> Prepared | None:
-    """Run the training file, and run one micro-batch through a copy of its model.
+def prepare_file(spec: JobSpec, run_dir: Path) -> Prepared | Task | None:
+    """Run the training file and, where it is to be trained, one micro-batch through a copy of its model.
 
     A file that says `preload = False` is only imported: then every worker calls its functions for itself.
 
@@ -32,12 +37,21 @@ def prepare_file(spec: JobSpec) -> Prepared | None:
     module = load(spec.file)
     if not getattr(module, "preload", True):
         return None
-    prepared = prepare(module, spec)
+    prepared = prepare(module, spec, run_dir)
     if (
-        not torch.cuda.is_available()
+        isinstance(prepared, Prepared) and not torch.cuda.is_available()
     ):  # a backward pass beside a GPU starts threads, and forking them is not safe
         warm_up(prepared, spec)
     return prepared
+
+
+def prepare(module: ModuleType, spec: JobSpec, run_dir: Path) -> Prepared | Task:
+    """What every worker of a job needs of the training file.
+
+    Raises:
+        SpecError, UserCodeError: the file, its data or a checkpoint will not do.
+    """
+    return prepare_task(module, spec, run_dir) if spec.inference else prepare_training(module, spec)
 
 
 def forking_is_safe() -> bool:
