@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shlex
@@ -67,7 +68,8 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     if (
         ready.spec.inference and ready.spec.inference.output
     ):  # who was writing it may have been killed over it
-        partial_of(Path(ready.spec.inference.output), ready.run_dir.name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial_of(Path(ready.spec.inference.output), ready.run_dir.name).unlink()
     return _finish(code, ready, as_json=as_json)
 
 

@@ -6,6 +6,7 @@ leaves is a file of results (`parts.py`) instead of other weights.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import zlib
@@ -94,7 +95,9 @@ class _Job:
         computed = time.perf_counter()
         everyone = self._members.arrive(step, "gather", msgspec.msgpack.encode(results)).payloads
         if rank == 0:
-            self._keep(step, [each for payload in everyone for each in msgspec.msgpack.decode(payload)])
+            results = [each for payload in everyone for each in msgspec.msgpack.decode(payload)]
+            with self._telling():
+                self._parts.keep(step, results)
         report = StepReport(
             epoch=0,
             parts=[_report(rank, chunk - step * self._per_step, chunks[chunk]) for chunk in mine],
@@ -105,9 +108,11 @@ class _Job:
         if released.hold:
             raise RoundChanged
 
-    def _keep(self, step: int, results: list[bytes]) -> None:
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the disk refuses one worker it refuses the next: it ends the job, which can be resumed."""
         try:
-            self._parts.keep(step, results)
+            yield
         except EnvironmentFault as fault:
             self._members.tell(failure_of(fault))
             raise
@@ -116,7 +121,8 @@ class _Job:
         """Wait until all are there; then the first worker makes one whole of what there is."""
         self._members.arrive(self._parts.committed, "end")
         if self._members.rank == 0:
-            metrics = self._task.finish(self._parts.chunks())
+            with self._telling():
+                metrics = self._task.finish(self._parts.chunks())
             digest = weights_sha256(self._task.model)
             self._members.tell(Completed(weights_sha256=digest, metrics=metrics))
         self._members.wait_for_dismissal()
