@@ -49,8 +49,11 @@ class Task(Protocol):
         """The result of a chunk; it depends on the chunk alone."""
         ...
 
-    def finish(self, chunks: Iterator[bytes]) -> dict[str, float]:
-        """Make one whole of the results of all chunks, in order; the metrics, if there are any."""
+    def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
+        """Make one whole of the results of all chunks, in order; the metrics, if there are any.
+
+        `job` is the name of the run: whoever takes over from a worker that died over it is told the same.
+        """
         ...
 
 
@@ -65,7 +68,8 @@ class _Job:
         self._samples = len(task.dataset)
         self._steps = steps_of(self._samples, self._per_step)
         self._members = Membership(context)
-        self._parts = Parts(Path(context.run_dir) / "parts", samples=self._samples)
+        self._run_dir = Path(context.run_dir)
+        self._parts = Parts(self._run_dir / "parts", samples=self._samples)
         self._start_method = context.start_method
 
     def run(self) -> None:
@@ -122,7 +126,7 @@ class _Job:
         self._members.arrive(self._parts.committed, "end")
         if self._members.rank == 0:
             with self._telling():
-                metrics = self._task.finish(self._parts.chunks())
+                metrics = self._task.finish(self._parts.chunks(), job=self._run_dir.name)
             digest = weights_sha256(self._task.model)
             self._members.tell(Completed(weights_sha256=digest, metrics=metrics))
         self._members.wait_for_dismissal()

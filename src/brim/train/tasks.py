@@ -26,7 +26,7 @@ from brim.train.weights import trained_model
 __all__ = ["prepare_task"]
 
 
-def prepare_task(module: ModuleType, spec: JobSpec, run_dir: Path) -> Task:
+def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
     """The task of an inference job: its model with its weights, and its rows.
 
     Raises:
@@ -48,7 +48,7 @@ def prepare_task(module: ModuleType, spec: JobSpec, run_dir: Path) -> Task:
         return _Evaluation(model, dataset, spec.seed, metrics)
     if wanted.keep:
         call(lambda: dataset.source.check(wanted.keep))
-    return _Prediction(model, dataset, spec.seed, getattr(module, "predict", None), wanted, run_dir)
+    return _Prediction(model, dataset, spec.seed, getattr(module, "predict", None), wanted)
 
 
 def _rows(module: ModuleType, wanted: Inference) -> Any:
@@ -80,7 +80,7 @@ class _Evaluation:
         output, target = forward(self.model, self.dataset, chunk, span, seed=self.seed)
         return msgspec.msgpack.encode(observe(self.metrics, output, target))
 
-    def finish(self, chunks: Iterator[bytes]) -> dict[str, float]:
+    def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
         return results(self.metrics, [msgspec.msgpack.decode(chunk) for chunk in chunks])
 
 
@@ -91,7 +91,6 @@ class _Prediction:
     seed: int
     function: Callable[[Any], Any] | None
     wanted: Inference
-    run_dir: Path
 
     def compute(self, chunk: int, span: Span) -> bytes:
         output, _ = forward(self.model, self.dataset, chunk, span, seed=self.seed)
@@ -101,7 +100,7 @@ class _Prediction:
                 raise SpecError("--keep", got=repr(name), need="a name that the predictions do not have")
         return pack(columns)
 
-    def finish(self, chunks: Iterator[bytes]) -> dict[str, float]:
+    def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
         rows = rows_of(self.dataset, of_file=bool(self.wanted.input), keep=self.wanted.keep)
-        write_predictions(Path(self.wanted.output), rows, chunks, job=self.run_dir.name)
+        write_predictions(Path(self.wanted.output), rows, chunks, job=job)
         return {}

@@ -80,7 +80,7 @@ class Template:
 
         warm.import_torch(self._spec.threads)
         if self._spec.file:
-            self._prepared = warm.prepare_file(self._spec, Path(self._run_dir))
+            self._prepared = warm.prepare_file(self._spec)
         if warm.forking_is_safe():
             self._method = "fork"
         elif self._spec.start_method == "fork":

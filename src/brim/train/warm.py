@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -26,7 +25,7 @@ def import_torch(threads: int) -> None:
         optimizer.step()
 
 
-def prepare_file(spec: JobSpec, run_dir: Path) -> Prepared | Task | None:
+def prepare_file(spec: JobSpec) -> Prepared | Task | None:
     """Run the training file and, where it is to be trained, one micro-batch through a copy of its model.
 
     A file that says `preload = False` is only imported: then every worker calls its functions for itself.
@@ -37,7 +36,7 @@ def prepare_file(spec: JobSpec, run_dir: Path) -> Prepared | Task | None:
     module = load(spec.file)
     if not getattr(module, "preload", True):
         return None
-    prepared = prepare(module, spec, run_dir)
+    prepared = prepare(module, spec)
     if (
         isinstance(prepared, Prepared) and not torch.cuda.is_available()
     ):  # a backward pass beside a GPU starts threads, and forking them is not safe
@@ -45,13 +44,13 @@ def prepare_file(spec: JobSpec, run_dir: Path) -> Prepared | Task | None:
     return prepared
 
 
-def prepare(module: ModuleType, spec: JobSpec, run_dir: Path) -> Prepared | Task:
+def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
     """What every worker of a job needs of the training file.
 
     Raises:
         SpecError, UserCodeError: the file, its data or a checkpoint will not do.
     """
-    return prepare_task(module, spec, run_dir) if spec.inference else prepare_training(module, spec)
+    return prepare_task(module, spec) if spec.inference else prepare_training(module, spec)
 
 
 def forking_is_safe() -> bool:

@@ -31,7 +31,7 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
     torch.set_num_threads(spec.threads)
 
     def work() -> None:
-        ready = prepared or warm.prepare(load(spec.file), spec, Path(context.run_dir))
+        ready = prepared or warm.prepare(load(spec.file), spec)
         if isinstance(ready, Prepared):
             warm_up(ready, spec)
             train(ready, spec, context)
