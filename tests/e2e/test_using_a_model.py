@@ -322,7 +322,7 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
         summary = run.finish()
     assert (summary["exit"], run.process.returncode) == ("suspended", 0)
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] < calm["steps"]
-    stale = {"address": "unix:/tmp/brim-of-another-boot/master", "token": "t", "pid": 1}
+    stale = {"address": "unix:/tmp/brim-of-another-boot/master", "token": "t", "pid": 1, "keeper": 1}
     (directory / "master.json").write_text(json.dumps(stale))
     again = resume(directory, "--workers", "3")
     assert again["weights_sha256"] == calm["weights_sha256"]

@@ -1,16 +1,18 @@
-"""The processes of one job on this host: its master, and one agent that starts the workers."""
+"""The processes of one job on this host: an agent, which keeps the master and starts the workers."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import secrets
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -18,46 +20,51 @@ import msgspec
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
+from brim.storage.contact import is_alive, read_contact
 from brim.storage.files import write_whole
 
 __all__ = ["LocalRun", "start"]
 
-_GRACE = 15.0  # seconds that the agent has to clean up behind a master that is gone
+_GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
 class LocalRun:
     """A run under way; `start` makes one."""
 
-    def __init__(self, master: subprocess.Popen[bytes], agent: subprocess.Popen[bytes], scratch: str) -> None:
-        self._master, self._agent, self._scratch = master, agent, scratch
-        self._ended_at: float | None = None
+    def __init__(self, agent: subprocess.Popen[bytes], run_dir: Path) -> None:
+        self._agent, self._run_dir = agent, run_dir
+        self._died_at: float | None = None
 
     def poll(self) -> int | None:
-        """The exit status of the master once both processes have ended, else None."""
-        code = self._master.poll()
-        if code is None:
+        """0 where the run has ended well, 1 where it has not, None where some of it has not ended."""
+        code = self._agent.poll()
+        if code is None or (code != 0 and self._outlived_by_master()):
             return None
-        self._ended_at = self._ended_at or time.monotonic()
-        if self._agent.poll() is None:
-            if time.monotonic() - self._ended_at > _GRACE:
-                self._agent.kill()
-            return None
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        return code
+        return min(abs(code), 1)
+
+    def _outlived_by_master(self) -> bool:
+        """Whether the master still writes down how the run ended; not for ever."""
+        contact = read_contact(self._run_dir)
+        if contact is None or not is_alive(contact.pid):
+            return False
+        self._died_at = self._died_at or time.monotonic()
+        if time.monotonic() - self._died_at > _GRACE:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(contact.pid, signal.SIGKILL)
+        return True
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
-        self._master.send_signal(signal.SIGTERM)
+        self._agent.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it now. The agent takes its workers with it."""
-        for process in (self._master, self._agent):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        """End it now: workers go with their agent, and a master that is left alone ends."""
+        with contextlib.suppress(ProcessLookupError):
+            self._agent.kill()
 
 
 def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> LocalRun:
-    """Start a job's master and agent.
+    """Start a job's agent, and with it the master.
 
     Args:
         spec: what to do; written to `job.json` in the run's directory.
@@ -76,36 +83,38 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         write_whole(run_dir / "job.json", msgspec.json.format(msgspec.json.encode(spec)))
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
-    scratch = tempfile.mkdtemp(prefix="brim-")  # a socket's path must be short, a run's need not be
-    address = f"unix:{scratch}/master"
-    environment = {**os.environ, "BRIM_TOKEN": secrets.token_hex(16)}
     (run_dir / "logs").mkdir(exist_ok=True)
-    agent_arguments = ["--master", address, "--name", "a1", "--run-dir", str(run_dir)]
+    attempt = uuid.uuid4().hex
+    command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
+    master = ["--attempt", attempt, "--started", str(started)]
     if listen:
-        agent_arguments += ["--host", listen.rpartition(":")[0]]
-    master_arguments = [str(run_dir), "--local", address, "--started", str(started)]
-    if listen:
-        master_arguments += ["--listen", listen]
-    directory = spec.directory or None
-    master = _start(["brim.master", *master_arguments], run_dir, environment, directory)
-    agent = _start(["brim.agent", *agent_arguments], run_dir, environment, directory)
-    return LocalRun(master, agent, scratch)
-
-
-def _start(
-    module: list[str], run_dir: Path, environment: dict[str, str], directory: str | None
-) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, so that Ctrl-C reaches the foreground command alone.
-
-    Its standard input is a pipe that we hold: when we are gone, it knows.
-    """
-    with (run_dir / "logs" / f"{module[0].removeprefix('brim.')}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module],
-            stdin=subprocess.PIPE,
+        command += ["--host", listen.rpartition(":")[0]]
+        master += ["--listen", _with_port(listen)]
+    with (run_dir / "logs" / "agent.log").open("ab") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "brim.agent", *command, "--", *master],
+            stdin=subprocess.PIPE,  # we hold the other end: when we are gone, it knows
             stdout=log,
             stderr=log,
-            env=environment,
-            cwd=directory,
-            start_new_session=True,
+            env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
+            cwd=spec.directory or None,
+            start_new_session=True,  # Ctrl-C reaches the foreground command alone
         )
+    return LocalRun(agent, run_dir)
+
+
+def _local_address(attempt: str) -> str:
+    """A socket that has no file where there are such; the path of another must be short, a run's need not be."""
+    if platform.system() == "Linux":
+        return f"unix-abstract:brim-{attempt}"
+    return f"unix:{tempfile.gettempdir()}/brim-{attempt[:12]}"
+
+
+def _with_port(listen: str) -> str:
+    """The address with a free port in place of 0: every life of the master must be found at the same one."""
+    host, _, port = listen.rpartition(":")
+    if int(port):
+        return listen
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host.strip("[]"), 0))
+        return f"{host}:{probe.getsockname()[1]}"

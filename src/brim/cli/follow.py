@@ -51,11 +51,13 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
     from brim.storage.files import partial_of
+    from brim.storage.journal import set_aside_if_damaged
     from brim.telemetry.history import RunReader
 
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if ready.listen else None
+    damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=not ready.fresh, listen=ready.listen)
     except SpecError:
@@ -63,6 +65,8 @@ def follow(ready: Ready, *, as_json: bool) -> int:
             ready.fresh.withdraw()
         raise
     view = _view()
+    if damage:
+        view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
     code = watch(handle, reader, view, invitation)
     if (
@@ -112,7 +116,7 @@ def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
         trace = failed.trace.rstrip()
         click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
     elif not history.ended:
-        gone = "the master of this run is gone, and its workers were ended with it"
+        gone = "the agent of this run is gone, and its master and workers ended with it"
         click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
     report = None if ready.spec.inference else write_report(ready.run_dir, history)
     resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""

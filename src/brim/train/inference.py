@@ -91,7 +91,7 @@ class _Job:
         """Compute this rank's chunks, have the first worker keep everybody's, and commit."""
         step, rank = self._parts.committed, self._members.rank
         chunks = chunks_of_step(step, self._per_step, self._samples)
-        mine = [list(chunks)[index] for index in share(len(chunks), self._members.world_size, rank)]
+        mine = [list(chunks)[index] for index in self._own(len(chunks))]
         results, started = [], time.perf_counter()
         for chunk in mine:
             self._members.poll()
@@ -111,6 +111,14 @@ class _Job:
         self._parts.committed += 1
         if released.hold:
             raise RoundChanged
+
+    def _own(self, chunks: int) -> range:
+        """Which of a step's chunks are this rank's: as the round shares them, or evenly where they are fewer."""
+        shares, rank = self._members.shares, self._members.rank
+        if chunks < sum(shares):
+            return share(chunks, self._members.world_size, rank)
+        first = sum(shares[:rank])
+        return range(first, first + shares[rank])
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
