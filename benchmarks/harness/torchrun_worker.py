@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import jobs
+from benchmarks.harness.pacing import paced
 from brim.domain.order import EpochOrder
 
 CHECKPOINT_EVERY = 50
@@ -29,7 +30,7 @@ def main() -> None:
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     torch.manual_seed(0)
     dataset = jobs.dataset("wide_deep", 1 << 30)
-    model = DistributedDataParallel(jobs.model("wide_deep"))
+    model = DistributedDataParallel(paced(jobs.model("wide_deep")))
     optimizer = jobs.optimizer(arguments.optimizer, model)
     checkpoint, step = arguments.directory / "checkpoint.pt", 0
     if checkpoint.exists():

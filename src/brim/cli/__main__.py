@@ -22,7 +22,7 @@ _VERBS = {
     "export": ("brim.cli.export", "export", "A trained model as files that load without brim."),
     "report": ("brim.cli.records", "report", "Write a run's report.html."),
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
-    "checkpoints": ("brim.cli.records", "checkpoints", "List a run's checkpoints and check every byte."),
+    "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),
     "simulate": (
         "brim.cli.simulate",
         "simulate",

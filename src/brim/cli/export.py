@@ -10,10 +10,10 @@ import click
 
 from brim.cli.follow import require_train_extra
 from brim.cli.options import choice, option
-from brim.cli.trained import absolute, find_trained
+from brim.cli.trained import find_trained, wanted_of
 from brim.cli.usage import EXIT_DONE
-from brim.domain.inference import Inference
 from brim.errors import SpecError
+from brim.storage.places import absolute
 
 __all__ = ["export"]
 
@@ -49,12 +49,12 @@ def export(trained: str, output: str, format: str) -> int:
         raise SpecError(
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
         )
-    run_dir, checkpoint, spec = find_trained(trained)
-    wanted = Inference(kind="predict", run=str(run_dir), checkpoint=str(checkpoint))
+    model = find_trained(trained)
+    spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
     from brim.train.export import export as write
 
     # The user's file may print; stdout is data.
     with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):
-        write(replace(spec, inference=wanted, device="cpu", faults=()), directory, format=format)
+        write(spec, directory, format=format)
     click.echo(output)
     return EXIT_DONE

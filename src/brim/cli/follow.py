@@ -31,13 +31,15 @@ class Ready:
     Args:
         spec: what to do.
         run_dir: where its records go.
-        fresh: the directory, where it was made for this run; None goes on with a run that is there.
+        fresh: the directory, where it was made for this run.
+        resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
     """
 
     spec: JobSpec
     run_dir: Path
     fresh: RunDirectory | None = None
+    resumes: bool = False
     listen: str | None = None
 
 
@@ -59,7 +61,7 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     invitation = Invitation(ready.run_dir) if ready.listen else None
     damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
-        handle = local.start(ready.spec, ready.run_dir, resume=not ready.fresh, listen=ready.listen)
+        handle = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
     except SpecError:
         if ready.fresh:
             ready.fresh.withdraw()
@@ -147,12 +149,13 @@ def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *,
 
 
 def _can_resume(history: RunHistory) -> bool:
-    """It has a checkpoint and was not done; what the user's code did once it would do again."""
+    """It has something to go on from and was not done; what the user's code did once it would do again."""
     from brim.telemetry.records import CheckpointWritten
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
     theirs = history.failed is not None and history.failed.who == "user"
-    return not done and not theirs and any(isinstance(event, CheckpointWritten) for event in history.events)
+    kept = history.verb != "train" or any(isinstance(event, CheckpointWritten) for event in history.events)
+    return not done and not theirs and kept
 
 
 def _workers(spec: JobSpec) -> str:

@@ -10,10 +10,10 @@ import click
 
 from brim.cli.follow import Ready, follow, require_train_extra
 from brim.cli.options import FAULTS, WORKERS, choice, option
-from brim.cli.trained import absolute, find_trained, job_with
-from brim.domain.inference import Inference
+from brim.cli.trained import find_trained, job_with, wanted_of
 from brim.domain.job import DEVICES
 from brim.errors import SpecError
+from brim.storage.places import absolute
 
 __all__ = ["evaluate", "predict"]
 
@@ -107,17 +107,16 @@ def _run(
     if values["input"] and values["split"]:
         raise SpecError("--split", got="--input beside it", need="one of them", hint="leave one out")
     require_train_extra()
-    run_dir, checkpoint, trained_by = find_trained(trained)
-    wanted = Inference(
-        kind=kind,
-        run=str(run_dir),
-        checkpoint=str(checkpoint),
+    model = find_trained(trained)
+    wanted = wanted_of(
+        model,
+        kind,
         split=values["split"] or "test",
         input=absolute(values["input"]) if values["input"] else "",
         output=output,
         keep=keep,
     )
-    spec = job_with(trained_by, wanted, values)
+    spec = job_with(model.spec, wanted, values)
     path = values["run_dir"] or runs.new_run_dir(f"{kind}-{Path(spec.file).stem}", SystemClock().wall())
     fresh = runs.claim(Path(path), newest=False)
     return follow(Ready(spec=spec, run_dir=fresh.path, fresh=fresh), as_json=values["as_json"])

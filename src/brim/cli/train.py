@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from brim.cli.checkpoints import check_place
 from brim.cli.follow import Ready, follow, require_train_extra
 from brim.cli.options import ADDRESS, WORKERS, build_spec, given, job_options, option, whole
 from brim.cli.training_file import check_command, check_training_file
@@ -88,7 +89,7 @@ def resume(run: str, workers: WorkerRange | None, listen: str | None, agents: in
     spec = runs.recorded_spec(run_dir, history)
     spec = replace(spec, workers=workers or spec.workers, agents=agents, faults=())
     runs.check_source(spec)
-    return follow(Ready(spec=spec, run_dir=run_dir, listen=listen), as_json=as_json)
+    return follow(Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen), as_json=as_json)
 
 
 def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
@@ -98,13 +99,27 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     from brim.telemetry.history import read_history
 
     require_train_extra()
-    if not values["resume"]:
+    from_elsewhere = _resumes_elsewhere(values)
+    if not values["resume"] or from_elsewhere:
+        if spec.checkpoints:
+            check_place(spec.checkpoints, resume=from_elsewhere)
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
-        ready = Ready(spec=spec, run_dir=fresh.path, fresh=fresh, listen=values["listen"])
+        ready = Ready(
+            spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"], listen=values["listen"]
+        )
         return follow(ready, as_json=values["as_json"])
     run_dir = runs.find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history, field="--resume")
     spec = runs.resumed_spec(spec, history.spec, given_names)
-    return follow(Ready(spec=spec, run_dir=run_dir, listen=values["listen"]), as_json=values["as_json"])
+    ready = Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
+    return follow(ready, as_json=values["as_json"])
+
+
+def _resumes_elsewhere(values: dict[str, Any]) -> bool:
+    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another that is lost."""
+    from brim.cli import runs
+
+    new = bool(values["run_dir"]) and not runs.holds_run(Path(values["run_dir"]))
+    return bool(values["resume"] and values["checkpoints"] and new)

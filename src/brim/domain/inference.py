@@ -21,7 +21,9 @@ class Inference:
     Args:
         kind: `evaluate` (the metrics of a split or a file) or `predict` (an output for every row).
         run: directory of the run that trained the model.
-        checkpoint: directory of the checkpoint that has the weights.
+        checkpoints: directory or URL of the run's checkpoints.
+        step: of the checkpoint that has the weights.
+        checkpoint: what people call it.
         split: what the training file's `dataset` is asked for, where there is no `input`.
         input: a file to read with the columns as they were fitted in training; empty for none.
         output: the file that predictions go to.
@@ -30,6 +32,8 @@ class Inference:
 
     kind: Literal["evaluate", "predict"]
     run: str
+    checkpoints: str
+    step: int
     checkpoint: str
     split: str = "test"
     input: str = ""

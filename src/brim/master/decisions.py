@@ -48,7 +48,7 @@ from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
-from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, TookOver
+from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.telemetry.events import EVENTS, STEPS
@@ -149,7 +149,7 @@ class Decisions:
         self._at, self._now = entry.at, entry.now
         self._effects = []
         match entry:
-            case Began():
+            case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
                 self.life = life
@@ -252,8 +252,14 @@ class Decisions:
             case wire.Leave():
                 self._worker_event(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
-            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds):
-                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
+            case wire.CheckpointDrafted(step=step):
+                # Its agent sent every commit before these words: what becomes official is on record, and on disk.
+                self._effects.append(Secure())
+                writers = sorted(self._rendezvous.workers)
+                self._tell_worker(worker, wire.Publish(step=step, writers=writers))
+            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
+                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
+            case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 self.progress.metrics = metrics

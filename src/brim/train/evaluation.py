@@ -72,11 +72,17 @@ def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str
     """The partial state of each metric for one chunk.
 
     Raises:
-        SpecError: a metric cannot take this output and target.
+        SpecError: a metric of brim cannot take this output and target. What one of the user's raises is theirs.
     """
+    return {name: _observe_one(metric, output, target) for name, metric in metrics.items()}
+
+
+def _observe_one(metric: Metric, output: Any, target: Any) -> bytes:
     try:
-        return {name: metric.observe(output, target) for name, metric in metrics.items()}
-    except (ValueError, TypeError) as error:
+        return metric.observe(output, target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if not type(metric).__module__.startswith("brim."):
+            raise
         raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
-from brim.wire.messages import CheckpointMade
+from brim.wire.messages import Publish
 
 __all__ = ["Parts"]
 
@@ -38,6 +38,11 @@ class Parts:
     def __init__(self, directory: Path, *, samples: int) -> None:
         self._directory, self._samples = directory, samples
         self.committed = 0  # steps
+
+    @property
+    def state(self) -> Parts:
+        """The state of the job: it is what is in the files."""
+        return self
 
     def get(self) -> Any:
         """The state as a tree."""
@@ -63,10 +68,11 @@ class Parts:
             self.committed += 1
         return str(self._directory) if self.committed else "", problems
 
-    def write(self) -> CheckpointMade:
-        """Say what is written: every committed step is."""
-        path = str(self._directory)
-        return CheckpointMade(step=self.committed, path=path, size_bytes=0, seconds=0.0)
+    def now(self) -> None:
+        """Nothing is left to be written: every committed step is."""
+
+    def permit(self, answer: Publish) -> None:
+        """Nothing here needs a permission: whoever writes a step's file writes the same."""
 
     def keep(self, step: int, chunks: list[bytes]) -> None:
         """Write the results of a step that is about to be committed.

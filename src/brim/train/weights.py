@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.errors import SpecError
-from brim.storage.checkpoints import load
+from brim.storage.checkpoints import Store
+from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.data import fitted
 from brim.train.training_file import call, device_of
@@ -33,12 +34,12 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     model = call(lambda: module.model())
     if not isinstance(model, nn.Module):
         raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
-    path = Path(spec.inference.checkpoint)
-    _put(model, state_of(load(path))["model"], path)
+    stored = Store(open_place(spec.inference.checkpoints)).load(spec.inference.step)
+    _put(model, state_of(stored)["model"], spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
 
 
-def _put(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+def _put(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name in sorted(own.keys() | weights.keys()):
         made, stored = _shape(own.get(name)), _shape(weights.get(name))
@@ -46,7 +47,7 @@ def _put(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
             raise SpecError(
                 f"model(): tensor {name!r}",
                 got=made,
-                need=f"{stored}, as in {path}",
+                need=f"{stored}, as in {where}",
                 hint="use the training file, its data and its --set as they were when it was trained",
             )
     with torch.no_grad():
