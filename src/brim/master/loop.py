@@ -382,11 +382,14 @@ class Master:
 
     def _perform_fault(self, fault: Fault) -> None:
         worker = None
-        if fault.kind is FaultKind.ADD:
+        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
             self._events.append("fault", text=describe(fault), step=self._progress.step, worker=None)
-            wanted, most = self._rendezvous.target + fault.count, self._spec.micro_batches
-            if self._spec.exact and wanted > most:
-                detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+            change = fault.count if fault.kind is FaultKind.ADD else -fault.count
+            wanted, most = self._rendezvous.target + change, self._spec.micro_batches
+            if wanted < 1 or (self._spec.exact and wanted > most):
+                few = "no worker would be left"
+                many = f"{wanted} workers are more than the {most} micro-batches of a step"
+                detail = few if wanted < 1 else many
                 self._events.append("warning", message=f"{describe(fault)}: {detail}")
                 return
             self._resize(wanted)
