@@ -14,12 +14,14 @@ some = st.integers(1, 99)
 spans = st.integers(1, 10**7).map(lambda ms: round(ms / 1000, 3))
 jumps = st.one_of(spans, spans.map(lambda seconds: -seconds))
 FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
-    **dict.fromkeys((FaultKind.KILL, FaultKind.TERM), {"rank": numbers}),
+    **{key: {"rank": numbers} for key in (FaultKind.KILL, FaultKind.TERM)},
     FaultKind.STOP: {"rank": numbers, "seconds": st.one_of(spans, st.just(0.0))},
-    **dict.fromkeys((FaultKind.ADD, FaultKind.REMOVE), {"count": some}),
-    **dict.fromkeys((FaultKind.STOP_MASTER, FaultKind.FILL_DISK), {"seconds": spans}),
+    **{key: {"count": some} for key in (FaultKind.ADD, FaultKind.REMOVE)},
+    **{key: {"seconds": spans} for key in (FaultKind.STOP_MASTER, FaultKind.FILL_DISK)},
     FaultKind.KILL_AGENT: {"host": some},
-    **dict.fromkeys((FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), {"host": some, "seconds": spans}),
+    **{
+        key: {"host": some, "seconds": spans} for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)
+    },
     FaultKind.DELAY: {"host": some, "by": spans, "seconds": spans},
     FaultKind.JUMP_CLOCK: {"by": jumps},
 }
