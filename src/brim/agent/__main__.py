@@ -5,28 +5,37 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from brim.agent.conversation import Conversation, Displaced
+from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
-from brim.wire.control import open_stream
+from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]
 
 
 def join(master: str, *, token: str) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status."""
-    with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
-        host = _address_towards(master)
-        name = f"{socket.gethostname()}-{os.getpid()}"
-        settings = Settings(name=name, host=host, run_dir=Path(scratch))
-        return _run(settings, master, token)
+    host = _address_towards(master)
+    for attempt in itertools.count(1):
+        with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
+            name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
+            settings = Settings(name=name, host=host, run_dir=Path(scratch))
+            try:
+                return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
+            except Displaced as displaced:
+                print(f"brim: {displaced}; joining anew", file=sys.stderr)  # noqa: T201
+    raise AssertionError("there is always another attempt")
 
 
 def _address_towards(master: str) -> str:
@@ -40,33 +49,52 @@ def _address_towards(master: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _run(settings: Settings, master: str, token: str) -> int:
-    async def go() -> int:
-        agent = Agent(settings, open_stream(master, token=token), SystemClock())
-        task = asyncio.ensure_future(agent.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            return await task
-        return 1
+async def _serve(settings: Settings, dial: Callable[[], AgentStream]) -> int:
+    """Serve a run whose master is elsewhere; SIGTERM ends this agent, not the run."""
+    clock = SystemClock()
+    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock)
+    serving = asyncio.create_task(agent.run())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        return await serving
+    return 1
 
-    return asyncio.run(go())
+
+async def _serve_and_keep(settings: Settings, keeper: Keeper, dial: Callable[[], AgentStream]) -> int:
+    """Serve a run and keep its master; SIGTERM ends the run."""
+    clock = SystemClock()
+    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=keeper, clock=clock), clock)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.ask_to_stop)
+    serving, keeping = asyncio.create_task(agent.run()), asyncio.create_task(keeper.run())
+    await asyncio.wait([serving, keeping], return_when=asyncio.FIRST_COMPLETED)
+    if keeping.done() and keeping.exception() is not None:  # nobody is left to obey
+        serving.cancel()
+        await asyncio.wait([serving])
+        keeping.result()
+    try:
+        return await serving
+    finally:
+        await keeper.end()
+        await keeping
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.agent", description=__doc__)
-    parser.add_argument("--master", required=True, help="unix:PATH or HOST:PORT")
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
+    parser.add_argument("--local", required=True, help="unix:PATH of the master on this host")
+    parser.add_argument("master", nargs="+", help="behind --: what else the master is started with")
     arguments = parser.parse_args()
-    settings = Settings(
-        name=arguments.name,
-        host=arguments.host,
-        run_dir=arguments.run_dir,
-        job_file=arguments.run_dir / "job.json",
-    )
-    sys.exit(_run(settings, arguments.master, os.environ["BRIM_TOKEN"]))
+    run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    settings = Settings(name="a1", host=arguments.host, run_dir=run_dir, job_file=run_dir / "job.json")
+    keeper = Keeper([str(run_dir), "--local", local, *arguments.master], run_dir / "logs" / "master.log")
+    try:
+        work = _serve_and_keep(settings, keeper, lambda: open_stream(local, token=token))
+        sys.exit(asyncio.run(work))
+    except (EnvironmentFault, Displaced) as fault:
+        sys.exit(str(fault))
 
 
 if __name__ == "__main__":

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import signal
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 
+from brim.agent.conversation import Conversation
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.workers import Callbacks, Workers
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import World
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, ProtocolError, SpecError
+from brim.errors import InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
-from brim.wire.control import AgentStream
+from brim.storage.files import write_whole
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
     ArriveTogether,
+    AskToStop,
     Beat,
     CommitRecord,
     Commits,
@@ -37,7 +38,6 @@ from brim.wire.messages import (
     Hello,
     HoldRound,
     InstallRound,
-    JoinJob,
     LoseWorker,
     MasterMessage,
     Refused,
@@ -56,7 +56,6 @@ __all__ = ["Agent", "Settings"]
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
-_TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _TO_START = 300.0  # seconds from a worker's fork to its first word: reading data may take long
 
 
@@ -81,14 +80,13 @@ class Agent:
 
     Args:
         settings: what it was started with.
-        stream: its conversation with the master.
+        master: its conversation with the master.
         clock: for heartbeats and for the time of commits.
     """
 
-    def __init__(self, settings: Settings, stream: AgentStream, clock: Clock) -> None:
-        self._settings, self._stream, self._clock = settings, stream, clock
+    def __init__(self, settings: Settings, master: Conversation, clock: Clock) -> None:
+        self._settings, self._master, self._clock = settings, master, clock
         self._hub = Hub(settings.name)
-        self._outbox: asyncio.Queue[AgentMessage] = asyncio.Queue()
         self._commits: list[CommitRecord] = []
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_after = _FLUSH
@@ -102,39 +100,39 @@ class Agent:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
-        """Serve the master until it ends the run (0) or is gone (1)."""
-        if self._settings.job_file is not None:
-            await self._begin(self._settings.job_file)
-        self._outbox.put_nowait(
-            JoinJob(agent=self._settings.name, host=socket.gethostname(), pid=os.getpid())
-        )
-        background = [asyncio.create_task(self._send()), asyncio.create_task(self._tick())]
-        messages = self._stream.messages()
-        try:
-            await self._on_master(await self._first(messages))
-            async for message in messages:
-                if isinstance(message, EndRun):
-                    return 0
-                await self._on_master(message)
-            return 1
-        finally:
-            for task in background + list(self._tasks):
-                task.cancel()
-            if self._workers is not None:
-                await self._workers.end()
-            await self._stream.close()
+        """Serve the job until its master ends it: 0 where it ended well, else 1.
 
-    async def _first(self, messages: AsyncIterator[MasterMessage]) -> MasterMessage:
-        """Raises EnvironmentFault where no master answers, or where it answers nothing."""
+        Raises:
+            EnvironmentFault: there is no master any more, or it does not let this agent in.
+            Displaced: the master counts this agent as lost. Its workers are gone.
+        """
+        ticking = asyncio.create_task(self._tick())
         try:
-            first = await asyncio.wait_for(anext(messages, None), _TO_ANSWER)
-        except TimeoutError:
-            raise EnvironmentFault(
-                f"no master answered in {_TO_ANSWER:.0f} s: is the address right?"
-            ) from None
-        if first is None:
-            raise EnvironmentFault("the master did not let this agent in: is the token right?")
-        return first
+            if self._settings.job_file is not None:
+                await self._begin(self._settings.job_file)
+            async with contextlib.aclosing(self._master.messages()) as messages:
+                async for message in messages:
+                    if isinstance(message, EndRun):
+                        await self._clean_up()
+                        await self._master.part()
+                        return 0 if message.well else 1
+                    await self._on_master(message)
+            raise InternalError("a conversation ended by itself")
+        finally:
+            ticking.cancel()
+            await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        """End all workers. The master hears of the end of its job only behind it, so that its end is the run's."""
+        for task in self._tasks:
+            task.cancel()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            await workers.end()
+
+    def ask_to_stop(self) -> None:
+        """This process was asked to end the run."""
+        self._post(AskToStop(reason="it was asked to stop"))
 
     async def _begin(self, job_file: Path) -> None:
         self._spec = spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)
@@ -149,28 +147,20 @@ class Agent:
     def _post(self, message: AgentMessage) -> None:
         """Say something, after all commits that came before it."""
         self._flush()
-        self._outbox.put_nowait(message)
+        self._master.post(message)
 
     def _flush(self) -> None:
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
         if self._commits:
-            self._outbox.put_nowait(Commits(records=self._commits))
+            self._master.post(Commits(records=self._commits))
             self._commits = []
 
     def _note_commit(self, record: CommitRecord) -> None:
         self._commits.append(record)
         if self._flush_timer is None:
             self._flush_timer = asyncio.get_running_loop().call_later(self._flush_after, self._flush)
-
-    async def _send(self) -> None:
-        while True:
-            message = await self._outbox.get()
-            try:
-                await self._stream.send(message)
-            except EnvironmentFault:
-                return  # `run` sees the end of the stream
 
     async def _tick(self) -> None:
         """Find out who is silent, and be heard oneself."""
@@ -185,7 +175,7 @@ class Agent:
                 self._workers.signal(worker, signal.SIGKILL)
             if now - last_beat > _BEAT:
                 last_beat = now
-                self._outbox.put_nowait(Beat())
+                self._master.beat()
 
     # From the workers --------------------------------------------------------------------------------------
 
@@ -280,11 +270,9 @@ class Agent:
         if isinstance(message, Configure):
             if self._workers is None:
                 job_file = self._settings.run_dir / "job.json"
-                job_file.write_bytes(msgspec.json.encode(message.spec))
+                write_whole(job_file, msgspec.json.encode(message.spec))
                 await self._begin(job_file)
             return
-        if isinstance(message, Refused):
-            raise EnvironmentFault(f"the master refused this agent: {message.reason}")
         assert self._workers is not None, "Configure comes first"
         match message:
             case StartWorkers(workers=workers):
@@ -303,8 +291,8 @@ class Agent:
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)
-            case EndRun():
-                pass
+            case Beat() | Refused() | EndRun():
+                raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case _:
                 assert_never(message)
 

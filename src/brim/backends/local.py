@@ -1,4 +1,4 @@
-"""The processes of one job on this host: its master, and one agent that starts the workers."""
+"""The processes of one job on this host: an agent, which keeps the master and starts the workers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import time
+import uuid
 from pathlib import Path
 
 import msgspec
@@ -22,42 +23,33 @@ from brim.storage.files import write_whole
 
 __all__ = ["LocalRun", "start"]
 
-_GRACE = 15.0  # seconds that the agent has to clean up behind a master that is gone
-
 
 class LocalRun:
     """A run under way; `start` makes one."""
 
-    def __init__(self, master: subprocess.Popen[bytes], agent: subprocess.Popen[bytes], scratch: str) -> None:
-        self._master, self._agent, self._scratch = master, agent, scratch
-        self._ended_at: float | None = None
+    def __init__(self, agent: subprocess.Popen[bytes], run_dir: Path, scratch: str) -> None:
+        self._agent, self._run_dir, self._scratch = agent, run_dir, scratch
 
     def poll(self) -> int | None:
-        """The exit status of the master once both processes have ended, else None."""
-        code = self._master.poll()
+        """0 where the run has ended well, 1 where it has not, None where it has not ended."""
+        code = self._agent.poll()
         if code is None:
             return None
-        self._ended_at = self._ended_at or time.monotonic()
-        if self._agent.poll() is None:
-            if time.monotonic() - self._ended_at > _GRACE:
-                self._agent.kill()
-            return None
         shutil.rmtree(self._scratch, ignore_errors=True)
-        return code
+        return min(abs(code), 1)
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
-        self._master.send_signal(signal.SIGTERM)
+        self._agent.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it now. The agent takes its workers with it."""
-        for process in (self._master, self._agent):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        """End it now: workers go with their agent, and a master that is left alone ends."""
+        with contextlib.suppress(ProcessLookupError):
+            self._agent.kill()
 
 
 def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> LocalRun:
-    """Start a job's master and agent.
+    """Start a job's agent, and with it the master.
 
     Args:
         spec: what to do; written to `job.json` in the run's directory.
@@ -76,32 +68,30 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         write_whole(run_dir / "job.json", msgspec.json.format(msgspec.json.encode(spec)))
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
-    scratch = tempfile.mkdtemp(prefix="brim-")  # a socket's path must be short, a run's need not be
-    address = f"unix:{scratch}/master"
-    environment = {**os.environ, "BRIM_TOKEN": secrets.token_hex(16)}
     (run_dir / "logs").mkdir(exist_ok=True)
-    agent_arguments = ["--master", address, "--name", "a1", "--run-dir", str(run_dir)]
+    scratch = tempfile.mkdtemp(prefix="brim-")  # a socket's path must be short, a run's need not be
+    command = ["--run-dir", str(run_dir), "--local", f"unix:{scratch}/master"]
+    master = ["--attempt", uuid.uuid4().hex, "--started", str(started)]
     if listen:
-        agent_arguments += ["--host", listen.rpartition(":")[0]]
-    master_arguments = [str(run_dir), "--local", address, "--started", str(started)]
-    if listen:
-        master_arguments += ["--listen", listen]
-    master = _start(["brim.master", *master_arguments], run_dir, environment)
-    agent = _start(["brim.agent", *agent_arguments], run_dir, environment)
-    return LocalRun(master, agent, scratch)
-
-
-def _start(module: list[str], run_dir: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, so that Ctrl-C reaches the foreground command alone.
-
-    Its standard input is a pipe that we hold: when we are gone, it knows.
-    """
-    with (run_dir / "logs" / f"{module[0].removeprefix('brim.')}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", *module],
-            stdin=subprocess.PIPE,
+        command += ["--host", listen.rpartition(":")[0]]
+        master += ["--listen", _with_port(listen)]
+    with (run_dir / "logs" / "agent.log").open("ab") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "brim.agent", *command, "--", *master],
+            stdin=subprocess.PIPE,  # we hold the other end: when we are gone, it knows
             stdout=log,
             stderr=log,
-            env=environment,
-            start_new_session=True,
+            env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
+            start_new_session=True,  # Ctrl-C reaches the foreground command alone
         )
+    return LocalRun(agent, run_dir, scratch)
+
+
+def _with_port(listen: str) -> str:
+    """The address with a free port in place of 0: every life of the master must be found at the same one."""
+    host, _, port = listen.rpartition(":")
+    if int(port):
+        return listen
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host.strip("[]"), 0))
+        return f"{host}:{probe.getsockname()[1]}"

@@ -12,41 +12,70 @@ from pathlib import Path
 import msgspec
 
 from brim.clock import SystemClock
-from brim.coordination.membership import Outcome
 from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault
+from brim.master.entries import Began
 from brim.master.loop import Master
-from brim.master.progress import Progress
+from brim.master.records import Records
 from brim.storage.files import write_whole
-from brim.telemetry.events import EVENTS, STEPS, EventLog
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
 
 
-async def serve(run_dir: Path, *, local: str, listen: str | None, started: float, token: str) -> int:
-    """Serve one job from its first agent to its end; the exit status."""
-    clock = SystemClock()
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a master is started with.
+
+    Args:
+        run_dir: of its run.
+        local: `unix:PATH`, where the agent of this host finds it.
+        listen: `HOST:PORT` for other hosts, or None.
+        attempt: names this start of the job; with the same one, a master takes over from one that died.
+        started: seconds since 1970 when the user typed the command.
+    """
+
+    run_dir: Path
+    local: str
+    listen: str | None
+    attempt: str
+    started: float
+
+
+async def serve(settings: Settings, *, token: str) -> None:
+    """Serve one job from its first agent, or from where the last master died, to its end."""
+    clock, run_dir = SystemClock(), settings.run_dir
     spec = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
-    with (
-        EventLog(run_dir / EVENTS, clock=clock) as events,
-        EventLog(run_dir / STEPS, clock=clock) as steps,
-    ):
-        progress = Progress(run=str(run_dir), started=started)
-        master = Master(spec, progress, events=events, steps=steps, clock=clock)
-        server = JobServer(local, listen, token=token, converse=master.converse, answer=master.answer)
-        await server.start()
-        contact = {"address": server.address, "token": token, "pid": os.getpid()}
-        write_whole(run_dir / "master.json", msgspec.json.encode(contact), mode=0o600)
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, master.stop, "it was asked to stop")
-        loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
-        ticking = asyncio.create_task(master.tick())
-        await master.ended.wait()
-        await master.see_agents_off()
-        ticking.cancel()
-        (run_dir / "master.json").unlink(missing_ok=True)
-        await server.stop()
-    return 0 if master.outcome in (Outcome.DONE, Outcome.STOPPED) else 1
+
+    def begin(life: int, sizes: dict[str, int]) -> Began:
+        return Began(
+            at=clock.wall(),
+            now=clock.now(),
+            attempt=settings.attempt,
+            life=life,
+            spec=spec,
+            run=str(run_dir),
+            started=settings.started,
+            sizes=sizes,
+        )
+
+    records = Records(run_dir)
+    master = Master(records.open(settings.attempt, begin, clock), records, clock=clock)
+    server = JobServer(
+        settings.local, settings.listen, token=token, converse=master.converse, answer=master.answer
+    )
+    await server.start()
+    contact = {"address": server.address, "token": token, "pid": os.getpid(), "keeper": os.getppid()}
+    write_whole(run_dir / "master.json", msgspec.json.encode(contact), mode=0o600)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, master.stop, "it was asked to stop")
+    loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
+    ticking = asyncio.create_task(master.tick())
+    await master.ended.wait()
+    await master.see_agents_off()
+    ticking.cancel()
+    (run_dir / "master.json").unlink(missing_ok=True)
+    await server.stop()
+    records.close()
 
 
 def _when_left_alone(master: Master) -> None:
@@ -61,18 +90,14 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--local", required=True, help="unix:PATH for this host")
     parser.add_argument("--listen", help="HOST:PORT for other hosts")
+    parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
-    arguments = parser.parse_args()
+    settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    token = os.environ["BRIM_TOKEN"]
-    work = serve(
-        arguments.run_dir,
-        local=arguments.local,
-        listen=arguments.listen,
-        started=arguments.started,
-        token=token,
-    )
-    sys.exit(asyncio.run(work))
+    try:
+        asyncio.run(serve(settings, token=os.environ["BRIM_TOKEN"]))
+    except EnvironmentFault as fault:
+        sys.exit(str(fault))
 
 
 if __name__ == "__main__":

@@ -1,32 +1,98 @@
-"""A run's records as its master writes them: a failure to write is an event, not an exception where it happens."""
+"""What a master leaves behind: its journal, and the files that people read, which follow from it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import assert_never
 
-from brim.telemetry.events import EventLog
+import msgspec
 
-__all__ = ["Records"]
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.master.decisions import Decisions, Effect, Record, Secure
+from brim.master.entries import Began, Entry, TookOver, decode, encode
+from brim.storage.journal import Journal
+from brim.telemetry.events import EVENTS, STEPS, RecordFile
+
+__all__ = ["JOURNAL", "Records"]
+
+JOURNAL = "journal"
 
 
 class Records:
-    """A log whose failure is told to `failed` and not to whoever had something to record."""
+    """The journal and the record files of one run.
 
-    def __init__(self, log: EventLog, failed: Callable[[OSError], None]) -> None:
-        self._log, self._failed = log, failed
+    Args:
+        run_dir: where they are.
 
-    def append(self, kind: str, /, **fields: object) -> None:
-        with self._told():
-            self._log.append(kind, **fields)
+    Raises:
+        EnvironmentFault: another master writes them, or the journal is damaged.
+    """
 
-    def write(self, record: Mapping[str, object]) -> None:
-        with self._told():
-            self._log.write(record)
+    def __init__(self, run_dir: Path) -> None:
+        self._journal = Journal(run_dir / JOURNAL)
+        self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._failed(error)
+    def open(self, attempt: str, begin: Callable[[int, dict[str, int]], Began], clock: Clock) -> Decisions:
+        """Go on with the attempt that the journal is of, or begin another one.
+
+        What the last master decided and did not come to record is recorded now.
+
+        Args:
+            attempt: names this start of the job.
+            begin: makes the first entry, of this life and for these sizes of the record files.
+            clock: stamps the entry.
+        """
+        decisions = self._replay()
+        life = decisions.life + 1 if decisions else 1
+        if decisions is not None and decisions.attempt == attempt:
+            self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
+            return decisions
+        began = begin(life, {name: file.size for name, file in self._files.items()})
+        self._journal.replace(encode(began))
+        return Decisions(began)
+
+    def _replay(self) -> Decisions | None:
+        decisions = None
+        for payload in self._journal.written:
+            entry = decode(payload)
+            if isinstance(entry, Began):
+                decisions = Decisions(entry)
+            elif decisions is None:
+                raise EnvironmentFault("the journal has no beginning")
+            else:
+                self._perform(decisions.take(entry))
+        return decisions
+
+    def take(self, decisions: Decisions, entry: Entry) -> None:
+        """Write an entry down, then let it have its effects.
+
+        Raises:
+            OSError: something cannot be written.
+        """
+        self._journal.append(encode(entry))
+        self._perform(decisions.take(entry))
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Record(file, place, line):
+                    self._files[file].put(place, line)
+                case Secure():
+                    self._journal.sync()
+                case _:
+                    assert_never(effect)
+
+    def lament(self, message: str, clock: Clock) -> None:
+        """Say why nothing more will be recorded, where that can still be said; no journal has it."""
+        record = {"at": clock.wall(), "kind": "failed", "who": "environment", "message": message, "trace": ""}
+        with contextlib.suppress(OSError):
+            events = self._files[EVENTS]
+            events.put(events.size, msgspec.json.encode(record) + b"\n")
+
+    def close(self) -> None:
+        self._journal.close()
+        for file in self._files.values():
+            file.close()

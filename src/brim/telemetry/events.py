@@ -1,75 +1,84 @@
-"""Append-only files of JSON lines: a run's `events.jsonl` and `steps.jsonl`.
+"""Files of JSON lines that only grow: a run's `events.jsonl` and `steps.jsonl`.
 
-One line is one `os.write` to a file opened for appending, so lines of several processes do not mix, and a
-process that is killed leaves at most one torn line at the end, which readers leave alone.
+They follow from the master's journal, and one line is one write at the place that the journal gives it: a master that
+takes over adds what is missing and repeats nothing. A process that is killed leaves at most one torn line at the
+end, which readers leave alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from brim.domain.accounting import StepRecord
-from brim.interfaces import Clock
+from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
 
-__all__ = ["EVENTS", "STEPS", "EventLog", "LineReader", "follow_events", "follow_steps"]
+__all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps"]
 
 EVENTS, STEPS = "events.jsonl", "steps.jsonl"
 T = TypeVar("T")
 
 
-class EventLog:
-    """Appends records, each stamped with the wall clock as `at`.
+class RecordFile:
+    """A file of records that a writer may have to write again: every line has its place.
 
     Args:
-        path: the file; made if it is missing. A torn last line of an earlier life is closed off first.
-        clock: gives `at`.
+        path: the file; made if it is missing. A torn last line of a writer that died is cut off.
 
     Raises:
-        OSError: the file cannot be opened for appending.
+        OSError: the file cannot be opened for writing.
     """
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
-        self._clock = clock
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")
-        self._torn = False
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.size = _end_of_last_line(self._file)
+        os.ftruncate(self._file, self.size)
 
-    def append(self, kind: str, /, **fields: object) -> None:
-        """Add an event of this kind; fields and kinds are those of `brim.telemetry.records`."""
-        self.write({"at": self._clock.wall(), "kind": kind, **fields})
+    def put(self, place: int, line: bytes) -> None:
+        """Add a line, unless it is there already.
 
-    def append_step(self, **fields: object) -> None:
-        """Add a committed step; fields are those of `brim.domain.accounting.StepRecord` without `at`."""
-        self.write({"at": self._clock.wall(), **fields})
-
-    def write(self, record: Mapping[str, object]) -> None:
-        """Add a record that already has its `at`.
+        Args:
+            place: how many bytes there are before it.
+            line: a record, with the end of its line.
 
         Raises:
-            OSError: the disk is full, usually. A record that was cut short is closed off before the next one.
+            InternalError: another line is there.
+            EnvironmentFault: the file lost lines that were before it.
+            OSError: the disk is full, usually; nothing of the line is left.
         """
-        line = (b"\n" if self._torn else b"") + msgspec.json.encode(record) + b"\n"
-        written = os.write(self._file, line)
-        self._torn = written != len(line)
-        if self._torn:
+        if place > self.size:
+            raise EnvironmentFault(f"{self._path} lost lines: it has {self.size} bytes, {place} were written")
+        if place < self.size:
+            if os.pread(self._file, len(line), place) != line:
+                raise InternalError(
+                    f"{self._path} has another record at byte {place} than the journal led to"
+                )
+            return
+        written = os.pwrite(self._file, line, place)
+        if written != len(line):
+            os.ftruncate(self._file, place)
             raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
+        self.size += written
 
     def close(self) -> None:
         os.close(self._file)
 
-    def __enter__(self) -> EventLog:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _end_of_last_line(file: int) -> int:
+    """How many bytes of a file are whole lines."""
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - (1 << 16))
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 class LineReader(Generic[T]):
@@ -96,7 +105,6 @@ class LineReader(Generic[T]):
             return []
         whole = fresh[: fresh.rfind(b"\n") + 1]
         self._offset += len(whole)
-        # Who opens a file while another writes to it may take the line for a torn one, and close it off again.
         lines = [line for line in whole.splitlines() if line]
         return [record for line in lines if (record := self._decode(line)) is not None]
 

@@ -5,7 +5,7 @@ Messages are the typed values of `messages`; gRPC carries their bytes, so there 
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from brim.errors import EnvironmentFault
-from brim.wire.messages import AgentMessage, Answer, Ask, Codec, MasterMessage
+from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 
 __all__ = ["AgentStream", "JobServer", "ask", "open_stream"]
 
@@ -28,15 +28,18 @@ _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),  # a master that comes back is found at once
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
 
-_agent: Codec[AgentMessage] = Codec(AgentMessage)
-_master: Codec[MasterMessage] = Codec(MasterMessage)
+_agent: Codec[FromAgent] = Codec(FromAgent)
+_master: Codec[FromMaster] = Codec(FromMaster)
 _ask: Codec[Ask] = Codec(Ask)
 _answer: Codec[Answer] = Codec(Answer)
 
-Conversation = Callable[[AsyncIterator[AgentMessage], "Reply"], Awaitable[None]]
-Reply = Callable[[MasterMessage], Awaitable[None]]
+Conversation = Callable[[AsyncIterator[FromAgent], "Reply"], Awaitable[None]]
+Reply = Callable[[FromMaster], Awaitable[None]]
 
 
 class JobServer:
@@ -46,7 +49,7 @@ class JobServer:
         local: `unix:PATH`, for this host.
         remote: `HOST:PORT` for other hosts, or None; port 0 picks one.
         token: what callers must present.
-        converse: called once per agent with its messages and a way to answer; returns when the agent is gone.
+        converse: called once per stream with its messages and a way to answer; returns when the stream ends.
         answer: answers people.
     """
 
@@ -89,7 +92,7 @@ class JobServer:
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "wrong or missing token")
 
-    async def _join(self, requests: AsyncIterator[AgentMessage], context: Any) -> None:
+    async def _join(self, requests: AsyncIterator[FromAgent], context: Any) -> None:
         await self._authorise(context)
         await self._converse(requests, context.write)
 
@@ -104,18 +107,32 @@ class AgentStream:
     def __init__(self, channel: Any, call: Any) -> None:
         self._channel, self._call = channel, call
 
-    async def send(self, message: AgentMessage) -> None:
+    async def send(self, message: FromAgent) -> None:
         """Raises EnvironmentFault where the master is gone."""
         try:
             await self._call.write(message)
-        except (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError) as error:
+        except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise EnvironmentFault("the master is gone") from error
 
-    async def messages(self) -> AsyncIterator[MasterMessage]:
-        """Ends when the master is gone, whatever the reason."""
-        with contextlib.suppress(grpc.RpcError):
+    async def messages(self) -> AsyncIterator[FromMaster]:
+        """What comes; ends when the stream does, which says nothing of the job.
+
+        Raises:
+            EnvironmentFault: the master does not let this agent in.
+        """
+        try:
             async for message in self._call:
                 yield message
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                fault = "the master did not let this agent in: is the token right?"
+                raise EnvironmentFault(fault) from error
+
+    async def finish(self) -> None:
+        """Say nothing more, and wait until the master has heard everything."""
+        await self._call.done_writing()
+        async for _ in self.messages():
+            pass
 
     async def close(self) -> None:
         self._call.cancel()
@@ -123,7 +140,7 @@ class AgentStream:
 
 
 def open_stream(address: str, *, token: str) -> AgentStream:
-    """Call the master of a job, now or once it is there: the caller bounds the wait for its first message."""
+    """Call the master of a job, now or once it is there: the caller bounds the wait for its messages."""
     channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
     join = channel.stream_stream(
         f"/{_SERVICE}/Join", request_serializer=_agent.encode, response_deserializer=_master.decode
@@ -143,7 +160,8 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
             f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
         )
         try:
-            answer: Answer = call(question, metadata=((_TOKEN, token),), timeout=timeout)
+            metadata = ((_TOKEN, token),)  # a master that is dead is back soon
+            answer: Answer = call(question, metadata=metadata, timeout=timeout, wait_for_ready=True)
         except grpc.RpcError as error:
             raise EnvironmentFault(f"the master at {address} does not answer: {error.details()}") from error
     return answer

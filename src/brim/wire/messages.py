@@ -1,7 +1,8 @@
 """Everything that processes of a job say to each other, as typed values.
 
-Three conversations: worker and agent (a Unix socket that the worker is born with), agent and master (one gRPC
-stream), people and master (one gRPC call). Decoding checks every type; what does not fit is a `ProtocolError`.
+Three conversations: worker and agent (a Unix socket that the worker is born with), agent and master (a session over
+gRPC streams, numbered so that it outlives each of them), people and master (one gRPC call). Decoding checks every
+type; what does not fit is a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "Arrive",
     "ArriveTogether",
     "Ask",
+    "AskToStop",
     "Beat",
     "CheckpointMade",
     "Codec",
@@ -33,6 +35,8 @@ __all__ = [
     "Evaluated",
     "Facts",
     "Failed",
+    "FromAgent",
+    "FromMaster",
     "FromWorker",
     "HeldAt",
     "Hello",
@@ -204,9 +208,27 @@ WorkerBound = InstallRound | Released | WriteNow | Dismissed
 
 
 class JoinJob(Message, frozen=True):
+    """The first message of every stream.
+
+    Args:
+        agent: its name in the job.
+        session: made anew by every agent process, so that another one of the same name is not taken for it.
+        host: the name of its host, for people.
+        life: of the master that it obeyed last; 0 for an agent that comes new.
+        heard: the number of the last message that it has from the master.
+    """
+
     agent: str
+    session: str
     host: str
-    pid: int
+    life: int = 0
+    heard: int = 0
+
+
+class AskToStop(Message, frozen=True):
+    """The agent's process was asked to end the run."""
+
+    reason: str
 
 
 class FromWorker(Message, frozen=True):
@@ -261,22 +283,49 @@ AgentMessage = (
     | HeldAt
     | Commits
     | ArriveTogether
+    | AskToStop
     | Beat
     | Failed
     | Warn
 )
 
 
+class FromAgent(msgspec.Struct, frozen=True, array_like=True):
+    """A message with its place in the session; a `Beat` has number 0, and is not said again.
+
+    Args:
+        number: 1 for the first message of the session.
+        heard: the number of the last message that came from the other end.
+    """
+
+    number: int
+    heard: int
+    message: AgentMessage
+
+
 # master → agent -------------------------------------------------------------------------------------------
 
 
 class Configure(Message, frozen=True):
+    """The first answer of every stream.
+
+    Args:
+        life: of this master, which is the higher the later it was started: an agent that has obeyed a later one
+            obeys it no more.
+        heard: the number of the last message that the master has from this agent.
+    """
+
     spec: JobSpec
     run_dir: str
+    life: int
+    heard: int
 
 
 class Refused(Message, frozen=True):
+    """The agent has no place in this job; where it was `lost`, it may come anew once its workers are gone."""
+
     reason: str
+    lost: bool = False
 
 
 class StartWorkers(Message, frozen=True):
@@ -309,11 +358,14 @@ class SignalWorker(Message, frozen=True):
 
 
 class EndRun(Message, frozen=True):
-    """The job has ended: clean up and exit."""
+    """The job has ended, well or not: clean up and exit."""
+
+    well: bool
 
 
 MasterMessage = (
-    Configure
+    Beat
+    | Configure
     | Refused
     | StartWorkers
     | InstallRound
@@ -323,6 +375,14 @@ MasterMessage = (
     | SignalWorker
     | EndRun
 )
+
+
+class FromMaster(msgspec.Struct, frozen=True, array_like=True):
+    """A message with its place in the session, as in `FromAgent`."""
+
+    number: int
+    heard: int
+    message: MasterMessage
 
 
 # template → agent -----------------------------------------------------------------------------------------
@@ -364,10 +424,11 @@ def failure_of(error: BaseException) -> Failed:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`) or `stop`."""
+    """`status`, `resize` (with `workers`) or `stop` (with a `reason`)."""
 
     verb: str
     workers: int = 0
+    reason: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

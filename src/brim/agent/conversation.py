@@ -1,0 +1,174 @@
+"""The agent's end of its conversation with the master, over as many streams, and masters, as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+from brim.agent.keeper import Keeper
+from brim.coordination.session import Outbox, is_new
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.wire.control import AgentStream
+from brim.wire.messages import (
+    AgentMessage,
+    Beat,
+    Configure,
+    EndRun,
+    FromAgent,
+    FromMaster,
+    JoinJob,
+    MasterMessage,
+    Refused,
+)
+
+__all__ = ["Conversation", "Displaced"]
+
+_TO_ANSWER = 20.0  # seconds until a master must have said its first word
+_PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
+_SILENCE = (
+    10.0  # seconds without a word after which a stream is given up, and with it the master that is kept
+)
+_TO_RETRY = 0.05
+_TO_PART = 1.0
+
+
+class Displaced(Exception):
+    """The master counts this agent as lost: it may come anew once its workers are gone."""
+
+
+class Conversation:
+    """One session with the master of a job.
+
+    Args:
+        agent: its name in the job.
+        dial: opens a stream to whichever master there is.
+        keeper: of the master, where it lives on this host.
+        clock: for patience.
+    """
+
+    def __init__(
+        self, agent: str, *, dial: Callable[[], AgentStream], keeper: Keeper | None, clock: Clock
+    ) -> None:
+        self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
+        self._session = uuid.uuid4().hex
+        self._outbox: Outbox[AgentMessage] = Outbox()
+        self._heard = 0
+        self._life = 0
+        self._news = asyncio.Event()
+        self._beat_due = False
+        self._last_word = clock.now()
+        self._stream: AgentStream | None = None
+
+    def post(self, message: AgentMessage) -> None:
+        """Say something: the master will hear it, once, as long as there is one."""
+        self._outbox.put(message)
+        self._news.set()
+
+    def beat(self) -> None:
+        """Be heard, and have the master answer."""
+        self._beat_due = True
+        self._news.set()
+
+    async def messages(self) -> AsyncGenerator[MasterMessage, None]:
+        """What the masters say, each message once and in order; it never ends by itself.
+
+        Raises:
+            EnvironmentFault: there is no master any more, or it does not let this agent in.
+            Displaced: the master counts this agent as lost.
+        """
+        self._last_word = self._clock.now()
+        while True:
+            stream = self._stream = self._dial()
+            admitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            saying = asyncio.create_task(self._say(stream, admitted))
+            received = stream.messages()
+            try:
+                while (parcel := await self._next(received)) is not None:
+                    if not admitted.done():
+                        if not self._obeys(parcel):
+                            break
+                        self._outbox.acknowledge(parcel.heard)
+                        admitted.set_result(parcel.heard)
+                    self._outbox.acknowledge(parcel.heard)
+                    if isinstance(parcel.message, Configure):
+                        yield parcel.message
+                    elif parcel.number and is_new(parcel.number, heard=self._heard):
+                        self._heard = parcel.number
+                        if isinstance(parcel.message, EndRun) and self._keeper is not None:
+                            self._keeper.release()
+                        yield parcel.message
+            finally:
+                saying.cancel()
+                if self._stream is stream:
+                    await stream.close()
+            await asyncio.sleep(_TO_RETRY)
+
+    async def _next(self, received: AsyncIterator[FromMaster]) -> FromMaster | None:
+        """The next parcel; None where the stream has ended, or nothing came of it for too long.
+
+        Raises:
+            EnvironmentFault: the patience of this agent is at an end.
+        """
+        patience = _PATIENCE if self._life else _TO_ANSWER
+        left = patience - (self._clock.now() - self._last_word)
+        if left <= 0:
+            raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
+        try:
+            parcel = await asyncio.wait_for(anext(received, None), min(left, _SILENCE))
+        except TimeoutError:
+            if self._keeper is not None and self._life:
+                self._keeper.kill()
+            return None
+        if parcel is not None:
+            self._last_word = self._clock.now()
+            if self._keeper is not None:
+                self._keeper.heard()
+        return parcel
+
+    def _obeys(self, parcel: FromMaster) -> bool:
+        """Whether the first word on a stream is that of a master to be obeyed."""
+        match parcel.message:
+            case Configure(life=life) if life >= self._life:
+                self._life = life
+                return True
+            case Refused(reason=reason, lost=True):
+                raise Displaced(reason)
+            case Refused(reason=reason):
+                raise EnvironmentFault(f"the master refused this agent: {reason}")
+        return False  # another master has taken its place
+
+    async def _say(self, stream: AgentStream, admitted: asyncio.Future[int]) -> None:
+        join = JoinJob(
+            agent=self._agent,
+            session=self._session,
+            host=socket.gethostname(),
+            life=self._life,
+            heard=self._heard,
+        )
+        with contextlib.suppress(EnvironmentFault):  # whoever listens sees the end of the stream
+            await stream.send(FromAgent(0, self._heard, join))
+            sent = await admitted
+            while True:
+                self._news.clear()
+                for number, message in self._outbox.after(sent):
+                    await stream.send(FromAgent(number, self._heard, message))
+                    sent = number
+                if self._beat_due:
+                    self._beat_due = False
+                    await stream.send(FromAgent(0, self._heard, Beat()))
+                await self._news.wait()
+
+    async def part(self) -> None:
+        """Let the master know that everything was heard, if it still listens."""
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        with contextlib.suppress(EnvironmentFault, TimeoutError):
+            async with asyncio.timeout(_TO_PART):
+                await stream.send(FromAgent(0, self._heard, Beat()))
+                await stream.finish()
+        await stream.close()

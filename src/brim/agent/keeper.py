@@ -1,0 +1,75 @@
+"""Keeps the master of a job alive: starts it, and another one whenever it dies before the job has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+from brim.errors import EnvironmentFault
+
+__all__ = ["Keeper"]
+
+_MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
+_LONGEST_WAIT = 2.0  # seconds between two starts
+_TO_END = 20.0  # seconds that a master may take to end once the job has
+
+
+class Keeper:
+    """The keeper of one master.
+
+    Args:
+        arguments: of `python -m brim.master`; the same for every life.
+        log: the file that its output goes to.
+    """
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self._arguments, self._log = arguments, log
+        self._process: asyncio.subprocess.Process | None = None
+        self._deaths = 0
+        self._ending = False
+
+    async def run(self) -> None:
+        """Keep a master until one ends by itself, without an error.
+
+        Raises:
+            EnvironmentFault: masters die as soon as they are started.
+        """
+        while True:
+            # Its standard input is ours: a pipe that closes with whoever wanted the job.
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "brim.master", *self._arguments, stdout=log, stderr=log
+                )
+            if await self._process.wait() == 0 or self._ending:
+                return
+            self._deaths += 1
+            if self._deaths > _MOST_DEATHS:
+                raise EnvironmentFault(f"the master died {self._deaths} times in a row: see {self._log}")
+            await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
+
+    def heard(self) -> None:
+        """The master lives."""
+        self._deaths = 0
+
+    def release(self) -> None:
+        """The job has ended: a master that dies now need not come back."""
+        self._ending = True
+
+    def kill(self) -> None:
+        """End a master that does not answer; another one takes over."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def end(self) -> None:
+        """See the master off: the job has ended, or this agent gives up."""
+        self.release()
+        if self._process is None:
+            return
+        try:
+            await asyncio.wait_for(self._process.wait(), _TO_END)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()

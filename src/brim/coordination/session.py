@@ -1,0 +1,76 @@
+"""One end of a conversation that outlives its connection: every message arrives once and in order. Pure.
+
+Each end numbers what it says from 1, keeps it until the other end has acknowledged it, and says it again from there
+on a new connection. So neither a broken connection nor the restart of an end that has written down what it heard
+loses a message or hands one over twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from brim.errors import ProtocolError
+
+__all__ = ["Outbox", "is_new"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Outbox(Generic[T]):
+    """What was said and may have to be said again.
+
+    Args:
+        acknowledged: the number of the last message that the other end has.
+        unacknowledged: the messages behind it.
+
+    >>> outbox = Outbox[str]()
+    >>> outbox.put("a"), outbox.put("b"), outbox.after(0)
+    (1, 2, [(1, 'a'), (2, 'b')])
+    >>> outbox.acknowledge(1)
+    >>> outbox.after(0), outbox.after(2)
+    ([(2, 'b')], [])
+    """
+
+    acknowledged: int = 0
+    unacknowledged: list[T] = field(default_factory=list)
+
+    @property
+    def last(self) -> int:
+        """The number of the last message; 0 where nothing was said yet."""
+        return self.acknowledged + len(self.unacknowledged)
+
+    def put(self, message: T) -> int:
+        """Say something more; its number."""
+        self.unacknowledged.append(message)
+        return self.last
+
+    def acknowledge(self, number: int) -> None:
+        """The other end has everything up to this number; an old acknowledgement says nothing new.
+
+        Raises:
+            ProtocolError: it claims to have what was never said.
+        """
+        if number > self.last:
+            raise ProtocolError(f"message {number} was acknowledged, the last one is {self.last}")
+        if number > self.acknowledged:
+            del self.unacknowledged[: number - self.acknowledged]
+            self.acknowledged = number
+
+    def after(self, number: int) -> list[tuple[int, T]]:
+        """What is to be said to an end that was sent everything up to this number."""
+        first = max(number, self.acknowledged)
+        fresh = self.unacknowledged[first - self.acknowledged :]
+        return [(first + 1 + index, message) for index, message in enumerate(fresh)]
+
+
+def is_new(number: int, *, heard: int) -> bool:
+    """Whether a message is the one behind the last that was heard; one that was heard before is not.
+
+    Raises:
+        ProtocolError: there is a gap.
+    """
+    if number > heard + 1:
+        raise ProtocolError(f"message {number} came behind message {heard}")
+    return number == heard + 1

@@ -1,0 +1,94 @@
+"""What a master writes into its journal: everything that its decisions follow from, in order. Pure.
+
+`at` is seconds since 1970, for people; `now` is the host's monotonic clock, for spans of time: it goes on where a
+master dies and another takes its place, and does not jump.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault
+from brim.wire.messages import AgentMessage, Ask
+
+__all__ = ["Asked", "Began", "Entry", "Heard", "Joined", "Lost", "Overstayed", "TookOver", "decode", "encode"]
+
+
+class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    at: float
+    now: float
+
+
+class Began(_Entry, frozen=True):
+    """The first entry.
+
+    Args:
+        attempt: names this start of the job among those of its run; a master that takes over has the same.
+        life: counts the masters of a run.
+        started: seconds since 1970 when the user typed the command.
+        sizes: bytes of the record files before this attempt, by name.
+    """
+
+    attempt: str
+    life: int
+    spec: JobSpec
+    run: str
+    started: float
+    sizes: dict[str, int]
+
+
+class TookOver(_Entry, frozen=True):
+    """The master died, and another one goes on with its journal."""
+
+    life: int
+
+
+class Joined(_Entry, frozen=True):
+    agent: str
+    session: str
+    host: str
+
+
+class Heard(_Entry, frozen=True):
+    """An agent said something; `number` is its place in the session."""
+
+    agent: str
+    number: int
+    message: AgentMessage
+
+
+class Lost(_Entry, frozen=True):
+    """An agent is gone for good, and its workers with it."""
+
+    agent: str
+    reason: str
+
+
+class Asked(_Entry, frozen=True):
+    """People want something that can be done."""
+
+    question: Ask
+
+
+class Overstayed(_Entry, frozen=True):
+    """Workers that were dismissed have taken their time to go."""
+
+
+Entry = Began | TookOver | Joined | Heard | Lost | Asked | Overstayed
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Entry)
+
+
+def encode(entry: Entry) -> bytes:
+    return _encoder.encode(entry)
+
+
+def decode(data: bytes) -> Entry:
+    """Raises EnvironmentFault where the bytes are no entry of this version."""
+    try:
+        entry: Entry = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EnvironmentFault(f"not a journal entry of this version: {error}") from error
+    return entry

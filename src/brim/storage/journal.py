@@ -1,0 +1,120 @@
+"""An append-only journal: what was decided is in here before anybody hears of it.
+
+A frame is a length, the checksum of that length, the checksum of the payload, and the payload. One append is one
+write, so a process that is killed leaves at most a prefix of the last frame, and that is cut off when the journal is
+opened again. Anything else that does not fit is damage, and is said to be.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from brim.errors import EnvironmentFault
+from brim.storage.files import write_whole
+
+__all__ = ["Journal", "read_frames"]
+
+_HEADER = struct.Struct("<III")
+_LENGTH = struct.Struct("<I")
+
+
+class Journal:
+    """The journal of one writer, which holds a lock on it for as long as it lives.
+
+    Args:
+        path: the file; made if it is missing.
+
+    `written` has the payloads that were there when it was opened.
+
+    Raises:
+        EnvironmentFault: another process writes it, it is damaged, or it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            # The lock has a file of its own: the journal is replaced, and a lock stays with what was locked.
+            self._lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise EnvironmentFault(f"another process writes {path}", retryable=True) from error
+        except OSError as error:
+            raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.written, self._end = read_frames(path.read_bytes(), name=str(path))
+        os.ftruncate(self._file, self._end)
+
+    def append(self, payload: bytes) -> None:
+        """Add a payload; it outlives this process from here on, and the host from the next `sync` on.
+
+        Raises:
+            OSError: the disk did not take it; nothing of it is left.
+        """
+        data = _frame(payload)
+        written = os.pwrite(self._file, data, self._end)
+        if written != len(data):
+            os.ftruncate(self._file, self._end)
+            raise OSError(f"wrote {written} of {len(data)} bytes to {self._path}: is the disk full?")
+        self._end += written
+
+    def sync(self) -> None:
+        """Bring everything down to the disk."""
+        os.fsync(self._file)
+
+    def replace(self, *payloads: bytes) -> None:
+        """Put these in place of everything there is, at once.
+
+        Raises:
+            OSError: the disk did not take them; the journal is as before.
+        """
+        content = b"".join(map(_frame, payloads))
+        write_whole(self._path, content, mode=0o600)
+        os.close(self._file)
+        self._file, self._end = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
+
+    def close(self) -> None:
+        os.close(self._file)
+        os.close(self._lock)
+
+
+def _frame(payload: bytes) -> bytes:
+    length = _LENGTH.pack(len(payload))
+    return _HEADER.pack(len(payload), zlib.crc32(length), zlib.crc32(payload)) + payload
+
+
+def read_frames(content: bytes, *, name: str) -> tuple[list[bytes], int]:
+    """The payloads of a journal, and where the last whole frame ends.
+
+    Args:
+        content: the bytes of the file.
+        name: of the file, for the error.
+
+    Raises:
+        EnvironmentFault: it is damaged; a torn end is not damage.
+
+    >>> read_frames(_frame(b"one") + _frame(b"two")[:-1], name="journal")
+    ([b'one'], 15)
+    """
+    payloads, at = [], 0
+    while at < len(content):
+        header = content[at : at + _HEADER.size]
+        if len(header) < _HEADER.size:
+            break
+        if not any(header) and not any(memoryview(content)[at:]):  # a host that went down may leave zeros
+            break
+        length, length_checksum, checksum = _HEADER.unpack(header)
+        end = at + _HEADER.size + length
+        if zlib.crc32(header[: _LENGTH.size]) != length_checksum:
+            raise EnvironmentFault(f"{name} is damaged at byte {at}: a length without its checksum")
+        payload = content[at + _HEADER.size : end]
+        if len(payload) < length:
+            break
+        if zlib.crc32(payload) != checksum:
+            raise EnvironmentFault(f"{name} is damaged at byte {at}: an entry without its checksum")
+        payloads.append(payload)
+        at = end
+    return payloads, at
