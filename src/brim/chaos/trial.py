@@ -41,7 +41,7 @@ _POLL = 0.01
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command, on a host that is cut off
 _PORT = 7077
 # A run may end before its end because of these; then it is resumed.
-_MAY_END = frozenset({FaultKind.KILL_MASTER, FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
+_MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
         broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
         broken += run_directory_is_whole(run_dir)
-        broken += nothing_left_behind(run.scratch, shared_before)
+        broken += nothing_left_behind(run.scratch, shared_before, killed=run.killed_whole)
         if broken and disk is not None:
             shutil.copytree(run_dir, directory / "run")
     result = Result(
@@ -316,6 +316,11 @@ class _Running:
 
     def last_words(self) -> str:
         return (self.directory / f"stderr-{self.lives}.log").read_text()[-2000:].strip()
+
+    @property
+    def killed_whole(self) -> int:
+        """How often everything was killed at once."""
+        return sum(fault.kind is FaultKind.KILL_EVERYTHING for _, fault in self.struck)
 
     def strikes(self) -> list[Strike]:
         times = [at for at, _ in self.commits]
