@@ -78,7 +78,7 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
     """No socket or temporary file, and no shared memory that has a name.
 
     Args:
-        killed: how often everything was killed at once: nobody was left then to remove the directory of a socket.
+        killed: how many agents were killed; nobody is left then to remove the temporary directory of each.
     """
     left = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
     left = left if len(left) > killed else []

@@ -38,7 +38,8 @@ from brim.telemetry.records import FaultPerformed
 __all__ = ["Calm", "Job", "Result", "Strike", "Trial", "calm_run", "kinds_possible_here", "run_trial"]
 
 _POLL = 0.01
-_TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command, on a host that is cut off
+_TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
+_TO_GIVE_UP = 75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
 _PORT = 7077
 # A run may end before its end because of these; then it is resumed.
 _MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
@@ -165,11 +166,12 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
             run.spread(hosts)
         run.outside.cable, run.outside.disk = cable, disk
         broken = run.to_the_end(end)
-        left = run.marked.left_after(_TO_CLEAN_UP)
+        run.outside.wait_for_undone(end)
+        left = run.marked.left_after(_TO_GIVE_UP if trial.hosts > 1 else _TO_CLEAN_UP)
         broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
         broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
         broken += run_directory_is_whole(run_dir)
-        broken += nothing_left_behind(run.scratch, shared_before, killed=run.killed_whole)
+        broken += nothing_left_behind(run.scratch, shared_before, killed=run.agents_killed)
         if broken and disk is not None:
             shutil.copytree(run_dir, directory / "run")
     result = Result(
@@ -318,9 +320,10 @@ class _Running:
         return (self.directory / f"stderr-{self.lives}.log").read_text()[-2000:].strip()
 
     @property
-    def killed_whole(self) -> int:
-        """How often everything was killed at once."""
-        return sum(fault.kind is FaultKind.KILL_EVERYTHING for _, fault in self.struck)
+    def agents_killed(self) -> int:
+        """How many agents were killed: each leaves the directory that its socket or its logs were in."""
+        killed = [fault.kind for _, fault in self.struck]
+        return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(FaultKind.KILL_AGENT)
 
     def strikes(self) -> list[Strike]:
         times = [at for at, _ in self.commits]
