@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
@@ -68,6 +69,7 @@ def chaos(file: str, **values: Any) -> int:
     from brim.cli import runs
     from brim.clock import SystemClock
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))
     job = _job(file, values)
     kinds = _kinds(values["kinds"], hosts=int(values["hosts"]), faults=values["faults"])
