@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from brim.clock import VirtualClock
+from brim.coordination.reduction import even_shares
 from brim.domain.accounting import sample_checksum
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
-from brim.telemetry.events import EVENTS, STEPS, EventLog
+from brim.interfaces import Clock
+from brim.telemetry.events import EVENTS, STEPS, RecordFile
 
 
 def spec(**changes: Any) -> JobSpec:
@@ -25,6 +28,22 @@ def spec(**changes: Any) -> JobSpec:
         "epochs": 2,
     }
     return JobSpec(**{**given, **changes})
+
+
+class RecordLog:
+    """Adds records to a file, each stamped by the clock."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self._file, self._clock = RecordFile(path), clock
+
+    def append(self, kind: str, /, **fields: object) -> None:
+        self.write({"at": self._clock.wall(), "kind": kind, **fields})
+
+    def append_step(self, **fields: object) -> None:
+        self.write({"at": self._clock.wall(), **fields})
+
+    def write(self, record: dict[str, object]) -> None:
+        self._file.put(self._file.size, msgspec.json.encode(record) + b"\n")
 
 
 @dataclass
@@ -46,8 +65,8 @@ class RecordedRun:
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.clock = VirtualClock(self.start)
-        self.events = EventLog(self.run_dir / EVENTS, clock=self.clock)
-        self.log = EventLog(self.run_dir / STEPS, clock=self.clock)
+        self.events = RecordLog(self.run_dir / EVENTS, clock=self.clock)
+        self.log = RecordLog(self.run_dir / STEPS, clock=self.clock)
         self.random = np.random.default_rng(self.spec.seed)
         self.started = 0
 
@@ -96,13 +115,30 @@ class RecordedRun:
         self.workers = [*self.workers, worker]
         return worker
 
-    def form(self, workers: list[str], cause: str, *, seconds: float, redone: int = 0) -> None:
+    def share_out(self, shares: list[int], cause: str) -> None:
+        self.form(self.workers, cause, seconds=0.018, shares=shares)
+
+    def form(
+        self,
+        workers: list[str],
+        cause: str,
+        *,
+        seconds: float,
+        redone: int = 0,
+        shares: list[int] | None = None,
+    ) -> None:
         self.round += 1
         self.workers = workers
         self.sizes.add(len(workers))
         self.clock.advance(seconds)
         self.events.append(
-            "round", round=self.round, world_size=len(workers), workers=workers, step=self.step, cause=cause
+            "round",
+            round=self.round,
+            world_size=len(workers),
+            workers=workers,
+            shares=shares or list(even_shares(self.spec.micro_batches, len(workers))),
+            step=self.step,
+            cause=cause,
         )
         for rank, worker in enumerate(workers):
             self.events.append(

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from brim.errors import EnvironmentFault
+from brim.storage.contact import is_alive, read_contact
 from brim.wire.control import ask
 from brim.wire.messages import Answer, Ask
 
 __all__ = ["resize", "status", "stop"]
 
 
-class _Contact(msgspec.Struct, frozen=True):
-    address: str
-    token: str
-    pid: int
-    keeper: int
-
-
 def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:
-    try:
-        contact = msgspec.json.decode((run_dir / "master.json").read_bytes(), type=_Contact)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise EnvironmentFault(f"{run_dir} is not running") from error
-    if not _is_alive(contact.keeper):
+    contact = read_contact(run_dir)
+    if contact is None:
+        raise EnvironmentFault(f"{run_dir} is not running")
+    if not is_alive(contact.keeper):
         raise EnvironmentFault(f"{run_dir} is not running: its processes were killed")
     answer: Answer = ask(contact.address, token=contact.token, question=question)
     if not answer.ok:
         raise EnvironmentFault(answer.detail)
     return answer.status
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def status(run_dir: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from brim.agent.hub import Hub, PassOn, is_commit
+from brim.coordination.attempts import Attempts
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.membership import (
     AgentJoined,
@@ -31,6 +32,7 @@ from brim.coordination.membership import (
     Dismiss,
     End,
     Event,
+    GiveUpOn,
     Held,
     Hold,
     Install,
@@ -39,6 +41,7 @@ from brim.coordination.membership import (
     Resize,
     StartWorker,
     Stop,
+    Straggling,
     WorkerAsksToLeave,
     WorkerGone,
     WorkerInstalled,
@@ -71,11 +74,15 @@ class Setting:
     minimum: int = 1
     target: int = 2
     spares: int = 0
+    patience: int = 1000  # deaths in a row of young workers that a host is forgiven
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens after so many events: `kill`, `term`, `resize`, `stop`, `lose_agent`, `kill_all`."""
+    """Something that happens after so many events.
+
+    `kill`, `term`, `resize`, `stop`, `lose_agent`, `kill_all`, `straggle` (some are found to be slow).
+    """
 
     after: int
     kind: str
@@ -345,7 +352,7 @@ class SimWorker:
 
     def _round(self) -> Iterator[Wait]:
         assert self.world is not None
-        plan = ReductionPlan(PARTS, tuple(self.world.hosts.values()))
+        plan = ReductionPlan(PARTS, tuple(self.world.hosts.values()), self.world.shares)
         if self.world.world_size > 1:
             yield from self._arrive("enter")
         while True:
@@ -468,6 +475,7 @@ class SimAgent:
         self.inbox: deque[tuple[Any, ...]] = deque()
         self.outbox: deque[tuple[Any, ...]] = deque()
         self.workers: dict[str, SimWorker] = {}
+        self.waiting: list[str] = []  # to be started later
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
         self._payloads: dict[bytes, Any] = {}
 
@@ -514,11 +522,21 @@ class SimAgent:
             point = release.point
             self.send(name, "released", release.round, point.step, point.phase, release.hold, payloads)
 
+    def start(self, name: str) -> None:
+        self.waiting.remove(name)
+        self.workers[name] = self.cluster.workers[name] = SimWorker(self.cluster, name, self)
+
+    def _forget_start(self, name: str) -> None:
+        if name in self.waiting:
+            self.waiting.remove(name)
+            self.outbox.append(("gone", name, "it was not started"))
+
     def obey(self) -> None:
         match self.inbox.popleft():
-            case ("start", name):
-                worker = self.workers[name] = self.cluster.workers[name] = SimWorker(self.cluster, name, self)
-                assert worker.alive
+            case ("start", name, delay):
+                self.waiting.append(name)
+                if not delay:
+                    self.start(name)
             case ("install", world):
                 self.hub.begin(world)
                 for name in self.hub.members:
@@ -529,8 +547,11 @@ class SimAgent:
                 if release.round == self.hub.round:
                     self.release(release, payloads)
             case ("worker", name, *message):
+                if message == ["dismissed"]:
+                    self._forget_start(name)
                 self.send(name, *message)
             case ("kill", name):
+                self._forget_start(name)
                 if name in self.workers:
                     self.workers[name].die("signal 9")
 
@@ -557,7 +578,8 @@ class Cluster:
             target=setting.target,
             spares=setting.spares,
             expected_agents=setting.agents,
-            most_losses=1000,
+            parts=PARTS,
+            attempts=Attempts(young=2, most=setting.patience),
         )
         self.agents = {name: SimAgent(self, name) for name in "ABC"[: setting.agents]}
         self.workers: dict[str, SimWorker] = {}
@@ -595,8 +617,10 @@ class Cluster:
 
     def _perform(self, command: Command) -> None:
         match command:
-            case StartWorker(agent, worker):
-                self._tell(agent, "start", worker)
+            case StartWorker(agent, worker, delay):
+                self._tell(agent, "start", worker, delay)
+            case GiveUpOn(_, _, _, target):
+                assert target == self.rendezvous.target
             case Install(world, _):
                 validate_world(world)
                 self._world, self._named_at, self._has_installed = world, self.events, False
@@ -712,6 +736,7 @@ class Cluster:
                 continue
             if agent.inbox:
                 able.append(agent.obey)
+            able += [lambda agent=agent, name=name: agent.start(name) for name in agent.waiting]
             for worker in agent.workers.values():
                 if worker.outbox:
                     able.append(lambda agent=agent, worker=worker: agent.hear(worker))
@@ -752,6 +777,10 @@ class Cluster:
                 self._handle(Resize(1 + fault.which % 4))
             case "stop":
                 self._handle(Stop("asked"))
+            case "straggle":
+                slow = [(worker.id, float(1 + (fault.which + worker.number) % 3))
+                        for worker in self.rendezvous.members]  # fmt: skip
+                self._handle(Straggling(tuple(slow), "slow"))
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
                 agents[fault.which % len(agents)].lose()
 
@@ -764,13 +793,20 @@ class Cluster:
 
     def check(self) -> None:
         assert self.end is not None, "it hangs"
-        assert self.end.outcome is not Outcome.FAILED, self.end
+        if self.end.outcome is Outcome.FAILED:
+            assert "died young" in self.end.reason, self.end
+            assert all(self.rendezvous.attempts.given_up(agent) for agent in self.rendezvous.agents)
         assert not self.rendezvous.workers
         assert not [worker.name for worker in self.workers.values() if worker.alive], "a worker is left"
         kept = lasting(self.steps, self.restores)
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
-        if self.end.outcome is Outcome.STOPPED:
-            if "died" not in self.end.reason and not self._lost_state and kept:
+        if self.end.outcome is not Outcome.DONE:
+            if (
+                self.end.outcome is Outcome.STOPPED
+                and "died" not in self.end.reason
+                and not self._lost_state
+                and kept
+            ):
                 assert self.storage is not None
                 assert self.storage[0] == len(kept), "it stopped without the last checkpoint"
             assert self.storage is None or self.storage[2] == calm_weights(self.storage[0])
@@ -797,7 +833,7 @@ def calm_weights(steps: int) -> Tree:
     return weights
 
 
-KINDS = ("kill", "kill", "kill", "term", "resize", "lose_agent", "kill_all", "stop")
+KINDS = ("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "lose_agent", "kill_all", "stop")
 
 
 def at_random(seed: int) -> Cluster:
@@ -809,6 +845,7 @@ def at_random(seed: int) -> Cluster:
         minimum=rng.randint(1, target),
         target=target,
         spares=rng.randint(0, 1),
+        patience=rng.choice((1, 2, 3, 1000)),
     )
     faults = tuple(
         Fault(int(rng.random() ** 2 * 250), rng.choice(KINDS), rng.randrange(4))

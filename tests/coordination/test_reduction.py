@@ -1,6 +1,6 @@
 """Any world and any arrangement on hosts adds up the same tree."""
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -68,6 +68,23 @@ def test_every_world_and_arrangement_adds_up_the_same_tree(parts: int) -> None:
 @given(parts=st.sampled_from(EVERY_PARTS), hosts=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_any_arrangement_adds_up_the_same_tree(parts: int, hosts: list[int]) -> None:
     assert tree(ReductionPlan(parts, tuple(hosts))) == tree(ReductionPlan(parts, (1,)))
+
+
+@given(
+    shares=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any), cuts=st.lists(st.integers(1, 8))
+)
+def test_any_shares_add_up_the_same_tree(shares: list[int], cuts: list[int]) -> None:
+    edges = sorted({0, len(shares), *(cut for cut in cuts if cut < len(shares))})
+    hosts = tuple(after - before for before, after in pairwise(edges))
+    plan = ReductionPlan(sum(shares), hosts, tuple(shares))
+    assert [len(plan.micro_batches(rank)) for rank in range(len(shares))] == shares
+    assert tree(plan) == tree(ReductionPlan(sum(shares), (1,)))
+
+
+@pytest.mark.parametrize("shares", [(4, 3), (4, 4, 1), (8,)])
+def test_shares_must_be_those_of_the_world(shares: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="shares"):
+        ReductionPlan(8, (2,), shares)
 
 
 def test_the_tree_is_balanced_and_clipped() -> None:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
@@ -14,6 +15,7 @@ from brim.coordination.membership import (
     Dismiss,
     End,
     Event,
+    GiveUpOn,
     Held,
     Hold,
     Install,
@@ -22,6 +24,7 @@ from brim.coordination.membership import (
     Resize,
     StartWorker,
     Stop,
+    Straggling,
     UserFailed,
     WorkerAsksToLeave,
     WorkerGone,
@@ -34,10 +37,15 @@ from coordination.cluster import validate
 
 
 def job(
-    target: int = 2, *, minimum: int = 1, spares: int = 0, agents: int = 1, losses: int = 8
+    target: int = 2, *, minimum: int = 1, spares: int = 0, agents: int = 1, parts: int = 0, most: int = 1000
 ) -> Rendezvous:
     return Rendezvous(
-        minimum=minimum, target=target, spares=spares, expected_agents=agents, most_losses=losses
+        minimum=minimum,
+        target=target,
+        spares=spares,
+        expected_agents=agents,
+        parts=parts,
+        attempts=Attempts(young=3, most=most),
     )
 
 
@@ -52,8 +60,8 @@ def tell(rendezvous: Rendezvous, *events: Event) -> list[str]:
 
 def short(command: Command) -> str:
     match command:
-        case StartWorker(agent, worker):
-            return f"start {worker} on {agent}"
+        case StartWorker(agent, worker, delay):
+            return f"start {worker} on {agent}" + (f" in {delay:.0f} s" if delay else "")
         case Hold(round):
             return f"hold {round}"
         case Install(world, cause):
@@ -67,6 +75,8 @@ def short(command: Command) -> str:
             return f"dismiss {worker}"
         case Kill(worker):
             return f"kill {worker}"
+        case GiveUpOn(agent, deaths, reason, target):
+            return f"give up on {agent} after {deaths} ({reason}), go on with {target}"
         case End(outcome, reason):
             return f"{outcome}: {reason}"
 
@@ -84,9 +94,9 @@ def installed(rendezvous: Rendezvous, step: int = 0) -> None:
     tell(rendezvous, *(WorkerInstalled(member.id, round, step) for member in rendezvous.members))
 
 
-def running(target: int = 2, *, spares: int = 0, losses: int = 8) -> Rendezvous:
+def running(target: int = 2, *, spares: int = 0, parts: int = 0, most: int = 1000) -> Rendezvous:
     """A job in which all of so many workers have done a step in round 1."""
-    rendezvous = job(target, minimum=target, spares=spares, losses=losses)
+    rendezvous = job(target, minimum=target, spares=spares, parts=parts, most=most)
     tell(rendezvous, AgentJoined("A"), *ready(*range(1, target + 1)))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
@@ -182,18 +192,132 @@ def test_everyone_lost_gathers_and_restores() -> None:
     tell(rendezvous, *gone(1))
     assert tell(rendezvous, *gone(2)) == ["start w4 on A"]
     assert rendezvous.phase is Phase.GATHERING
-    assert tell(rendezvous, *gone(3)) == ["start w5 on A"]
+    assert tell(rendezvous, *gone(3)) == ["start w5 on A in 1 s"]
     assert tell(rendezvous, *ready(4))[0].startswith("round 3: w4, restore")
 
 
-def test_a_crash_loop_is_given_up_and_a_step_forgives() -> None:
-    rendezvous = running(1, losses=2)
-    tell(rendezvous, *gone(1, 2))
-    tell(rendezvous, *ready(3), Committed(2, 2))
-    tell(rendezvous, *gone(3), *ready(4), *gone(4))
-    assert tell(rendezvous, *gone(5)) == [
-        "failed: 3 workers in a row died before a step was done; the last: signal 9"
-    ]
+# Hosts on which workers die young -------------------------------------------------------------------------------
+
+
+def steps(rendezvous: Rendezvous, first: int, count: int) -> list[str]:
+    return tell(rendezvous, *(Committed(rendezvous.round, first + each) for each in range(count)))
+
+
+def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_given_up() -> None:
+    rendezvous = job(1, most=6)
+    tell(rendezvous, AgentJoined("A"))
+    for number, start in enumerate(["", " in 1 s", " in 2 s", " in 4 s", " in 8 s"], start=1):
+        assert tell(rendezvous, *gone(number)) == [f"start w{number + 1} on A{start}"]
+    assert tell(rendezvous, *gone(6)) == ["failed: 6 in a row died young on A, the last of signal 9"]
+
+
+def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
+    rendezvous = running(1, most=3)
+    tell(rendezvous, *gone(1))
+    for number in (2, 3):
+        tell(rendezvous, *ready(number))
+        installed(rendezvous, 1)
+        steps(rendezvous, 1, 2)
+        told = tell(rendezvous, *gone(number))
+    assert told[0] == "failed: 3 in a row died young on A, the last of signal 9"
+
+
+def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() -> None:
+    rendezvous = running(2, most=2)
+    for number in range(1, 20):
+        steps(rendezvous, 1, 3)
+        assert tell(rendezvous, *gone(number))[1:] == [f"start w{number + 2} on A"]
+        tell(rendezvous, *ready(number + 2), Held(rendezvous.round, 9))
+        installed(rendezvous, 9)
+
+
+def test_what_kills_all_workers_at_one_blow_counts_once() -> None:
+    rendezvous = running(4, spares=1, most=2)
+    assert tell(rendezvous, *gone(1, 2, 3, 4, 5))[-1] == "start w9 on A"
+    assert tell(rendezvous, *gone(6))[-1] == "give up on A after 2 (signal 9), go on with 3"
+
+
+def test_the_missing_are_started_elsewhere() -> None:
+    rendezvous = job(2, minimum=2, agents=2, most=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
+    installed(rendezvous)
+    assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 lost (signal 9))", "start w3 on B"]
+    assert tell(rendezvous, *gone(3)) == ["start w4 on A", "give up on B after 2 (signal 9), go on with 2"]
+    tell(rendezvous, *ready(4), Held(2, 1))
+    installed(rendezvous, 1)
+    assert tell(rendezvous, *gone(4))[-1] == "start w5 on A"
+
+
+def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> None:
+    rendezvous = running(2, most=2)
+    tell(rendezvous, *gone(2))
+    assert tell(rendezvous, *gone(3)) == ["give up on A after 2 (signal 9), go on with 1"]
+    installed(rendezvous, 1)
+    assert steps(rendezvous, 2, 2) == []
+    assert rendezvous.target == 1
+    assert tell(rendezvous, Resize(2)) == ["start w4 on A"]
+
+
+def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
+    rendezvous = running(2, spares=1, most=2)
+    assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
+    assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 2"]
+
+
+def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
+    rendezvous = job(3, minimum=2, most=1)
+    tell(rendezvous, AgentJoined("A"), *ready(1))
+    assert tell(rendezvous, *gone(2))[-1] == "give up on A after 1 (signal 9), go on with 2"
+    assert tell(rendezvous, *ready(3)) == ["round 1: w1 w3, w1 gives w3, restore (start)"]
+    rendezvous = job(2, minimum=2, most=1)
+    tell(rendezvous, AgentJoined("A"), *ready(1))
+    assert tell(rendezvous, *gone(2))[0] == "kill w1"
+
+
+def test_who_was_asked_to_leave_does_not_die_young() -> None:
+    rendezvous = running(2, most=1)
+    tell(rendezvous, WorkerAsksToLeave("w2"))
+    assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
+
+
+# Shares -------------------------------------------------------------------------------------------------------
+
+
+def shares_of(command: Command) -> tuple[int, ...]:
+    assert isinstance(command, Install)
+    return command.world.shares
+
+
+def test_shares_follow_speed_at_a_boundary() -> None:
+    rendezvous = running(4, parts=8)
+    slow = Straggling(tuple((f"w{n}", 3.0 if n == 4 else 1.0) for n in (1, 2, 3, 4)), "w4 is slow")
+    assert tell(rendezvous, slow) == ["hold 1"]
+    commands = rendezvous.handle(Held(1, 2))
+    assert [short(command) for command in commands] == ["round 2: w1 w2 w3 w4 (w4 is slow)"]
+    assert shares_of(commands[0]) == (3, 2, 2, 1)
+    # Of a newcomer nothing is known; who is gone is forgotten.
+    assert shares_of(rendezvous.handle(WorkerGone("w1", "signal 9"))[0]) == (4, 3, 1)
+    tell(rendezvous, *ready(5))
+    assert shares_of(rendezvous.handle(Held(3, 2))[0]) == (3, 2, 1, 2)
+    assert shares_of(rendezvous.handle(WorkerGone("w4", "signal 9"))[0]) == (3, 3, 2)
+
+
+def test_shares_are_even_until_somebody_is_known_to_be_slow_and_one_each_without_canonical_reduction() -> (
+    None
+):
+    for parts, want in ((8, (2, 3, 3)), (0, (1, 1, 1))):
+        rendezvous = job(3, minimum=3, parts=parts)
+        tell(rendezvous, AgentJoined("A"), *ready(1, 2))
+        assert shares_of(rendezvous.handle(WorkerReady("w3", "h:3"))[0]) == want
+
+
+def test_a_job_that_stops_shares_nothing_out() -> None:
+    rendezvous = running(2, parts=8)
+    tell(rendezvous, Stop("asked"))
+    assert tell(rendezvous, Straggling((("w1", 1.0), ("w2", 9.0)), "w2 is slow")) == []
+
+
+# One host of several ------------------------------------------------------------------------------------------
 
 
 def test_one_agent_of_two_is_lost() -> None:

@@ -10,7 +10,7 @@ from brim.errors import ProtocolError
 
 def world(round: int, **agents: str) -> World:
     members = tuple(Member(worker=worker, agent=agent, address="") for worker, agent in agents.items())
-    return World(round=round, members=members, donors={}, restore=False)
+    return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))
 
 
 def test_alone_it_is_the_root() -> None:

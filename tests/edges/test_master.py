@@ -18,9 +18,10 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
+from brim.master.entries import Began
 from brim.master.loop import Master
-from brim.master.progress import Progress
-from brim.telemetry.events import EVENTS, STEPS, EventLog
+from brim.master.records import JOURNAL, Records
+from brim.telemetry.events import EVENTS, STEPS
 from brim.wire import messages as wire
 
 REPORT = msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=[], seconds={}))
@@ -45,39 +46,79 @@ class Desk:
     def __init__(self, directory: Path, *, workers: int, agents: int, **more: Any) -> None:
         self.clock = VirtualClock(100.0)
         self.directory = directory
-        spec = recorded_run.spec(
+        self.spec = recorded_run.spec(
             workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, **{"faults": (), **more}
         )
-        self.master = Master(
-            spec,
-            Progress(run=str(directory), started=0.0),
-            events=EventLog(directory / EVENTS, clock=self.clock),
-            steps=EventLog(directory / STEPS, clock=self.clock),
-            clock=self.clock,
-        )
-        self.heard: list[wire.MasterMessage] = []
-        self._said: dict[str, asyncio.Queue[wire.AgentMessage]] = {}
+        self.heard: dict[str, list[wire.MasterMessage]] = {}
+        self.lives: list[int] = []
+        self._said: dict[str, asyncio.Queue[wire.FromAgent | None]] = {}
+        self._numbers: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self.start()
 
-    async def join(self, agent: str) -> None:
+    def start(self, attempt: str = "1") -> None:
+        """Start a master; where there was one, it is dead by now."""
+        self.records_of_master = Records(self.directory)
+        decisions = self.records_of_master.open(attempt, self._begin, self.clock)
+        self.master = Master(decisions, self.records_of_master, clock=self.clock)
+
+    def _begin(self, life: int, sizes: dict[str, int], step: int) -> Began:
+        return Began(
+            at=self.clock.wall(),
+            now=self.clock.now(),
+            attempt="1",
+            life=life,
+            spec=self.spec,
+            run=str(self.directory),
+            started=0.0,
+            sizes=sizes,
+            step=step,
+        )
+
+    def kill(self) -> None:
+        """The master dies: nobody hears of it but by the end of the streams."""
+        self.close()
+        self.records_of_master.close()
+
+    async def join(self, agent: str, *, session: str = "s", life: int = 0) -> None:
+        """Join, or come back, with a new stream."""
         said = self._said[agent] = asyncio.Queue()
+        heard = self.heard.setdefault(agent, [])
 
-        async def requests() -> AsyncIterator[wire.AgentMessage]:
-            while True:
-                yield await said.get()
+        async def requests() -> AsyncIterator[wire.FromAgent]:
+            while (parcel := await said.get()) is not None:
+                yield parcel
 
-        async def reply(message: wire.MasterMessage) -> None:
-            self.heard.append(message)
+        async def reply(parcel: wire.FromMaster) -> None:
+            if isinstance(parcel.message, wire.Configure):
+                self.lives.append(parcel.message.life)
+            elif isinstance(parcel.message, wire.Refused) or parcel.number == len(heard) + 1:
+                heard.append(parcel.message)
 
         self._tasks.append(asyncio.create_task(self.master.converse(requests(), reply)))
-        await self.say(agent, wire.JoinJob(agent=agent, host="h", pid=1))
+        join = wire.JoinJob(agent=agent, session=session, host="h", life=life, heard=len(heard))
+        await self._put(agent, wire.FromAgent(0, len(heard), join))
+
+    async def leave(self, agent: str) -> None:
+        """The stream breaks."""
+        await self._put(agent, None)
+
+    async def _put(self, agent: str, parcel: wire.FromAgent | None) -> None:
+        self.clock.advance(1.0)
+        self._said[agent].put_nowait(parcel)
+        for _ in range(8):
+            await asyncio.sleep(0)
 
     async def say(self, agent: str, *messages: wire.AgentMessage) -> None:
         for message in messages:
-            self.clock.advance(1.0)
-            self._said[agent].put_nowait(message)
-            for _ in range(5):
-                await asyncio.sleep(0)
+            number = self._numbers[agent] = self._numbers.get(agent, 0) + 1
+            await self._put(agent, wire.FromAgent(number, len(self.heard[agent]), message))
+
+    async def say_again(self, agent: str, number: int, message: wire.AgentMessage) -> None:
+        await self._put(agent, wire.FromAgent(number, len(self.heard[agent]), message))
+
+    async def beat(self, agent: str) -> None:
+        await self._put(agent, wire.FromAgent(0, len(self.heard[agent]), wire.Beat()))
 
     async def hear(self, agent: str, worker: str, message: wire.WorkerMessage) -> None:
         await self.say(agent, wire.FromWorker(worker=worker, message=message))
@@ -187,24 +228,24 @@ def test_the_metrics_outlive_who_should_have_told_them(tmp_path: Path) -> None:
     assert ended["summary"]["metrics"] == {"auc": 0.75}
 
 
-@pytest.mark.parametrize("which", [STEPS, EVENTS])
+@pytest.mark.parametrize("which", [STEPS, EVENTS, JOURNAL])
 def test_a_run_that_cannot_be_recorded_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
     full = (tmp_path / which).stat().st_ino
-    write = os.write
+    write = os.pwrite
 
-    def no_space(file: int, data: bytes) -> int:
+    def no_space(file: int, data: bytes, place: int) -> int:
         if os.fstat(file).st_ino == full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(file, data)
+        return write(file, data, place)
 
     async def story(desk: Desk) -> None:
         await desk.join("A")
         await desk.ready("A", "w1")
         await desk.hear("A", "w1", wire.Installed(round=1, step=0))
-        monkeypatch.setattr(os, "write", no_space)
+        monkeypatch.setattr(os, "pwrite", no_space)
         await desk.say("A", commit(1, 1, desk.clock.wall()))
         await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
         monkeypatch.undo()
@@ -249,7 +290,7 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
     desk = Desk(tmp_path, workers=1, agents=1, **source)
 
     def killed() -> bool:
-        return any(isinstance(message, wire.SignalWorker) for message in desk.heard)
+        return any(isinstance(message, wire.SignalWorker) for message in desk.heard["A"])
 
     async def story(desk: Desk) -> None:
         await desk.join("A")
@@ -257,14 +298,13 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
         await desk.hear("A", "w1", wire.Completed(weights_sha256="00"))
         for _ in range(3):
             desk.clock.advance(16.0)
-            await desk.say("A", wire.Beat())
-            desk.master.end_who_overstays()
+            await desk.beat("A")
+            desk.master.look()
         await asyncio.sleep(0)
         assert killed() is not own_loop
         desk.master.stop("brim stop")
-        desk.clock.advance(1.0)
-        desk.master.end_who_overstays()
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
         assert killed()
 
     play(desk, story)

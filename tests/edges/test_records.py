@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
-import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from brim.clock import VirtualClock
+from brim.errors import EnvironmentFault, InternalError
 from brim.storage.files import write_whole
-from brim.telemetry.events import EventLog, follow_events, follow_steps
+from brim.telemetry.events import RecordFile, follow_events, follow_steps
 from brim.telemetry.history import RunHistory, RunReader
 from brim.telemetry.records import Warned
 from brim.telemetry.report import render_report
-from recorded_run import RecordedRun, eventful, spec
+from recorded_run import RecordedRun, RecordLog, eventful, spec
 
 
 def read(run_dir: Path) -> RunHistory:
@@ -27,11 +27,11 @@ def read(run_dir: Path) -> RunHistory:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
-    return EventLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
+def log(tmp_path: Path) -> RecordLog:
+    return RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
 
 
-def test_a_line_is_read_once_and_only_when_it_is_whole(log: EventLog, tmp_path: Path) -> None:
+def test_a_line_is_read_once_and_only_when_it_is_whole(log: RecordLog, tmp_path: Path) -> None:
     reader = follow_events(tmp_path)
     log.append("warning", message="one")
     assert reader.poll() == [Warned(at=7.0, message="one")]
@@ -43,11 +43,11 @@ def test_a_line_is_read_once_and_only_when_it_is_whole(log: EventLog, tmp_path: 
     assert [each.message for each in reader.poll()] == ["two"]
 
 
-def test_a_record_that_did_not_fit_spoils_no_other(
-    log: EventLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_left_of_a_record_that_did_not_fit(
+    log: RecordLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: write(file, data[:9], place))
     with pytest.raises(OSError, match="wrote 9 of"):
         log.append("warning", message="the disk is full")
     monkeypatch.undo()
@@ -56,17 +56,31 @@ def test_a_record_that_did_not_fit_spoils_no_other(
     assert event.message == "there is space again"
 
 
-def test_a_torn_line_of_an_earlier_life_spoils_no_other(log: EventLog, tmp_path: Path) -> None:
+def test_a_torn_line_of_a_dead_writer_is_cut_off(log: RecordLog, tmp_path: Path) -> None:
     log.append("warning", message="before")
-    with open(tmp_path / "events.jsonl", "ab") as file:
-        file.write(b'{"at": 8, "kind": "warn')
-    EventLog(tmp_path / "events.jsonl", clock=VirtualClock(9.0)).append("warning", message="after")
     reader = follow_events(tmp_path)
-    assert [each.message for each in reader.poll()] == ["before", "after"]
-    assert reader.skipped == 1
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b'{"at": 8, "kind": "warn' + b"x" * 100_000)
+    assert [each.message for each in reader.poll()] == ["before"]
+    RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(9.0)).append("warning", message="after")
+    assert [each.message for each in reader.poll()] == ["after"]
+    assert reader.skipped == 0
 
 
-def test_records_of_another_version_are_passed_over(log: EventLog, tmp_path: Path) -> None:
+def test_a_line_that_is_there_already_is_not_added_again(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for _ in range(2):
+        file = RecordFile(path)
+        file.put(0, b"one\n")
+        file.put(4, b"two\n")
+    with pytest.raises(InternalError, match="another record at byte 4"):
+        RecordFile(path).put(4, b"three\n")
+    with pytest.raises(EnvironmentFault, match="lost lines: it has 8 bytes"):
+        RecordFile(path).put(9, b"three\n")
+    assert path.read_text() == "one\ntwo\n"
+
+
+def test_records_of_another_version_are_passed_over(log: RecordLog, tmp_path: Path) -> None:
     log.append("invented_later", message="?")
     log.append("warning", message="known", more="fields")
     assert [each.message for each in follow_events(tmp_path).poll()] == ["known"]
@@ -76,22 +90,6 @@ def test_a_loss_that_is_not_a_number_is_none(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec())
     run.log.append_step(round=1, step=1, epoch=0, loss=math.nan, samples=1, parts=[], seconds={})
     assert follow_steps(tmp_path).poll()[0].loss is None
-
-
-def test_lines_of_several_writers_do_not_mix(tmp_path: Path) -> None:
-    def write(writer: int) -> None:
-        with EventLog(tmp_path / "events.jsonl", clock=VirtualClock()) as log:
-            for _ in range(200):
-                log.append("warning", message=f"{writer}" * 500)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    reader = follow_events(tmp_path)
-    assert len(reader.poll()) == 800
-    assert reader.skipped == 0
 
 
 def test_a_run_that_is_not_there_yet_has_no_records(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_spec_that_the_runtime_refuses_leaves_nothing(monkeypatch: pytest.Monk
     assert list(Path("runs").iterdir()) == []
 
 
-def test_a_master_that_dies_without_a_word_is_a_failure_with_a_summary(train: Any) -> None:
+def test_a_run_that_dies_without_a_word_is_a_failure_with_a_summary(train: Any) -> None:
     def dies(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         run.train(3)
@@ -189,7 +189,7 @@ def test_a_master_that_dies_without_a_word_is_a_failure_with_a_summary(train: An
     summary = json.loads(result.stdout)
     assert result.exit_code == 1
     assert (summary["exit"], summary["steps"], summary["world_sizes"]) == ("failed", 3, [4])
-    assert "the master of this run is gone" in result.stderr
+    assert "the agent of this run is gone" in result.stderr
     assert "died" in CliRunner().invoke(cli, ["status"]).stdout
 
 

@@ -44,6 +44,7 @@ from brim.wire.messages import (
     Released,
     ReleaseTogether,
     SignalWorker,
+    Silence,
     StartWorkers,
     ToWorker,
     WorkerMessage,
@@ -93,6 +94,7 @@ class Agent:
         self._workers: Workers | None = None
         self._liveness = Liveness(timeout=_TO_START)
         self._starting = Liveness(timeout=_TO_START)
+        self._suspect: set[str] = set()
         self._layout = ""
         self._joined: set[str] = set()  # who has called brim.join
         self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
@@ -173,9 +175,15 @@ class Agent:
                 self._forget(worker)
                 assert self._workers is not None
                 self._workers.signal(worker, signal.SIGKILL)
+            self._tell_of_silence(set(self._liveness.suspect(now=now)))
             if now - last_beat > _BEAT:
                 last_beat = now
                 self._master.beat()
+
+    def _tell_of_silence(self, suspect: set[str]) -> None:
+        for worker in sorted(suspect ^ self._suspect):
+            self._post(Silence(worker=worker, silent=worker in suspect))
+        self._suspect = suspect
 
     # From the workers --------------------------------------------------------------------------------------
 
@@ -198,6 +206,7 @@ class Agent:
 
     def _forget(self, worker: str) -> None:
         self._liveness.forget(worker)
+        self._suspect.discard(worker)  # what becomes of it now is told otherwise
         self._starting.forget(worker)
 
     def _heard(self, worker: str, message: WorkerMessage) -> None:
@@ -275,9 +284,9 @@ class Agent:
             return
         assert self._workers is not None, "Configure comes first"
         match message:
-            case StartWorkers(workers=workers):
+            case StartWorkers(workers=workers, delay=delay):
                 for worker in workers:
-                    self._spawn(self._workers.start(worker))
+                    self._spawn(self._workers.start(worker, delay=delay))
             case InstallRound(world=world):
                 self._install(world, self._workers.send)
             case HoldRound(round=round):
@@ -288,6 +297,7 @@ class Agent:
             case ToWorker(worker=worker, message=inner):
                 if isinstance(inner, Dismissed):
                     self._may_end.add(worker)
+                    self._workers.forget_start(worker)
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)

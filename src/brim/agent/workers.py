@@ -139,9 +139,10 @@ class Workers:
             if process.closed:
                 self._lose(worker)
 
-    async def start(self, worker: str) -> None:
-        """Start a worker; the answer is a call of `started`, `gone` or `failed`."""
+    async def start(self, worker: str, *, delay: float = 0.0) -> None:
+        """Start a worker after so many seconds; the answer is a call of `started`, `gone` or `failed`."""
         self._waiting.add(worker)
+        await asyncio.sleep(delay)
         await self._ready.wait()
         if worker not in self._waiting:
             return
@@ -167,11 +168,16 @@ class Workers:
         if process is not None and not process.closed:
             process.transport.write(frame(self._to_worker.encode(message)))
 
-    def signal(self, worker: str, number: int, resume_after: float = 0.0) -> None:
-        """Send a signal, and SIGCONT after so many seconds (0: never)."""
-        if worker in self._waiting and number == signal.SIGKILL:
+    def forget_start(self, worker: str) -> None:
+        """Do not start a worker that has not been started yet."""
+        if worker in self._waiting:
             self._waiting.remove(worker)
             self._tell.gone(worker, None, "it was not started")
+
+    def signal(self, worker: str, number: int, resume_after: float = 0.0) -> None:
+        """Send a signal, and SIGCONT after so many seconds (0: never)."""
+        if number == signal.SIGKILL:
+            self.forget_start(worker)
         process = self._processes.get(worker)
         if process is None or not process.pid or process.status is not None:
             return

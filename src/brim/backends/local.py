@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -19,24 +20,38 @@ import msgspec
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
+from brim.storage.contact import is_alive, read_contact
 from brim.storage.files import write_whole
 
 __all__ = ["LocalRun", "start"]
+
+_GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
 class LocalRun:
     """A run under way; `start` makes one."""
 
-    def __init__(self, agent: subprocess.Popen[bytes], run_dir: Path, scratch: str) -> None:
-        self._agent, self._run_dir, self._scratch = agent, run_dir, scratch
+    def __init__(self, agent: subprocess.Popen[bytes], run_dir: Path) -> None:
+        self._agent, self._run_dir = agent, run_dir
+        self._died_at: float | None = None
 
     def poll(self) -> int | None:
-        """0 where the run has ended well, 1 where it has not, None where it has not ended."""
+        """0 where the run has ended well, 1 where it has not, None where some of it has not ended."""
         code = self._agent.poll()
-        if code is None:
+        if code is None or (code != 0 and self._outlived_by_master()):
             return None
-        shutil.rmtree(self._scratch, ignore_errors=True)
         return min(abs(code), 1)
+
+    def _outlived_by_master(self) -> bool:
+        """Whether the master still writes down how the run ended; not for ever."""
+        contact = read_contact(self._run_dir)
+        if contact is None or not is_alive(contact.pid):
+            return False
+        self._died_at = self._died_at or time.monotonic()
+        if time.monotonic() - self._died_at > _GRACE:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(contact.pid, signal.SIGKILL)
+        return True
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
@@ -69,9 +84,9 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
     (run_dir / "logs").mkdir(exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix="brim-")  # a socket's path must be short, a run's need not be
-    command = ["--run-dir", str(run_dir), "--local", f"unix:{scratch}/master"]
-    master = ["--attempt", uuid.uuid4().hex, "--started", str(started)]
+    attempt = uuid.uuid4().hex
+    command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
+    master = ["--attempt", attempt, "--started", str(started)]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
         master += ["--listen", _with_port(listen)]
@@ -84,7 +99,14 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
             start_new_session=True,  # Ctrl-C reaches the foreground command alone
         )
-    return LocalRun(agent, run_dir, scratch)
+    return LocalRun(agent, run_dir)
+
+
+def _local_address(attempt: str) -> str:
+    """A socket that has no file where there are such; the path of another must be short, a run's need not be."""
+    if platform.system() == "Linux":
+        return f"unix-abstract:brim-{attempt}"
+    return f"unix:{tempfile.gettempdir()}/brim-{attempt[:12]}"
 
 
 def _with_port(listen: str) -> str:

@@ -12,7 +12,7 @@ from brim.cli.usage import EXIT_DONE
 from brim.errors import EnvironmentFault
 
 if TYPE_CHECKING:
-    from brim.telemetry.history import RunHistory
+    from brim.telemetry.history import RunHistory, WorkerLife
 
 __all__ = ["agent", "resize", "status", "stop"]
 
@@ -73,6 +73,7 @@ def _facts(history: RunHistory) -> dict[str, Any]:
                 "worker": life.worker,
                 "state": life.state,
                 "rank": life.rank,
+                "share": _share(life, history),
                 "pid": life.pid,
                 "agent": life.agent,
             }
@@ -80,6 +81,14 @@ def _facts(history: RunHistory) -> dict[str, Any]:
             if life.until is None
         ],
     }
+
+
+def _share(life: WorkerLife, history: RunHistory) -> int | None:
+    """Parts of a step that the worker computes; None where it is in no round."""
+    round = history.round
+    if round is None or life.worker not in round.workers or not round.shares:
+        return None
+    return round.shares[round.workers.index(life.worker)]
 
 
 def _render(known: dict[str, Any], history: RunHistory) -> str:
@@ -93,7 +102,12 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
         f" · {known['samples_per_second']:,.0f} samples/s",
     ]
     if known["state"] == "running":
-        names = [f"{each['worker']} {each['state']}" for each in known["workers"]]
+        uneven = history.round is not None and history.round.is_uneven
+        names = [
+            f"{each['worker']} {each['state']}"
+            + (f" (share {each['share']})" if uneven and each["share"] else "")
+            for each in known["workers"]
+        ]
         lines.append(f"world size {known['world_size']}: " + ", ".join(names))
     told = [(event.at, describe_event(event, history)) for event in history.events]
     lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]

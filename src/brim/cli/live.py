@@ -31,6 +31,7 @@ _GLYPHS = {
     "started": ("○", "dim"),
     "ready": ("◔", "cyan"),
     "active": ("●", "green"),
+    "suspect": ("◌", "bold yellow"),
     "leaving": ("◑", "yellow"),
     "lost": ("✗", "bold red"),
     "left": ("·", "dim"),
@@ -80,8 +81,8 @@ class LiveView:
         match event:
             case RunStarted() | CheckpointWritten() | Failed():
                 return
-            case WorkerChanged(state="leaving" | "left"):
-                return
+            case WorkerChanged(state="leaving" | "left" | "suspect"):
+                return  # the strip shows it
             case WorkerChanged(state="lost"):
                 # Its round's line will say it; until then, and if none comes, it stands alone.
                 text = self._gone = describe_event(event, self._history)
@@ -159,4 +160,8 @@ class LiveView:
             if life.until is None or now - life.until < _LINGER:
                 strip.append(*_GLYPHS.get(life.state, ("?", "")))
         size = history.round.world_size if history.round else 0
-        return strip.append(f" {size}")
+        strip.append(f" {size}")
+        if history.round and history.round.is_uneven:
+            shares = ", ".join(map(str, history.round.shares))
+            strip.append("   shares ", "dim").append(shares)
+        return strip

@@ -83,6 +83,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     from brim.backends import local
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
+    from brim.storage.journal import set_aside_if_damaged
     from brim.telemetry.history import RunReader
 
     _require_train_extra()
@@ -90,6 +91,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if values["listen"] else None
+    damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=values["resume"], listen=values["listen"])
     except SpecError:
@@ -97,6 +99,8 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
             ready.fresh.withdraw()
         raise
     view = _view()
+    if damage:
+        view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
     code = watch(handle, reader, view, invitation)
     return _finish(code, ready, as_json=values["as_json"])
@@ -156,7 +160,7 @@ def _finish(code: int, ready: _Prepared, *, as_json: bool) -> int:
         trace = failed.trace.rstrip()
         click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
     elif not history.ended:
-        gone = "the master of this run is gone, and its workers were ended with it"
+        gone = "the agent of this run is gone, and its master and workers ended with it"
         click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
     report = write_report(ready.run_dir, history)
     resume = _how_to_resume(ready) if _can_resume(history) else ""

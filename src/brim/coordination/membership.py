@@ -15,6 +15,7 @@ __all__ = [
     "Dismiss",
     "End",
     "Event",
+    "GiveUpOn",
     "Held",
     "Hold",
     "Install",
@@ -24,7 +25,9 @@ __all__ = [
     "Resize",
     "StartWorker",
     "Stop",
+    "Straggling",
     "UserFailed",
+    "Worker",
     "WorkerAsksToLeave",
     "WorkerGone",
     "WorkerInstalled",
@@ -48,6 +51,21 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
 
 
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """What the rendezvous knows of one worker."""
+
+    id: str
+    number: int
+    agent: str
+    state: WorkerState = WorkerState.STARTING
+    address: str = ""
+    in_round: bool = False
+    has_state: bool = False
+    steps: int = 0  # that it has taken part in
+    pace: float | None = None  # seconds per micro-batch, where that is known to matter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One rank of a world; `address` is where others reach it (`host:port`)."""
@@ -65,12 +83,14 @@ class World:
         members: in rank order; members of one agent are contiguous.
         donors: worker that lacks the state → member that gives it.
         restore: nobody has the state: the first member takes it from storage (or starts afresh) and donates.
+        shares: parts of a step that each rank computes, in rank order; contiguous.
     """
 
     round: int
     members: tuple[Member, ...]
     donors: dict[str, str]
     restore: bool
+    shares: tuple[int, ...]
 
     @property
     def world_size(self) -> int:
@@ -170,6 +190,19 @@ class UserFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Straggling:
+    """Some members are consistently slower than others: shares should follow their paces.
+
+    Args:
+        paces: seconds per micro-batch of each member.
+        cause: in words, for the record.
+    """
+
+    paces: tuple[tuple[str, float], ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resize:
     workers: int
 
@@ -191,6 +224,7 @@ Event = (
     | CheckpointWritten
     | Completed
     | UserFailed
+    | Straggling
     | Resize
     | Stop
 )
@@ -201,8 +235,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
+    """Start a worker, after `delay` seconds: those before it on this agent died young."""
+
     agent: str
     worker: str
+    delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +273,24 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpOn:
+    """So many workers of this agent died young, one after the other, that it gets no more; people should know.
+
+    Args:
+        reason: why the last one died.
+        target: workers that the job goes on with.
+    """
+
+    agent: str
+    deaths: int
+    reason: str
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     outcome: Outcome
     reason: str
 
 
-Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | End
+Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | GiveUpOn | End

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Block", "ReductionPlan", "blocks_of", "fold", "share"]
+__all__ = ["Block", "ReductionPlan", "blocks_of", "even_shares", "fold", "share"]
 
 
 class Block(NamedTuple):
@@ -30,6 +30,15 @@ def share(parts: int, world_size: int, rank: int) -> range:
     [[0, 1], [2, 3, 4], [5, 6, 7]]
     """
     return range(parts * rank // world_size, parts * (rank + 1) // world_size)
+
+
+def even_shares(parts: int, world_size: int) -> tuple[int, ...]:
+    """How many micro-batches each rank computes where all are taken to be equally fast.
+
+    >>> even_shares(8, 3)
+    (2, 3, 3)
+    """
+    return tuple(len(share(parts, world_size, rank)) for rank in range(world_size))
 
 
 def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
@@ -101,10 +110,21 @@ class ReductionPlan:
     Args:
         parts: micro-batches of a step.
         hosts: ranks on each host, in rank order; ranks of one host are contiguous.
+        shares: micro-batches of each rank; left out, they are as even as can be. They decide who adds up what,
+            never in which order: the bits do not depend on them.
     """
 
     parts: int
     hosts: tuple[int, ...]
+    shares: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shares:
+            object.__setattr__(self, "shares", even_shares(self.parts, self.world_size))
+        if len(self.shares) != self.world_size or sum(self.shares) != self.parts:
+            raise ValueError(
+                f"shares {self.shares} of {self.parts} micro-batches for {self.world_size} ranks"
+            )
 
     @property
     def world_size(self) -> int:
@@ -115,7 +135,8 @@ class ReductionPlan:
         return _tighten(Block(0, 1 << (self.parts - 1).bit_length()), self.parts)
 
     def micro_batches(self, rank: int) -> range:
-        return share(self.parts, self.world_size, rank)
+        first = sum(self.shares[:rank])
+        return range(first, first + self.shares[rank])
 
     def rank_blocks(self, rank: int) -> tuple[Block, ...]:
         """What the rank leaves for others to fold."""

@@ -17,9 +17,11 @@ in whatever state, the next round is well defined.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
@@ -30,6 +32,7 @@ from brim.coordination.membership import (
     Dismiss,
     End,
     Event,
+    GiveUpOn,
     Held,
     Hold,
     Install,
@@ -39,7 +42,9 @@ from brim.coordination.membership import (
     Resize,
     StartWorker,
     Stop,
+    Straggling,
     UserFailed,
+    Worker,
     WorkerAsksToLeave,
     WorkerGone,
     WorkerInstalled,
@@ -48,8 +53,9 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.stragglers import shares_for
 
-__all__ = ["Phase", "Rendezvous", "Worker"]
+__all__ = ["Phase", "Rendezvous"]
 
 
 class Phase(enum.StrEnum):
@@ -61,19 +67,6 @@ class Phase(enum.StrEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Worker:
-    """What the rendezvous knows of one worker."""
-
-    id: str
-    number: int
-    agent: str
-    state: WorkerState = WorkerState.STARTING
-    address: str = ""
-    in_round: bool = False
-    has_state: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
 class Rendezvous:
     """The membership of one job.
 
@@ -82,14 +75,16 @@ class Rendezvous:
         target: workers wanted.
         spares: warm workers kept beyond the target, so that a loss is made good at once.
         expected_agents: agents to wait for before any worker is started.
-        most_losses: losses in a row without a committed step after which the job is given up.
+        parts: micro-batches of a step; 0 gives each rank one part, however many there are.
+        attempts: how hosts are treated whose workers die young.
     """
 
     minimum: int
     target: int
     spares: int = 0
     expected_agents: int = 1
-    most_losses: int = 8
+    parts: int = 0
+    attempts: Attempts = field(default_factory=Attempts)
 
     phase: Phase = Phase.GATHERING
     round: int = 0
@@ -98,10 +93,10 @@ class Rendezvous:
     _next_number: int = 0
     _held_round: int = 0
     _progress: bool = False
-    _losses: int = 0
     _stopping: str = ""
     _outcome: Outcome = Outcome.STOPPED
     _reason: str = ""
+    _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
 
     # What is so --------------------------------------------------------------------------------------------
@@ -162,6 +157,8 @@ class Rendezvous:
                 return self._dismiss_all(Outcome.DONE, "all steps are committed")
             case UserFailed(worker):
                 return self._fail(f"{worker} failed")
+            case Straggling(paces, cause):
+                return self._straggling(paces, cause)
             case Resize(count):
                 return self._resize(count)
             case Stop(reason):
@@ -210,15 +207,16 @@ class Rendezvous:
             return []
         if self.phase is Phase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
-        if gone.in_round or gone.state is not WorkerState.LEAVING:
-            self._losses += 1
-            if self._losses > self.most_losses:
-                return self._fail(
-                    f"{self._losses} workers in a row died before a step was done; the last: {reason}"
-                )
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
-        return self._after_loss(gone.in_round)
+        died_young = gone.steps < self.attempts.young and gone.state is not WorkerState.LEAVING
+        if not died_young or not self.attempts.died(gone.agent, gone.number, newest=self._next_number):
+            return self._after_loss(gone.in_round)
+        self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
+        commands = self._after_loss(gone.in_round)
+        if self.is_stopping:
+            return commands
+        return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
 
     def _after_loss(self, was_member: bool) -> list[Command]:
         if self.phase is Phase.ENDING:
@@ -235,11 +233,15 @@ class Rendezvous:
         return commands + self._fill()
 
     def _committed(self, round: int) -> list[Command]:
-        self._losses = 0
-        if round == self.round and not self._progress:
-            self._progress = True
-            return self._fill()
-        return []
+        if round != self.round:
+            return []
+        for member in self.members:
+            member.steps += 1
+            self.attempts.stepped(member.agent, member.steps)
+        if self._progress:
+            return []
+        self._progress = True
+        return self._fill()
 
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
@@ -254,12 +256,22 @@ class Rendezvous:
         if self.is_stopping:
             return []
         self.target = count
+        self.attempts.forgive()
         surplus = self._staying()[count:]
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         self._causes.append(f"resize to {count}")
         brought_in = self._use_ready()
         return [*self._fill(), *brought_in]
+
+    def _straggling(self, paces: tuple[tuple[str, float], ...], cause: str) -> list[Command]:
+        for worker, pace in paces:
+            if worker in self.workers:
+                self.workers[worker].pace = pace
+        if self.is_stopping:
+            return []
+        self._causes.append(cause)
+        return self._hold()
 
     def _stop(self, reason: str) -> list[Command]:
         if self._stopping or self.phase is Phase.ENDING:
@@ -280,15 +292,24 @@ class Rendezvous:
         settled = self._progress and self._held_round != self.round
         wanted = self.target + (self.spares if settled else 0)
         alive = [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
+        open_agents = [agent for agent in self.agents if not self.attempts.given_up(agent)]
+        if not open_agents:
+            return self._go_on_with(len(alive))
         commands: list[Command] = []
         for _ in range(wanted - len(alive)):
             self._next_number += 1
-            worker = Worker(
-                id=f"w{self._next_number}", number=self._next_number, agent=self._emptiest_agent()
-            )
+            agent = self._emptiest_of(open_agents)
+            worker = Worker(id=f"w{self._next_number}", number=self._next_number, agent=agent)
             self.workers[worker.id] = worker
-            commands.append(StartWorker(worker.agent, worker.id))
+            commands.append(StartWorker(worker.agent, worker.id, self.attempts.delay(agent)))
         return commands
+
+    def _go_on_with(self, alive: int) -> list[Command]:
+        """No host is left on which a worker lives long: those that are there are all there will be."""
+        if alive < (1 if self.round else min(self.minimum, self.target)):
+            return self._fail(self._last_straw)
+        self.target = min(self.target, alive)
+        return []
 
     def _use_ready(self) -> list[Command]:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
@@ -310,11 +331,9 @@ class Rendezvous:
             worker.state = WorkerState.LEAVING
         return [Dismiss(worker.id) for worker in surplus]
 
-    def _emptiest_agent(self) -> str:
-        count = dict.fromkeys(self.agents, 0)
-        for worker in self.workers.values():
-            count[worker.agent] += 1
-        return min(self.agents, key=lambda agent: (count[agent], self.agents.index(agent)))
+    def _emptiest_of(self, agents: list[str]) -> str:
+        count = Counter(worker.agent for worker in self.workers.values())
+        return min(agents, key=lambda agent: (count[agent], self.agents.index(agent)))
 
     def _hold_if_due(self) -> list[Command]:
         """Ask for a boundary where a member wants to leave or a ready worker may come in."""
@@ -363,7 +382,8 @@ class Rendezvous:
         needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
         donors = {worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)}
         members = tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen)
-        return World(round=self.round, members=members, donors=donors, restore=restore)
+        shares = shares_for(self.parts or len(chosen), [worker.pace for worker in chosen])
+        return World(round=self.round, members=members, donors=donors, restore=restore, shares=shares)
 
     def _dismiss_all(self, outcome: Outcome, reason: str) -> list[Command]:
         self.phase, self._outcome, self._reason = Phase.ENDING, outcome, reason

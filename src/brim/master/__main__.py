@@ -17,7 +17,7 @@ from brim.errors import EnvironmentFault
 from brim.master.entries import Began
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.storage.files import write_whole
+from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -28,7 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run_dir: of its run.
-        local: `unix:PATH`, where the agent of this host finds it.
+        local: `unix:PATH` or `unix-abstract:NAME`, where the agent of this host finds it.
         listen: `HOST:PORT` for other hosts, or None.
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.
@@ -46,7 +46,7 @@ async def serve(settings: Settings, *, token: str) -> None:
     clock, run_dir = SystemClock(), settings.run_dir
     spec = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
 
-    def begin(life: int, sizes: dict[str, int]) -> Began:
+    def begin(life: int, sizes: dict[str, int], step: int) -> Began:
         return Began(
             at=clock.wall(),
             now=clock.now(),
@@ -56,6 +56,7 @@ async def serve(settings: Settings, *, token: str) -> None:
             run=str(run_dir),
             started=settings.started,
             sizes=sizes,
+            step=step,
         )
 
     records = Records(run_dir)
@@ -64,8 +65,8 @@ async def serve(settings: Settings, *, token: str) -> None:
         settings.local, settings.listen, token=token, converse=master.converse, answer=master.answer
     )
     await server.start()
-    contact = {"address": server.address, "token": token, "pid": os.getpid(), "keeper": os.getppid()}
-    write_whole(run_dir / "master.json", msgspec.json.encode(contact), mode=0o600)
+    contact = Contact(address=server.address, token=token, pid=os.getpid(), keeper=os.getppid())
+    write_contact(run_dir, contact)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, master.stop, "it was asked to stop")
     loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
@@ -73,7 +74,7 @@ async def serve(settings: Settings, *, token: str) -> None:
     await master.ended.wait()
     await master.see_agents_off()
     ticking.cancel()
-    (run_dir / "master.json").unlink(missing_ok=True)
+    (run_dir / CONTACT).unlink(missing_ok=True)
     await server.stop()
     records.close()
 

@@ -24,6 +24,7 @@ from brim.coordination.membership import (
     Dismiss,
     End,
     Event,
+    GiveUpOn,
     Held,
     Hold,
     Install,
@@ -32,6 +33,7 @@ from brim.coordination.membership import (
     Resize,
     StartWorker,
     Stop,
+    Straggling,
     UserFailed,
     WorkerAsksToLeave,
     WorkerGone,
@@ -43,9 +45,11 @@ from brim.coordination.membership import (
 )
 from brim.coordination.rendezvous import Phase, Rendezvous
 from brim.coordination.session import Outbox, is_new
+from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, TookOver
+from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.telemetry.events import EVENTS, STEPS
 from brim.wire import messages as wire
@@ -92,7 +96,7 @@ class Decisions:
     def __init__(self, began: Began) -> None:
         spec = began.spec
         self.spec, self.attempt, self.life = spec, began.attempt, began.life
-        self.progress = Progress(run=began.run, started=began.started)
+        self.progress = Progress(run=began.run, started=began.started, step=began.step)
         self.agents: dict[str, AgentSession] = {}
         self.outcome: Outcome | None = None
         self._rendezvous = Rendezvous(
@@ -100,8 +104,9 @@ class Decisions:
             target=spec.workers.maximum,
             spares=spec.spares,
             expected_agents=spec.agents,
-            most_losses=max(8, 2 * spec.workers.maximum),
+            parts=spec.micro_batches if spec.exact else 0,
         )
+        self._stragglers = Stragglers()
         self._sizes = dict(began.sizes)
         self._resumed = bool(began.sizes.get(STEPS))  # steps that an attempt before this one committed
         self._at, self._now = began.at, began.now
@@ -217,6 +222,8 @@ class Decisions:
                 self._on_worker(worker, inner)
             case wire.LoseWorker(worker=worker, reason=reason):
                 self._on_gone(worker, reason)
+            case wire.Silence(worker=worker, silent=silent):
+                self._on_silence(worker, silent)
             case wire.Commits(records=records):
                 for record in records:
                     self._on_commit(record)
@@ -301,6 +308,13 @@ class Decisions:
             reason=reason,
         )
 
+    def _on_silence(self, worker: str, silent: bool) -> None:
+        known = self._rendezvous.workers.get(worker)
+        if known is None:
+            return
+        usual = "started" if known.state is WorkerState.STARTING else known.state.value
+        self._worker_event(worker, "suspect" if silent else usual)
+
     def _on_gone(self, worker: str, reason: str) -> None:
         known = self._rendezvous.workers.get(worker)
         if known is None:
@@ -356,12 +370,34 @@ class Decisions:
             )
 
     def _on_commit(self, record: wire.CommitRecord) -> None:
-        fields = step_fields(record, [_reports.decode(payload) for payload in record.payloads])
+        reports = [_reports.decode(payload) for payload in record.payloads]
+        fields = step_fields(record, reports)
         self._record(STEPS, fields)
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
+        self._mind_stragglers(record, reports)
         while self._faults and self._faults[0].step <= record.step:
             self._perform_fault(self._faults.pop(0))
+
+    def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
+        """Without canonical reduction every rank has one part: there is nothing to move."""
+        if self._world is None or record.round != self._world.round or not self.spec.exact:
+            return
+        loads, other = loads_of(self._world, reports)
+        for advice in self._stragglers.committed(record.round, loads, other=other):
+            match advice:
+                case Uneven(paces=paces, cause=cause):
+                    self._handle(Straggling(paces, cause))
+                case Bottleneck(worker=worker):
+                    host = self._host_of(self._rendezvous.workers[worker].agent)
+                    text = bottleneck_warning(advice, host=host, parts=self.spec.micro_batches)
+                    self._event("warning", message=text)
+                case _:
+                    assert_never(advice)
+
+    def _host_of(self, agent: str) -> str:
+        """As people know it."""
+        return f"{self.agents[agent].host} (agent {agent})" if agent in self.agents else f"agent {agent}"
 
     def _on_held(self, round: int, step: int) -> None:
         self._step_in_flight = False
@@ -450,8 +486,8 @@ class Decisions:
 
     def _perform(self, command: Command) -> None:
         match command:
-            case StartWorker(agent, worker):
-                self._tell(agent, wire.StartWorkers(workers=[worker]))
+            case StartWorker(agent, worker, delay):
+                self._tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
             case Install(world, cause):
                 self._install(world, cause)
             case Hold(round):
@@ -462,6 +498,11 @@ class Decisions:
                 self._tell_worker(worker, wire.Dismissed())
             case Kill(worker):
                 self._signal(worker, signal.SIGKILL)
+            case GiveUpOn(agent=agent):
+                text = given_up_warning(
+                    command, host=self._host_of(agent), run=self.progress.run, spec=self.spec
+                )
+                self._event("warning", message=text)
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
@@ -476,6 +517,7 @@ class Decisions:
             round=world.round,
             world_size=world.world_size,
             workers=[member.worker for member in world.members],
+            shares=list(world.shares),
             step=self.progress.step,
             cause=cause,
         )

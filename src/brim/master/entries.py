@@ -28,6 +28,7 @@ class Began(_Entry, frozen=True):
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
         sizes: bytes of the record files before this attempt, by name.
+        step: the last that attempts before this one had committed; 0 for the first attempt.
     """
 
     attempt: str
@@ -36,6 +37,7 @@ class Began(_Entry, frozen=True):
     run: str
     started: float
     sizes: dict[str, int]
+    step: int
 
 
 class TookOver(_Entry, frozen=True):

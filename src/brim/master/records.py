@@ -9,6 +9,7 @@ from typing import assert_never
 
 import msgspec
 
+from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions, Effect, Record, Secure
@@ -19,6 +20,8 @@ from brim.telemetry.events import EVENTS, STEPS, RecordFile
 __all__ = ["JOURNAL", "Records"]
 
 JOURNAL = "journal"
+Begin = Callable[[int, dict[str, int], int], Began]
+_steps = msgspec.json.Decoder(StepRecord)
 
 
 class Records:
@@ -35,14 +38,15 @@ class Records:
         self._journal = Journal(run_dir / JOURNAL)
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
 
-    def open(self, attempt: str, begin: Callable[[int, dict[str, int]], Began], clock: Clock) -> Decisions:
+    def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
         """Go on with the attempt that the journal is of, or begin another one.
 
         What the last master decided and did not come to record is recorded now.
 
         Args:
             attempt: names this start of the job.
-            begin: makes the first entry, of this life and for these sizes of the record files.
+            begin: makes the first entry from the life that it begins, the sizes of the record files, and the step that
+                attempts before it had come to.
             clock: stamps the entry.
         """
         decisions = self._replay()
@@ -50,7 +54,9 @@ class Records:
         if decisions is not None and decisions.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        began = begin(life, {name: file.size for name, file in self._files.items()})
+        last = self._files[STEPS].last_line()
+        step = _steps.decode(last).step if last else 0
+        began = begin(life, {name: file.size for name, file in self._files.items()}, step)
         self._journal.replace(encode(began))
         return Decisions(began)
 

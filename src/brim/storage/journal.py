@@ -16,7 +16,7 @@ from pathlib import Path
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 
-__all__ = ["Journal", "read_frames"]
+__all__ = ["Journal", "read_frames", "set_aside_if_damaged"]
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
@@ -38,14 +38,20 @@ class Journal:
         self._path = path
         try:
             # The lock has a file of its own: the journal is replaced, and a lock stays with what was locked.
-            self._lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            self._lock = os.open(
+                path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise EnvironmentFault(f"another process writes {path}", retryable=True) from error
         except OSError as error:
             raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.written, self._end = read_frames(path.read_bytes(), name=str(path))
+        try:
+            self.written, self._end = read_frames(path.read_bytes(), name=str(path))
+        except EnvironmentFault:
+            self.close()
+            raise
         os.ftruncate(self._file, self._end)
 
     def append(self, payload: bytes) -> None:
@@ -79,6 +85,19 @@ class Journal:
     def close(self) -> None:
         os.close(self._file)
         os.close(self._lock)
+
+
+def set_aside_if_damaged(path: Path) -> str:
+    """Make way for a new journal where this one cannot be read; what is wrong with it, or nothing."""
+    try:
+        read_frames(path.read_bytes(), name=str(path))
+    except FileNotFoundError:
+        return ""
+    except EnvironmentFault as fault:
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        return f"{fault}; it is {aside} now"
+    return ""
 
 
 def _frame(payload: bytes) -> bytes:

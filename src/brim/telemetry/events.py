@@ -36,7 +36,7 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.size = _end_of_last_line(self._file)
+        self.size = _end_of_last_line(self._file, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self.size)
 
     def put(self, place: int, line: bytes) -> None:
@@ -65,14 +65,18 @@ class RecordFile:
             raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
         self.size += written
 
+    def last_line(self) -> bytes:
+        """The last record; nothing where there is none."""
+        start = _end_of_last_line(self._file, self.size - 1)
+        return os.pread(self._file, self.size - start, start)
+
     def close(self) -> None:
         os.close(self._file)
 
 
-def _end_of_last_line(file: int) -> int:
-    """How many bytes of a file are whole lines."""
-    end = os.fstat(file).st_size
-    while end:
+def _end_of_last_line(file: int, end: int) -> int:
+    """How many of the first `end` bytes of a file are whole lines."""
+    while end > 0:
         start = max(0, end - (1 << 16))
         found = os.pread(file, end - start, start).rfind(b"\n")
         if found >= 0:

@@ -216,7 +216,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
             return _describe_worker(event, history)
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
-            return f"round {event.round}: {_workers(event.world_size)} from step {event.step}{cause}"
+            shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
+            return f"round {event.round}: {_workers(event.world_size)}{shares} from step {event.step}{cause}"
         case ReFormed():
             redone = (
                 f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""
@@ -258,7 +259,9 @@ def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
     # A round's line says who is active; and that all leave when the work is done or has failed is no news.
     whole = history.started is not None and history.step >= history.started.steps
     done = history.failed or (whole and history.steps and event.at >= history.steps[-1].at)
-    if event.state in ("started", "ready", "active") or (event.state in ("leaving", "left") and done):
+    if event.state in ("started", "ready", "active", "suspect") or (
+        event.state in ("leaving", "left") and done
+    ):
         return ""
     return f"{event.worker} {event.state}{because(event.reason)}"
 

@@ -27,7 +27,7 @@ __all__ = [
     "WorkerState",
 ]
 
-WorkerState = Literal["started", "ready", "active", "leaving", "lost", "left"]
+WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -70,13 +70,19 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
-    """A new membership: `workers` in rank order, going on after `step`."""
+    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`."""
 
     round: int
     world_size: int
     workers: list[str]
+    shares: list[int] = []
     step: int = 0
     cause: str = ""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether some compute more than what cannot be divided evenly."""
+        return bool(self.shares) and max(self.shares) - min(self.shares) > 1
 
 
 class ReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):

@@ -306,12 +306,13 @@ def _rounds(history: RunHistory, times: _RunTime) -> str:
                 f"{times(event.at):.2f} s",
                 event.cause,
                 str(event.world_size),
+                ", ".join(map(str, event.shares)) or "–",
                 f"{event.step:,}",
                 milliseconds(pause.seconds) if pause else "–",
                 str(pause.redone) if pause else "–",
             )
         )
-    head = ("round", "at", "cause", "workers", "after step", "re-forming", "redone")
+    head = ("round", "at", "cause", "workers", "shares", "after step", "re-forming", "redone")
     return f"<section><h2>Rounds</h2>{_table(head, rows)}</section>" if rows else ""
 
 

@@ -207,7 +207,8 @@ class Trade:
         greeting = "round {} slices {} {}"
         for host in hosts[:me]:
             address = world.members[plan.ranks_on(host).start].address
-            self._peers[host] = connect(address, greeting.format(world.round, me, host), timeout=_PATIENCE)
+            call = greeting.format(world.round, me, host)
+            self._peers[host] = connect(address, call, timeout=_PATIENCE, cancelled=cancelled)
         for host in hosts[me + 1 :]:
             expected = greeting.format(world.round, host, me)
             self._peers[host] = listener.accept(expected, timeout=_PATIENCE, cancelled=cancelled)

@@ -150,7 +150,7 @@ class Job:
     def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
         """Steps until the job is done; leaves by RoundChanged where the round is over before."""
         parts = parts_of(self.spec, self.members.world_size)
-        plan = ReductionPlan(parts, (self.members.world_size,))
+        plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
         accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
         mine = plan.micro_batches(self.members.rank)
         try:

@@ -54,6 +54,11 @@ class Members(Protocol):
     @property
     def world_size(self) -> int: ...
 
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Parts of a step that each rank computes; empty for a process by itself, which computes all."""
+        ...
+
     def join(self, layout: Layout, facts: Facts) -> None:
         """Say that this worker is warm and may be named in a round."""
         ...
@@ -99,6 +104,7 @@ class Loner:
 
     rank = 0
     world_size = 1
+    shares: tuple[int, ...] = ()
 
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
@@ -149,6 +155,10 @@ class Membership:
     @property
     def world_size(self) -> int:
         return self._round.world_size
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        return self._round.shares
 
     @property
     def _round(self) -> World:
@@ -265,13 +275,14 @@ class Membership:
 
     def _fetch(self, world: World, donor: Member, state: JobState) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
-        with connect(donor.address, greeting, timeout=_PATIENCE) as peer:
-            state.put(receive_state(peer, self._link.pending))
+        cancelled = self._link.pending
+        with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:
+            state.put(receive_state(peer, cancelled))
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec
         assert layout is not None, "join comes first"
-        plan = ReductionPlan(parts_of(spec, world.world_size), tuple(world.hosts.values()))
+        plan = ReductionPlan(sum(world.shares), tuple(world.hosts.values()), world.shares)
         if world.world_size == 1:
             return Alone()
         if spec.transport == "distributed":

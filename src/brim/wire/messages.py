@@ -52,6 +52,7 @@ __all__ = [
     "ReleaseTogether",
     "Released",
     "SignalWorker",
+    "Silence",
     "StartWorkers",
     "StepReport",
     "TemplateMessage",
@@ -248,6 +249,13 @@ class LoseWorker(Message, frozen=True):
     reason: str
 
 
+class Silence(Message, frozen=True):
+    """The worker has been silent for half of its heartbeat timeout, or speaks again."""
+
+    worker: str
+    silent: bool
+
+
 class HeldAt(Message, frozen=True):
     round: int
     step: int
@@ -280,6 +288,7 @@ AgentMessage = (
     | FromWorker
     | WorkerStarted
     | LoseWorker
+    | Silence
     | HeldAt
     | Commits
     | ArriveTogether
@@ -329,7 +338,10 @@ class Refused(Message, frozen=True):
 
 
 class StartWorkers(Message, frozen=True):
+    """Start these, after `delay` seconds."""
+
     workers: list[str]
+    delay: float = 0.0
 
 
 class HoldRound(Message, frozen=True):

@@ -7,6 +7,9 @@ to say (a new round, usually): a worker never waits for a dead neighbour.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import select
 import selectors
 import socket
 import struct
@@ -96,21 +99,46 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
     return data
 
 
-def connect(address: str, greeting: str, *, timeout: float) -> socket.socket:
+def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
     """Call another worker.
 
     Raises:
-        PeerLost: it does not answer.
+        Interrupted: the agent spoke first.
+        PeerLost: it does not answer in time.
     """
     host, _, port = address.rpartition(":")
     try:
-        peer = socket.create_connection((host, int(port)), timeout=timeout)
+        family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        peer = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise PeerLost(f"worker at {address} cannot be called: {error}", retryable=True) from error
+    try:
+        peer.setblocking(False)
+        _await_connection(peer, peer.connect_ex(target), timeout=timeout, cancelled=cancelled)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         text = greeting.encode()
-        peer.sendall(_GREETING.pack(len(text)) + text)
-    except OSError as error:
-        raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
+        write_all(peer, [memoryview(_GREETING.pack(len(text)) + text)], timeout=timeout, cancelled=cancelled)
+        peer.setblocking(True)
+    except BaseException as error:
+        peer.close()
+        if isinstance(error, OSError):
+            raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
+        raise
     return peer
+
+
+def _await_connection(peer: socket.socket, status: int, *, timeout: float, cancelled: Cancelled) -> None:
+    """Wait until a connection under way (`status` is what `connect_ex` gave) is there."""
+    if status not in (0, errno.EINPROGRESS):
+        raise OSError(status, os.strerror(status))
+    deadline = time.monotonic() + timeout
+    while not select.select([], [peer], [], _SLICE)[1]:
+        if cancelled():
+            raise Interrupted
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no answer in {timeout:.0f} s")
+    if status := peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        raise OSError(status, os.strerror(status))
 
 
 def write_all(

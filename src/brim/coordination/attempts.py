@@ -1,0 +1,68 @@
+"""Which hosts lose their workers young, and what to do about it: wait before the next start, then give up. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Attempts"]
+
+_FREE = 2  # quick deaths that no start waits for: anybody may be unlucky twice
+_LONGEST = 8.0  # seconds that a start may wait
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """The quick deaths in a row on each agent.
+
+    A worker that dies before it has taken part in so many steps dies quickly; one that lives longer clears its
+    agent. Workers that were started before the last death counted were part of that attempt: what kills eight
+    workers at one blow counts once.
+
+    Args:
+        young: steps of the job that a worker must have taken part in to count as one that lives.
+        most: quick deaths in a row after which an agent is given no more workers.
+
+    >>> attempts = Attempts(most=4)
+    >>> for number in (1, 2, 3):
+    ...     told = attempts.died("a1", number, newest=number)
+    >>> attempts.delay("a1"), attempts.given_up("a1"), attempts.died("a1", 4, newest=4)
+    (2.0, False, True)
+    """
+
+    young: int = 20
+    most: int = 6
+    _deaths: dict[str, int] = field(default_factory=dict)
+    _counted_up_to: dict[str, int] = field(default_factory=dict)  # agent -> newest worker at its last death
+
+    def died(self, agent: str, number: int, *, newest: int) -> bool:
+        """A worker died young.
+
+        Args:
+            number: of the worker; later ones have larger numbers.
+            newest: the number of the last worker that was started.
+
+        Returns:
+            Whether this was one too many.
+        """
+        if number <= self._counted_up_to.get(agent, 0):
+            return False
+        self._counted_up_to[agent] = newest
+        self._deaths[agent] = self._deaths.get(agent, 0) + 1
+        return self._deaths[agent] == self.most
+
+    def stepped(self, agent: str, steps: int) -> None:
+        """A worker has now taken part in so many steps."""
+        if steps == self.young:
+            self._deaths.pop(agent, None)
+
+    def forgive(self) -> None:
+        """Give every agent another try."""
+        self._deaths.clear()
+
+    def delay(self, agent: str) -> float:
+        """Seconds that the next start on this agent waits: none at first, then 1, 2, 4, 8, 8 …"""
+        beyond = self._deaths.get(agent, 0) - _FREE
+        return 0.0 if beyond < 0 else min(_LONGEST, 2.0**beyond)
+
+    def given_up(self, agent: str) -> bool:
+        return self._deaths.get(agent, 0) >= self.most

@@ -1,0 +1,54 @@
+"""Where the master of a run can be reached: a file in the run's directory, for those who may read it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from brim.storage.files import write_whole
+
+__all__ = ["CONTACT", "Contact", "is_alive", "read_contact", "write_contact"]
+
+CONTACT = "master.json"
+
+
+class Contact(msgspec.Struct, frozen=True, kw_only=True):
+    """How to call a master.
+
+    Args:
+        address: `HOST:PORT`, or that of a Unix socket.
+        token: what callers must present.
+        pid: its process.
+        keeper: the process that starts another master where this one dies.
+    """
+
+    address: str
+    token: str
+    pid: int
+    keeper: int
+
+
+def write_contact(run_dir: Path, contact: Contact) -> None:
+    """Raises OSError where the disk does not take it."""
+    write_whole(run_dir / CONTACT, msgspec.json.encode(contact), mode=0o600)
+
+
+def read_contact(run_dir: Path) -> Contact | None:
+    """The contact of a run that has a master, or had one that was killed."""
+    try:
+        return msgspec.json.decode((run_dir / CONTACT).read_bytes(), type=Contact)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process on this host."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,119 @@
+"""kill -9 of a real master wherever it writes, once a run: the result is that of a calm run.
+
+`python -m e2e.test_master_dies` in `tests/` tries every write of a run; the tests here try some of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from e2e.running import DIGITS, Run, ledger, started, until
+
+pytestmark = pytest.mark.e2e
+
+# Two rounds, a loss, a newcomer, two epochs with a checkpoint each.
+JOB = ("train", DIGITS, "--workers", "2", "--epochs", "2", "--checkpoint-every", "5")
+FAULTS = ("--faults", "kill rank 1 at step 2; add 1 at step 4")
+DOOMED = str(Path(__file__).parent / "doomed")
+
+
+def doomed(directory: Path, doom: str) -> tuple[dict[str, Any], int]:
+    """A run whose master dies as `doom` says; its summary, and how often a master died."""
+    os.environ["DOOM"], os.environ["PYTHONPATH"] = doom, DOOMED
+    try:
+        with started(directory, *JOB, *FAULTS) as run:
+            summary = run.finish()
+    finally:
+        del os.environ["DOOM"], os.environ["PYTHONPATH"]
+    assert run.process.returncode == 0, run.err
+    assert ledger(directory)["exact"]
+    assert not list(directory.glob("**/.*.tmp")) + list(directory.glob("**/.step-*"))
+    took_over = [e for e in run.events("warning") if "the master died" in e["message"]]
+    return summary, len(took_over)
+
+
+def count_writes(directory: Path) -> tuple[str, int]:
+    """The digest of a run whose master does not die, and how often that one writes."""
+    counter = directory.parent / "writes"
+    summary, deaths = doomed(directory, f"count:0:{counter}")
+    assert deaths == 0
+    return summary["weights_sha256"], int(counter.read_text())
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
+    return count_writes(tmp_path_factory.mktemp("calm") / "run")
+
+
+# The first replaces a file; then the beginning, the middle and the end of a run, before, in and after a write.
+@pytest.mark.parametrize(
+    ("share", "some"), [(0.0, 0), (0.1, 0), (0.3, 7), (0.5, 10_000), (0.8, 0), (1.0, 10_000)]
+)
+def test_a_master_may_die_wherever_it_writes(
+    tmp_path: Path, calm: tuple[str, int], share: float, some: int
+) -> None:
+    digest, writes = calm
+    # Near the end, not at it: the commits of a run come in parcels, and their number varies a little.
+    summary, deaths = doomed(tmp_path / "run", f"{int(share * (writes - 5))}:{some}:{tmp_path / 'died'}")
+    assert summary["weights_sha256"] == digest
+    assert (tmp_path / "died").exists()
+    assert deaths == (0 if share == 0 else 1)  # it had nothing yet that another could take over
+
+
+def _master(run: Run) -> int:
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    return next(process.pid for process in family if "brim.master" in process.cmdline())
+
+
+def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
+    """Its death is nothing to a run on one host: no round ends, no step is redone."""
+    with started(tmp_path / "run", "train", DIGITS, "--workers", "2", "--epochs", "200") as run:
+        run.wait_for_step(20)
+        for lives in range(1, 4):
+            os.kill(_master(run), signal.SIGKILL)
+            until(
+                lambda lives=lives: (
+                    sum("took" in str(e) or "taken" in str(e) for e in run.events("warning")) == lives
+                ),
+                "another master",
+                run,
+            )
+        summary = run.finish()
+    assert (summary["exit"], summary["steps_redone"], summary["seconds"]["re_forming"]) == ("done", 0, 0)
+    assert len(run.events("round")) == 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        digest, writes = count_writes(Path(scratch) / "calm")
+        broken = 0
+        for some in (0, 7, 10_000):
+            for last in range(writes):
+                directory = Path(scratch) / f"{some}-{last}"
+                directory.mkdir()
+                began = time.monotonic()
+                try:
+                    summary, deaths = doomed(directory / "run", f"{last}:{some}:{directory / 'died'}")
+                    well = summary["weights_sha256"] == digest
+                except AssertionError as error:
+                    well, deaths = False, str(error)  # type: ignore[assignment]
+                broken += not well
+                died = (directory / "died").exists()
+                words = f"write {last}/{writes} bytes {some}: {'same digest' if well else 'BROKEN'}"
+                print(words, f"died {died} {deaths} {time.monotonic() - began:.1f} s", flush=True)  # noqa: T201
+        print(f"{3 * writes} runs, {broken} broken")  # noqa: T201
+        sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()

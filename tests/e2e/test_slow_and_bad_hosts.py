@@ -1,0 +1,81 @@
+"""Workers that are slow get less to do; hosts on which they die young get no more. The weights stay the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import FILES, ledger, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+SLOW = str(FILES / "slow.py")
+
+
+def step_time(steps: list[dict[str, Any]]) -> float:
+    """Seconds between commits of one round: the median."""
+    return statistics.median(b["at"] - a["at"] for a, b in pairwise(steps) if a["round"] == b["round"])
+
+
+def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
+    job = (SLOW, "--epochs", "14", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
+    with started(tmp_path / "run", "train", *job, "--workers", "4") as run:
+        run.wait_for_step(10)
+        slow_since = run.steps()[-1]["step"] + 1
+        (tmp_path / "run" / "slow-w2").write_text("0.03")
+        until(lambda: len(run.events("round")) > 1, "other shares", run)
+        status = json.loads(
+            subprocess.run(
+                [sys.executable, "-m", "brim.cli", "status", str(tmp_path / "run"), "--json"],
+                check=True, capture_output=True, text=True,
+            ).stdout
+        )  # fmt: skip
+        summary = run.finish()
+    first, second = run.events("round")
+    assert (first["shares"], second["shares"][1]) == ([2, 2, 2, 2], 1)
+    assert second["cause"].startswith("w2 is ")
+    assert {each["worker"]: each["share"] for each in status["workers"]}["w2"] == 1
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert summary["steps_redone"] == 0
+    before = step_time([step for step in run.steps() if slow_since <= step["step"] <= second["step"]])
+    after = step_time([step for step in run.steps() if step["step"] > second["step"]])
+    assert after < 0.75 * before  # 4 units of 10 ms for 8, but for what else a step takes
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
+    job = (SLOW, "--epochs", "20", "--global-batch-size", "128", "--set", "bad_after=12")
+    calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
+    options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")
+    with started(tmp_path / "run", "train", *job, *options) as run:
+        contact = tmp_path / "run" / "master.json"
+        until(contact.exists, "the master's address")
+        known = json.loads(contact.read_text())
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]],
+            env={**os.environ, "BRIM_TEST_BAD_HOST": "1"},
+        )
+        try:
+            summary = run.finish()
+        finally:
+            agent.kill()
+            agent.wait()
+    lost = [event for event in run.events("worker") if event["state"] == "lost"]
+    assert [event["reason"] for event in lost] == ["exit status 7"] * 6
+    (warning,) = [event["message"] for event in run.events("warning")]
+    assert "gets no more workers: 6 in a row died young there, the last of exit status 7" in warning
+    assert "the job goes on with 2 workers" in warning
+    assert len({event["agent"] for event in lost}) == 1
+    assert run.events("round")[-1]["world_size"] == 2
+    assert {event["at"] - lost[-1]["at"] > 0 for event in run.events("round")[-1:]} == {True}
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
