@@ -70,8 +70,10 @@ class SecondAgent:
             )
 
     def kill(self) -> None:
+        """Kill -9, and wait until it is gone."""
         if self._process is not None:
             self._process.kill()
+            self._process.wait()
 
 
 class Outside:

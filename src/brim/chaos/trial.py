@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -224,6 +225,8 @@ class _Running:
 
     def __exit__(self, *_: object) -> None:
         self.marked.kill()
+        if self.outside.second is not None:
+            self.outside.second.kill()
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def spread(self, hosts: Any) -> None:
@@ -327,7 +330,7 @@ class _Running:
 
     def strikes(self) -> list[Strike]:
         times = [at for at, _ in self.commits]
-        ends = [at for at, _ in self.struck[1:]] + [float("inf")]
+        ends = [*(at for at, _ in self.struck), math.inf][1:]
         return [
             Strike(fault, longest_pause(times, at, end))
             for (at, fault), end in zip(self.struck, ends, strict=True)
