@@ -108,7 +108,6 @@ class Decisions:
         )
         self._stragglers = Stragglers()
         self._sizes = dict(began.sizes)
-        self._resumed = bool(began.sizes.get(STEPS))  # steps that an attempt before this one committed
         self._at, self._now = began.at, began.now
         self._effects: list[Effect] = []
         self._barrier = Barrier()
@@ -411,7 +410,7 @@ class Decisions:
         if (
             self._world.restore
             and not self._installed  # the first to say so: who restored may die before its own words are heard
-            and (self._resumed or self.progress.step)
+            and (restored_from or self.progress.step)
         ):
             # Its time is that of the naming: the round's first commit may be older than this message.
             record = {"at": self._round_named, "kind": "restored", "step": step, "path": restored_from}
