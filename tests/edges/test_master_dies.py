@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +13,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+import brim
 import recorded_run
 from brim.agent.conversation import Conversation
 from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
 from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
 from brim.master.entries import Began
 from brim.master.loop import Master
 from brim.master.records import Records
+from brim.master.snapshot import thaw
 from brim.telemetry.events import EVENTS, STEPS
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
@@ -103,6 +108,8 @@ class Stream:
             await house.master.converse(self._requests(), self._down.put)
         except Died:
             house.restart()
+        except Exception as error:  # noqa: BLE001 - told by whoever waits
+            house.broken = error
         finally:
             self._down.put_nowait(None)
 
@@ -137,6 +144,7 @@ class House:
         self.heard: dict[str, list[wire.MasterMessage]] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.deaths = 0
+        self.broken: Exception | None = None
         self.start()
 
     def start(self) -> None:
@@ -162,7 +170,10 @@ class House:
         self.deaths += 1
         self.records.close()
         streams, self.streams = self.streams, []
-        self.start()
+        try:
+            self.start()
+        except Exception as error:  # noqa: BLE001 - told by whoever waits
+            self.broken = error
         for stream in streams:
             asyncio.get_running_loop().create_task(stream.close())
 
@@ -195,13 +206,15 @@ class House:
     async def _until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
             while not condition():
+                if self.broken is not None:
+                    raise self.broken
                 await asyncio.sleep(0.001)
 
     async def live(self) -> None:
         for agent, message in STORY:
             await self.tell(agent, message)
         async with asyncio.timeout(10):
-            await asyncio.gather(*self.tasks)
+            await self._until(lambda: all(task.done() for task in self.tasks))
             await self.master.see_agents_off()
 
     def remains(self) -> tuple[Any, ...]:
@@ -237,12 +250,26 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     return house.remains()
 
 
+@pytest.mark.parametrize("longest", [1 << 30, 1], ids=["journal", "snapshots"])
 @pytest.mark.parametrize("bytes_of_last", [0, 7, 10_000])
 @pytest.mark.parametrize("last", range(WRITES))
 def test_it_may_die_before_in_and_after_every_write(
-    tmp_path: Path, calm: tuple[Any, ...], last: int, bytes_of_last: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calm: tuple[Any, ...],
+    last: int,
+    bytes_of_last: int,
+    longest: int,
 ) -> None:
+    monkeypatch.setattr("brim.master.records._LONGEST", longest)
     house = run_to_the_end(tmp_path, Writes(last=last, bytes_of_last=bytes_of_last))
     assert house.deaths == 1
     assert house.master.outcome is Outcome.STOPPED
     assert house.remains() == calm
+
+
+def test_a_snapshot_makes_nothing_but_decisions() -> None:
+    """Bytes of another origin are refused; they cannot have anything else looked up, let alone run."""
+    for thing in (os.system, subprocess.Popen, Path("/"), 1):
+        with pytest.raises(EnvironmentFault, match="snapshot"):
+            thaw(pickle.dumps((brim.__version__, thing)))

@@ -48,7 +48,7 @@ from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
-from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, TookOver
+from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.telemetry.events import EVENTS, STEPS
@@ -149,7 +149,7 @@ class Decisions:
         self._at, self._now = entry.at, entry.now
         self._effects = []
         match entry:
-            case Began():
+            case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
                 self.life = life
