@@ -494,3 +494,32 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
     before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
     assert rendezvous == before
+
+
+# Restoring ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_round", [False, True])
+def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_round: bool) -> None:
+    """It would be official behind the back of those who went back to an older one."""
+    rendezvous = running(2)
+    assert tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2)) == ["hold 1", "start w3 on A"]
+    assert tell(rendezvous, Held(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
+    installed(rendezvous, 5)
+    if in_round:  # named, but without the state yet
+        tell(rendezvous, *ready(3), Held(2, 6))
+    assert tell(rendezvous, *gone(2))[0].startswith("start")
+    assert rendezvous.phase is Phase.GATHERING
+    assert tell(rendezvous, *([] if in_round else ready(3))) == []
+    commands = tell(rendezvous, WorkerGone("w1", "exit status 0"))
+    assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
+
+
+def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
+    installed(rendezvous, 5)
+    tell(rendezvous, *gone(2))
+    assert rendezvous.phase is Phase.GATHERING
+    commands = tell(rendezvous, Stop("asked"), *gone(1))
+    assert "dismiss w1" in commands

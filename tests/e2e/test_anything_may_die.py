@@ -71,7 +71,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     calm = train(tmp_path / "calm", *job[1:])
     with started(tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55") as run:
         assert run.finish()["exit"] == "stopped"
-    damaged = max((tmp_path / "run" / "checkpoints").glob("step-*")) / "state.safetensors"
+    damaged = max((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)

@@ -62,7 +62,7 @@ def test_a_sample_that_counts_twice_is_found(whole: Path) -> None:
         ("master.json", "{}", "left behind: master.json"),
         ("events.jsonl", '{"at": 1}\n{"at"', "events.jsonl ends within a line"),
         ("steps.jsonl", '{"at": 1}\n{"a\n', "steps.jsonl:2 is not a record: b'{\"a'"),
-        ("checkpoints/step-00000008/manifest.json", "{}", "is damaged"),
+        ("checkpoints/step-00000008/w1-0.safetensors", "", "a draft is left: step-00000008/w1-0.safetensors"),
     ],
 )
 def test_what_is_half_written_is_found(whole: Path, name: str, content: str, found: str) -> None:
@@ -70,6 +70,13 @@ def test_what_is_half_written_is_found(whole: Path, name: str, content: str, fou
     (whole / name).write_text(content)
     (broken,) = run_directory_is_whole(whole)
     assert found in broken
+
+
+def test_a_damaged_checkpoint_is_found(whole: Path) -> None:
+    manifest = whole / "checkpoints" / "step-00000008" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    assert f"{manifest} is damaged: it does not have its own checksum" in run_directory_is_whole(whole)
 
 
 def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None:

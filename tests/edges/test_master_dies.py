@@ -50,7 +50,7 @@ def gone(worker: str, reason: str = "exit status 0") -> wire.AgentMessage:
 
 
 def made(step: int) -> wire.AgentMessage:
-    written = wire.CheckpointMade(step=step, path="checkpoints/x", size_bytes=1, seconds=0.1)
+    written = wire.CheckpointMade(step=step, path="checkpoints/x", size_bytes=1, seconds=0.1, pause=0.0)
     return wire.FromWorker(worker="w1", message=written)
 
 
@@ -69,7 +69,9 @@ STORY: list[Line] = [
     ("A", commit(2, 2, at=7.0)),
     ("A", wire.AskToStop(reason="enough")),
     ("A", wire.HeldAt(round=2, step=2)),
+    ("A", wire.FromWorker(worker="w1", message=wire.CheckpointDrafted(step=2))),
     ("A", made(2)),
+    ("A", wire.FromWorker(worker="w1", message=wire.NowWritten())),
     ("A", gone("w1")),
     ("B", gone("w3")),
 ]
@@ -236,7 +238,7 @@ def run_to_the_end(directory: Path, writes: Writes) -> House:
         return asyncio.run(live())
 
 
-WRITES = 32  # of the story; checked below, so that every one of them is tried
+WRITES = 34  # of the story; checked below, so that every one of them is tried
 
 
 @pytest.fixture(scope="module")

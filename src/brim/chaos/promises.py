@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import msgspec
 
 from brim.errors import BrimError
-from brim.storage.checkpoints import load, stored
+from brim.storage.checkpoints import Store
+from brim.storage.places import open_place
 from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
@@ -50,12 +52,25 @@ def run_directory_is_whole(run_dir: Path) -> list[str]:
         broken.append("left behind: master.json")
     for name in (EVENTS, STEPS):
         broken += _torn_lines(run_dir / name)
-    for path in stored(run_dir / "checkpoints"):
+    return broken + _checkpoints(run_dir / "checkpoints")
+
+
+def _checkpoints(directory: Path) -> list[str]:
+    """Every one is sound, and no file is there that no manifest names."""
+    store, broken, named = Store(open_place(str(directory))), [], set()
+    for step in store.steps():
         try:
-            load(path)
+            store.load(step)
         except BrimError as error:
             broken.append(str(error))
-    return broken
+            continue
+        manifest = Path(store.where(step)) / "manifest.json"
+        named |= {
+            manifest,
+            *(manifest.with_name(file) for file in json.loads(manifest.read_bytes())["files"]),
+        }
+    drafts = {path for path in directory.rglob("*") if path.is_file()} - named
+    return broken + [f"a draft is left: {path.relative_to(directory)}" for path in sorted(drafts)]
 
 
 def _torn_lines(path: Path) -> list[str]:

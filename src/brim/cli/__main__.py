@@ -18,7 +18,7 @@ _VERBS = {
     "stop": ("brim.cli.control", "stop", "End a run at the next step, with a checkpoint."),
     "report": ("brim.cli.records", "report", "Write a run's report.html."),
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
-    "checkpoints": ("brim.cli.records", "checkpoints", "List a run's checkpoints and check every byte."),
+    "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),
     "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check every promise."),
     "simulate": (
         "brim.cli.simulate",

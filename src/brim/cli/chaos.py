@@ -30,7 +30,7 @@ __all__ = ["chaos"]
 _SHARED = {
     "epochs": 12,
     "global_batch_size": 128,
-    "checkpoint_every": 20,
+    "checkpoint_every": "20",
     "heartbeat_timeout": "1s",
 }
 

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
 from brim.domain.job import DEVICES, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
 from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
+from brim.storage.places import absolute
 
 __all__ = ["build_spec", "given", "job_options", "option", "parse_parameters", "some_job_options"]
 
@@ -99,6 +101,8 @@ def _address(text: str, field: str) -> str:
 
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
+_INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
+_BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
 _WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
 _FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
@@ -184,10 +188,26 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--checkpoint-every",),
         {
-            "type": whole(least=0),
-            "default": 0,
-            "metavar": "STEPS",
-            "help": "Steps between checkpoints; 0: one at the end of each epoch.",
+            "type": _INTERVAL,
+            "default": "0",
+            "help": "Steps (50) or time (30s) between checkpoints; 0: one at the end of each epoch.",
+        },
+    ),
+    (
+        ("--checkpoints",),
+        {
+            "metavar": "PATH|URL",
+            "default": "",
+            "show_default": False,
+            "help": "Where they go: a path, or s3://bucket/run. [default: checkpoints in the run's directory]",
+        },
+    ),
+    (("--keep",), {"type": whole(least=1), "default": 2, "help": "How many of the newest are kept."}),
+    (
+        ("--keep-best",),
+        {
+            "type": _BEST,
+            "help": "Keep the best one as well: auc, or log_loss:min for a metric that shall be small.",
         },
     ),
     (
@@ -302,6 +322,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     """
     own = ("as_json", "run_dir", "resume", "listen", "parameters", "micro_batches")
     fields = {name: value for name, value in values.items() if name not in own}
+    fields["checkpoints"] = absolute(values["checkpoints"])
     return JobSpec(
         file=file,
         command=command,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.checkpoints import check_place
 from brim.cli.options import build_spec, given, job_options
 from brim.cli.training_file import check_command, check_training_file
 from brim.domain.job import JobSpec
@@ -119,7 +120,10 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     from brim.clock import SystemClock
     from brim.telemetry.history import read_history
 
-    if not values["resume"]:
+    from_elsewhere = _resumes_elsewhere(values)
+    if not values["resume"] or from_elsewhere:
+        if spec.checkpoints:
+            check_place(spec.checkpoints, resume=from_elsewhere)
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         return _Prepared(spec, fresh.path, fresh)
@@ -127,6 +131,14 @@ def _prepare(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history)
     return _Prepared(runs.resumed_spec(spec, history.spec, given_names), run_dir, None)
+
+
+def _resumes_elsewhere(values: dict[str, Any]) -> bool:
+    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another that is lost."""
+    from brim.cli import runs
+
+    new = bool(values["run_dir"]) and not runs.holds_run(Path(values["run_dir"]))
+    return bool(values["resume"] and values["checkpoints"] and new)
 
 
 def _view() -> View:

@@ -230,6 +230,8 @@ class Rendezvous:
             commands += self._at_boundary()
         elif was_member:
             commands += self._install()
+        elif self.phase is Phase.GATHERING:
+            commands += self._use_ready()
         return commands + self._fill()
 
     def _committed(self, round: int) -> list[Command]:
@@ -359,9 +361,8 @@ class Rendezvous:
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.members, []
         chosen = self._sorted([*staying, *newcomers])
-        if not chosen:
-            self.phase, self._progress = Phase.GATHERING, False
-            return []
+        if not chosen or self._would_overtake(chosen):
+            return self._gather()
         for worker in dismissed:
             worker.in_round = False
         for worker in newcomers:
@@ -374,6 +375,26 @@ class Rendezvous:
         self._causes.clear()
         commands: list[Command] = [Install(world, cause), *(Dismiss(worker.id) for worker in dismissed)]
         return commands + (self._hold() if self._stopping else self._hold_if_due())
+
+    def _would_overtake(self, chosen: list[Worker]) -> bool:
+        """Whether these would have to restore while someone who had the state is still there.
+
+        It may be making a checkpoint official, and a run that went back behind it would meet it again later.
+        """
+        has_state = [worker for worker in self.workers.values() if worker.has_state]
+        return bool(has_state) and not any(worker in chosen for worker in has_state)
+
+    def _gather(self) -> list[Command]:
+        """No round: those who were in the last one, and have nothing to give, wait as newcomers do."""
+        self.phase, self._progress = Phase.GATHERING, False
+        commands: list[Command] = []
+        for worker in self.members:
+            worker.in_round = False
+            if worker.state is WorkerState.LEAVING:
+                commands.append(Dismiss(worker.id))
+            else:
+                worker.state = WorkerState.READY
+        return commands
 
     def _world(self, chosen: list[Worker]) -> World:
         holders = [worker for worker in chosen if worker.has_state]

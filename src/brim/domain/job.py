@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
 from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
 from brim.errors import SpecError, did_you_mean
 
@@ -78,7 +79,10 @@ class JobSpec:
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
         threads: torch threads per worker.
-        checkpoint_every: steps between checkpoints; 0 writes one at the end of each epoch.
+        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch.
+        checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
+        keep: how many of the newest are kept.
+        keep_best: by which metric one more is kept, or None.
         heartbeat_timeout: seconds of silence after which a worker is declared lost and killed.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
@@ -100,7 +104,10 @@ class JobSpec:
     clip_norm: float | None = None
     threads: int = 1
     faults: tuple[Fault, ...] = ()
-    checkpoint_every: int = 0
+    checkpoint_every: Interval = EACH_EPOCH
+    checkpoints: str = ""
+    keep: int = 2
+    keep_best: Best | None = None
     heartbeat_timeout: float = 3.0
     spares: int = 1
     start_method: str = "auto"
@@ -134,6 +141,13 @@ class JobSpec:
                 need="a training file or a command, not both",
                 hint="brim train FILE.py, or brim run -- python loop.py",
             )
+        if self.command and self.keep_best:
+            raise SpecError(
+                "--keep-best",
+                got=f"{self.keep_best} for a command",
+                need="a training file whose metrics() has it",
+                hint="leave it out: --keep keeps the newest",
+            )
         for name in self.parameters:
             if not name.isidentifier():
                 raise SpecError(
@@ -150,7 +164,7 @@ class JobSpec:
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
             ("--agents", self.agents, 1, "--agents 1"),
-            ("--checkpoint-every", self.checkpoint_every, 0, "0 writes one at the end of each epoch"),
+            ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),
             ("--seed", self.seed, 0, "--seed 0"),
         ):

@@ -252,8 +252,14 @@ class Decisions:
             case wire.Leave():
                 self._worker_event(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
-            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds):
-                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
+            case wire.CheckpointDrafted(step=step):
+                # Its agent sent every commit before these words: what becomes official is on record, and on disk.
+                self._effects.append(Secure())
+                writers = sorted(self._rendezvous.workers)
+                self._tell_worker(worker, wire.Publish(step=step, writers=writers))
+            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
+                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
+            case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 self.progress.metrics = metrics

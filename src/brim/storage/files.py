@@ -34,7 +34,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     sync_directory(path.parent)
 
 
-def write_through(path: Path, content: bytes) -> None:
+def write_through(path: Path, content: bytes | bytearray) -> None:
     """Write a file that nobody looks at yet, down to the disk."""
     with path.open("wb") as file:
         file.write(content)

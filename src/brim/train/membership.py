@@ -10,6 +10,7 @@ from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
+from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
@@ -26,6 +27,7 @@ from brim.wire.messages import (
     Installed,
     InstallRound,
     Leave,
+    NowWritten,
     Released,
     Warn,
     WorkerBound,
@@ -63,7 +65,7 @@ class Members(Protocol):
         """Say that this worker is warm and may be named in a round."""
         ...
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, checkpoints: Checkpoints) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -84,6 +86,10 @@ class Members(Protocol):
 
     def poll(self) -> None:
         """Raises RoundChanged where the round is over."""
+        ...
+
+    def listen(self, seconds: float) -> None:
+        """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once."""
         ...
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
@@ -109,8 +115,8 @@ class Loner:
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
 
-    def next_round(self, state: JobState) -> Exchange:
-        state.restore()
+    def next_round(self, checkpoints: Checkpoints) -> Exchange:
+        checkpoints.restore()
         return Alone()
 
     def await_replacement(self) -> None:
@@ -118,6 +124,9 @@ class Loner:
 
     def poll(self) -> None:
         pass
+
+    def listen(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
@@ -205,6 +214,9 @@ class Membership:
         while self._link.pending():
             self._take(self._receive())
 
+    def listen(self, seconds: float) -> None:
+        self._link.listen(seconds)
+
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
         while True:
@@ -220,13 +232,14 @@ class Membership:
 
     # Rounds ------------------------------------------------------------------------------------------------
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, checkpoints: Checkpoints) -> Exchange:
+        self._link.on_publish = checkpoints.permit
         while True:
-            self._world = world = self._next or self._await_world(state)
+            self._world = world = self._next or self._await_world(checkpoints)
             self._next = None
             self._listener.drop_waiting(self._is_over)
             try:
-                self._install(world, state)
+                self._install(world, checkpoints)
                 return self._exchange(world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
@@ -234,11 +247,12 @@ class Membership:
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, state: JobState) -> World:
+    def _await_world(self, checkpoints: Checkpoints) -> World:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
-                self.tell(state.write())
+                checkpoints.now()
+                self.tell(NowWritten())
                 continue
             try:
                 self._take(message)
@@ -257,11 +271,12 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, state: JobState) -> None:
+    def _install(self, world: World, checkpoints: Checkpoints) -> None:
+        state = checkpoints.state
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            restored, problems = state.restore()
+            restored, problems = checkpoints.restore()
             for problem in problems:
                 self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
-from brim.errors import BrimError, SpecError, UserCodeError
+from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.context import WorkerContext
 from brim.train.data import fetch
 from brim.train.evaluation import evaluation
@@ -96,6 +96,8 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
     optimizer, scheduler, interval = _three(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_all_used()
+    if spec.keep_best is not None:
+        _check_measured(spec.keep_best.metric, metrics if test is not None else {})
     return Prepared(
         model=model,
         loss=module.loss,
@@ -106,6 +108,17 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
         test=test,
         metrics=metrics,
     )
+
+
+def _check_measured(metric: str, metrics: Mapping[str, Metric]) -> None:
+    """A metric by which the best checkpoint is kept must be one that is measured."""
+    if metric not in metrics:
+        raise SpecError(
+            "--keep-best",
+            got=repr(metric),
+            need="a metric of metrics(), measured on dataset('test')",
+            hint=did_you_mean(metric, metrics) if metrics else "this file measures none",
+        )
 
 
 def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
