@@ -51,8 +51,8 @@ class Job:
     """What every trial runs.
 
     Args:
-        file: the training file.
-        options: of `brim train`, the same in every trial.
+        file: the training file, as its user names it.
+        options: of `brim train`, the same in every trial; trials run in directories of their own.
     """
 
     file: str
@@ -284,7 +284,7 @@ class _Running:
         self.code = process.returncode
 
     def _command(self) -> list[str]:
-        words = [*self.prefix, sys.executable, "-m", "brim.cli", "train", self.job.file]
+        words = [*self.prefix, sys.executable, "-m", "brim.cli", "train", str(Path(self.job.file).resolve())]
         words += [
             "--run-dir",
             str(self.run_dir),

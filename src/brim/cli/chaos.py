@@ -97,7 +97,7 @@ def _job(file: str, values: dict[str, Any]) -> Job:
     for name in _SHARED:
         value = format_duration(values[name]) if name == "heartbeat_timeout" else str(values[name])
         words += [f"--{name.replace('_', '-')}", value]
-    return Job(file=str(Path(file).resolve()), options=tuple(words))
+    return Job(file=file, options=tuple(words))
 
 
 def _kinds(text: str, *, hosts: int, faults: tuple[Fault, ...]) -> list[FaultKind]:
