@@ -20,7 +20,12 @@ from brim.chaos.clocks import JumpingClock
 from brim.chaos.disk import can_mount, small_disk
 from brim.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
 from brim.chaos.processes import Marked
-from brim.chaos.promises import nothing_left_behind, result_is_the_calm_one, run_directory_is_whole
+from brim.chaos.promises import (
+    brim_did_not_stumble,
+    nothing_left_behind,
+    result_is_the_calm_one,
+    run_directory_is_whole,
+)
 from brim.cli.__main__ import cli
 from recorded_run import RecordedRun, spec
 
@@ -77,6 +82,12 @@ def test_a_damaged_checkpoint_is_found(whole: Path) -> None:
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{}")
     assert f"{manifest} is damaged: it does not have its own checksum" in run_directory_is_whole(whole)
+
+
+def test_a_bug_that_was_survived_is_found(tmp_path: Path) -> None:
+    (tmp_path / "master.log").write_text("Traceback (most recent call last):\n  …\nKeyError: 'w1'\n")
+    logs = [tmp_path / "master.log", tmp_path / "agent.log"]
+    assert brim_did_not_stumble(logs) == ["a traceback in master.log: KeyError: 'w1'"]
 
 
 def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None:

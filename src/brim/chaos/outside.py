@@ -22,8 +22,9 @@ from brim.domain.faults import Fault, FaultKind
 from brim.errors import InternalError
 from brim.interfaces import Clock
 
-__all__ = ["Outside", "SecondAgent"]
+__all__ = ["SECOND_LOG", "Outside", "SecondAgent"]
 
+SECOND_LOG = "agent-2.log"
 _BEFORE_RESTART = 0.5
 
 
@@ -47,7 +48,7 @@ class SecondAgent:
         environment: dict[str, str],
     ) -> None:
         self._prefix, self._master, self._environment = prefix, master, environment
-        self._contact, self._log = run_dir / "master.json", directory / "agent-2.log"
+        self._contact, self._log = run_dir / "master.json", directory / SECOND_LOG
         self._process: subprocess.Popen[bytes] | None = None
         self._not_before = 0.0
 

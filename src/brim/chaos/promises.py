@@ -17,7 +17,13 @@ from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
 
-__all__ = ["nothing_left_behind", "result_is_the_calm_one", "run_directory_is_whole", "shared_memory"]
+__all__ = [
+    "brim_did_not_stumble",
+    "nothing_left_behind",
+    "result_is_the_calm_one",
+    "run_directory_is_whole",
+    "shared_memory",
+]
 
 _SHARED = Path("/dev/shm")
 _LOCK = ".journal.lock"  # it stays: only its lock goes
@@ -81,6 +87,16 @@ def _torn_lines(path: Path) -> list[str]:
             msgspec.json.decode(line)
             continue
         broken.append(f"{path.name}:{number} is not a record: {line[:80]!r}")
+    return broken
+
+
+def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
+    """No traceback of master or agent: what is foreseen is told in words, and the rest is a bug that was survived."""
+    broken = []
+    for log in logs:
+        text = log.read_text(errors="replace") if log.exists() else ""
+        if "Traceback" in text:
+            broken.append(f"a traceback in {log.name}: {text.strip().splitlines()[-1]}")
     return broken
 
 

@@ -20,9 +20,10 @@ from typing import Any
 from brim.chaos.clocks import JumpingClock
 from brim.chaos.disk import can_mount, small_disk
 from brim.chaos.hosts import can_make_hosts, two_hosts
-from brim.chaos.outside import Outside, SecondAgent
+from brim.chaos.outside import SECOND_LOG, Outside, SecondAgent
 from brim.chaos.processes import Marked
 from brim.chaos.promises import (
+    brim_did_not_stumble,
     nothing_left_behind,
     result_is_the_calm_one,
     run_directory_is_whole,
@@ -172,6 +173,8 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
         broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
         broken += run_directory_is_whole(run_dir)
+        logs = [run_dir / "logs" / "master.log", run_dir / "logs" / "agent.log", directory / SECOND_LOG]
+        broken += brim_did_not_stumble(logs)
         broken += nothing_left_behind(run.scratch, shared_before, killed=run.agents_killed)
         if broken and disk is not None:
             shutil.copytree(run_dir, directory / "run")
