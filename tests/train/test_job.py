@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from brim.coordination.barrier import COMMIT
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
 from brim.train.context import spec_of_a_loner
@@ -104,3 +104,20 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
             listener.permit = job._checkpoints.permit
         job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert store.steps() == [2, 4]
+
+
+def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
+    job, _ = new_job()
+    weight, bias = job.model.parameters()
+
+    def train_with_bias(job: Job, *, when: int) -> None:
+        for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+            bias.requires_grad_(job.committed == when)
+            job.step((job.model(batch.inputs) - batch.target).square().mean())
+
+    train_with_bias(job, when=0)
+    bias.requires_grad_(False)
+    job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
+    with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
+        train_with_bias(job, when=1)
+    assert job.committed == 1

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from brim.coordination.reduction import share
 from brim.errors import SpecError
@@ -19,7 +20,7 @@ from brim.train.data import fetch
 from brim.train.job import Evaluate, Job, to_device
 from brim.train.metrics import Metric
 
-__all__ = ["CHUNK", "evaluation"]
+__all__ = ["CHUNK", "evaluation", "observe"]
 
 CHUNK = 2048  # samples
 
@@ -49,9 +50,25 @@ def _observe(job: Job, dataset: Any, metrics: Mapping[str, Metric], chunk: int) 
     job.model.eval()
     try:
         with torch.no_grad():
-            output = job.model(to_device(inputs, job.device)).cpu()
-        return {name: metric.observe(output, target) for name, metric in metrics.items()}
-    except (ValueError, TypeError) as error:
-        raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
+            output = job.model(to_device(inputs, job.device))
     finally:
         job.model.train(was_training)
+    return observe(metrics, output.cpu() if isinstance(output, Tensor) else output, target)
+
+
+def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str, bytes]:
+    """The partial state of each metric for one chunk.
+
+    Raises:
+        SpecError: a metric of brim cannot take this output and target. What one of the user's raises is theirs.
+    """
+    return {name: _observe_one(metric, output, target) for name, metric in metrics.items()}
+
+
+def _observe_one(metric: Metric, output: Any, target: Any) -> bytes:
+    try:
+        return metric.observe(output, target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if not type(metric).__module__.startswith("brim."):
+            raise
+        raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
