@@ -10,7 +10,7 @@ from brim.storage.contact import is_alive, read_contact
 from brim.wire.control import ask
 from brim.wire.messages import Answer, Ask
 
-__all__ = ["resize", "status", "stop"]
+__all__ = ["resize", "status", "suspend"]
 
 
 def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def resize(run_dir: Path, workers: int) -> dict[str, Any]:
     return _ask(run_dir, Ask(verb="resize", workers=workers))
 
 
-def stop(run_dir: Path) -> dict[str, Any]:
-    """Ask a run to end at its next step boundary with a checkpoint; returns at once.
+def suspend(run_dir: Path) -> dict[str, Any]:
+    """Ask a run to go to no workers at its next step boundary, with a checkpoint; returns at once.
 
     Raises:
         EnvironmentFault: the run is not alive.
     """
-    return _ask(run_dir, Ask(verb="stop"))
+    return _ask(run_dir, Ask(verb="suspend"))

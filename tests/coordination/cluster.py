@@ -880,7 +880,7 @@ class Cluster:
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
         if self.end.outcome is not Outcome.DONE:
             if (
-                self.end.outcome is Outcome.STOPPED
+                self.end.outcome is Outcome.SUSPENDED
                 and "died" not in self.end.reason
                 and not self._lost_state
                 and kept

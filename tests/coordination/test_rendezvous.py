@@ -369,7 +369,7 @@ def test_the_last_worker_leaves_a_checkpoint() -> None:
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["write w1"]
     assert tell(rendezvous, CheckpointWritten("w1")) == ["dismiss w1"]
-    assert tell(rendezvous, *gone(1)) == ["stopped: its last worker, w1, was asked to leave"]
+    assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
 
 def test_only_leavers_have_the_state() -> None:
@@ -421,11 +421,11 @@ def test_stop_before_the_first_round() -> None:
     tell(rendezvous, AgentJoined("A"), *ready(1))
     assert tell(rendezvous, Stop("asked")) == ["dismiss w1", "dismiss w2"]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
-    assert tell(rendezvous, *gone(2)) == ["stopped: asked"]
+    assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
 
 
 def test_stop_before_any_agent() -> None:
-    assert tell(job(), Stop("asked")) == ["stopped: asked"]
+    assert tell(job(), Stop("asked")) == ["suspended: asked"]
 
 
 def test_stop_while_running_survives_a_loss() -> None:
@@ -435,7 +435,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     assert tell(rendezvous, Held(2, 2), CheckpointWritten("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
-        "stopped: asked",
+        "suspended: asked",
     ]
 
 
@@ -443,7 +443,7 @@ def test_a_loss_while_writing_asks_another() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
-    assert tell(rendezvous, *gone(2)) == ["stopped: asked; its last members died before the checkpoint"]
+    assert tell(rendezvous, *gone(2)) == ["suspended: asked; its last members died before the checkpoint"]
 
 
 def test_completion_dismisses_everyone() -> None:

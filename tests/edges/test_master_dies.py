@@ -245,7 +245,7 @@ WRITES = 34  # of the story; checked below, so that every one of them is tried
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     writes = Writes()
     house = run_to_the_end(tmp_path_factory.mktemp("calm"), writes)
-    assert house.master.outcome is Outcome.STOPPED
+    assert house.master.outcome is Outcome.SUSPENDED
     assert [event["step"] for event in house.remains()[0] if event["kind"] == "checkpoint"] == [2]
     assert house.remains()[1].count(b"\n") == 2
     assert writes.count == WRITES
@@ -266,7 +266,7 @@ def test_it_may_die_before_in_and_after_every_write(
     monkeypatch.setattr("brim.master.records._LONGEST", longest)
     house = run_to_the_end(tmp_path, Writes(last=last, bytes_of_last=bytes_of_last))
     assert house.deaths == 1
-    assert house.master.outcome is Outcome.STOPPED
+    assert house.master.outcome is Outcome.SUSPENDED
     assert house.remains() == calm
 
 

@@ -97,6 +97,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             stdout=log,
             stderr=log,
             env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
+            cwd=spec.directory or None,
             start_new_session=True,  # Ctrl-C reaches the foreground command alone
         )
     return LocalRun(agent, run_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +16,19 @@ from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
 from brim.storage.places import absolute
 
-__all__ = ["build_spec", "given", "job_options", "option", "parse_parameters"]
+__all__ = [
+    "ADDRESS",
+    "FAULTS",
+    "WORKERS",
+    "build_spec",
+    "choice",
+    "given",
+    "job_options",
+    "option",
+    "parse_parameters",
+    "some_job_options",
+    "whole",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -74,7 +87,9 @@ def _number(text: str, field: str) -> float:
         raise SpecError(field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0") from None
 
 
-def _choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+    """One of a few words."""
+
     def parse(text: str, field: str) -> str:
         if text not in known:
             raise SpecError(
@@ -103,8 +118,8 @@ ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
-_WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
-_FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
+WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -130,7 +145,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--workers",),
         {
-            "type": _WORKERS,
+            "type": WORKERS,
             "default": "1",
             "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
         },
@@ -167,7 +182,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--faults",),
         {
-            "type": _FAULTS,
+            "type": FAULTS,
             "default": "",
             "show_default": False,
             "help": 'Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
@@ -225,7 +240,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--start-method",),
         {
-            "type": _choice(START_METHODS),
+            "type": choice(START_METHODS),
             "metavar": "|".join(START_METHODS),
             "default": "auto",
             "help": "fork workers from a warm process, or spawn each afresh.",
@@ -234,7 +249,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--transport",),
         {
-            "type": _choice(TRANSPORTS),
+            "type": choice(TRANSPORTS),
             "metavar": "|".join(TRANSPORTS),
             "default": "auto",
             "help": "auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
@@ -243,7 +258,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--device",),
         {
-            "type": _choice(DEVICES),
+            "type": choice(DEVICES),
             "metavar": "|".join(DEVICES),
             "default": "auto",
             "help": "Where the model is computed.",
@@ -266,9 +281,21 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 def job_options(function: Decorated) -> Decorated:
     """Give a verb the options that describe a job."""
-    for names, attributes in reversed(_JOB_OPTIONS):
-        function = option(*names, **{"show_default": True, **attributes})(function)
-    return function
+    return some_job_options()(function)
+
+
+def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
+    """Give a verb those of the options that are named, with these defaults; without names, all of them."""
+
+    def give(function: Decorated) -> Decorated:
+        for names, attributes in reversed(_JOB_OPTIONS):
+            name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
+            if not defaults or name in defaults:
+                default = {"default": defaults[name]} if defaults else {}
+                function = option(*names, **{"show_default": True, **attributes, **default})(function)
+        return function
+
+    return give
 
 
 def given(ctx: click.Context) -> set[str]:
@@ -314,6 +341,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     return JobSpec(
         file=file,
         command=command,
+        directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
         micro_batches=values["micro_batches"] or 0,
         **fields,

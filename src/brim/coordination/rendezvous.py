@@ -94,7 +94,7 @@ class Rendezvous:
     _held_round: int = 0
     _progress: bool = False
     _stopping: str = ""
-    _outcome: Outcome = Outcome.STOPPED
+    _outcome: Outcome = Outcome.SUSPENDED
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Rendezvous:
                 return self._at_boundary() if round == self.round and self.phase is Phase.RUNNING else []
             case CheckpointWritten(_):
                 ending = self.phase is Phase.WRITING
-                return self._dismiss_all(Outcome.STOPPED, self._stopping) if ending else []
+                return self._dismiss_all(Outcome.SUSPENDED, self._stopping) if ending else []
             case Completed(_):
                 if self.phase is Phase.ENDING:  # what has failed does not become done
                     return []
@@ -223,7 +223,7 @@ class Rendezvous:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if self._stopping and not any(worker.in_round for worker in self.workers.values()):
             return self._dismiss_all(
-                Outcome.STOPPED, f"{self._stopping}; its last members died before the checkpoint"
+                Outcome.SUSPENDED, f"{self._stopping}; its last members died before the checkpoint"
             )
         commands: list[Command] = []
         if was_member and self.phase is Phase.WRITING:
@@ -250,7 +250,7 @@ class Rendezvous:
             return self._install(at_boundary=True)
         holder = next((worker for worker in self.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
-            return self._dismiss_all(Outcome.STOPPED, self._stopping)
+            return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
         self.phase = Phase.WRITING
         return [WriteCheckpoint(holder.id)]
 
@@ -280,7 +280,7 @@ class Rendezvous:
             return []
         self._stopping = reason
         if self.phase is Phase.GATHERING:
-            return self._dismiss_all(Outcome.STOPPED, reason)
+            return self._dismiss_all(Outcome.SUSPENDED, reason)
         return self._hold()
 
     # What follows ------------------------------------------------------------------------------------------

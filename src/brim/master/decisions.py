@@ -135,7 +135,7 @@ class Decisions:
     def refusal(self, question: wire.Ask) -> str:
         """Why people cannot have what they ask for; empty where they can."""
         most = self.spec.micro_batches
-        if question.verb not in ("resize", "stop"):
+        if question.verb not in ("resize", "suspend"):
             return f"unknown question {question.verb!r}"
         if question.verb == "resize":
             if not question.workers >= 1 or (self.spec.exact and question.workers > most):
@@ -439,22 +439,25 @@ class Decisions:
     # Faults ------------------------------------------------------------------------------------------------
 
     def _perform_fault(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.ADD:
+        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
             self._note_fault(fault)
-            self._add(fault)
+            self._add_or_remove(fault)
         else:
             self._signal_rank(fault)
 
     def _note_fault(self, fault: Fault, worker: str | None = None) -> None:
         self._event("fault", text=describe(fault), step=self.progress.step, worker=worker)
 
-    def _add(self, fault: Fault) -> None:
-        wanted, most = self._rendezvous.target + fault.count, self.spec.micro_batches
+    def _add_or_remove(self, fault: Fault) -> None:
+        change = fault.count if fault.kind is FaultKind.ADD else -fault.count
+        wanted, most = self._rendezvous.target + change, self.spec.micro_batches
+        detail = "" if wanted > 0 else "no worker would be left"
         if self.spec.exact and wanted > most:
             detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+        if detail:
             self._event("warning", message=f"{describe(fault)}: {detail}")
-            return
-        self._resize(wanted)
+        else:
+            self._resize(wanted)
 
     def _signal_rank(self, fault: Fault) -> None:
         worker = None
@@ -555,8 +558,8 @@ class Decisions:
         match question.verb:
             case "resize":
                 self._resize(question.workers)
-            case "stop":
-                self._stop(question.reason or "brim stop")
+            case "suspend":
+                self._stop(question.reason or "brim suspend")
 
     def _stop(self, reason: str) -> None:
         """End at the next step boundary, with a checkpoint; where all steps are done, end the scripts as well."""
@@ -581,7 +584,7 @@ class Decisions:
             if not self._patience_told:
                 self._patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._event("warning", message=f"{text}; brim stop {self.progress.run} ends them")
+                self._event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
             return
         for worker in workers:
             self._signal(worker, signal.SIGKILL)

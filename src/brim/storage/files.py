@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["sync_directory", "write_through", "write_whole"]
+__all__ = ["partial_of", "sync_directory", "write_through", "write_whole"]
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -40,6 +40,11 @@ def write_through(path: Path, content: bytes | bytearray) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def partial_of(path: Path, job: str) -> Path:
+    """Where a job writes a large file before it is whole: whoever takes over from a dead writer uses the same."""
+    return path.with_name(f".{path.name}.{job}.partial")
 
 
 def sync_directory(directory: Path) -> None:

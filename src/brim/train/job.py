@@ -42,7 +42,7 @@ from brim.train.state import weights_sha256
 from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, failure_of
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
+__all__ = ["Evaluate", "Job", "MicroBatch", "seed_everything", "to_device", "versions"]
 
 IntArray = npt.NDArray[np.int64]
 Evaluate = Callable[["Job"], dict[str, float]]
@@ -197,7 +197,7 @@ class Job:
                 accumulator.add(micro, self._contributions.nothing())
                 continue
             started = time.perf_counter()
-            _seed_everything(mix(self.spec.seed, step, micro))
+            seed_everything(mix(self.spec.seed, step, micro))
             inputs, target = fetch(dataset, samples[micro])
             crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
             batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
@@ -350,17 +350,22 @@ class Job:
             steps_per_epoch=schedule.steps_per_epoch,
             block_size=int(getattr(dataset, "block_size", 1)),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            versions={
-                "brim": brim.__version__,
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-            },
+            versions=versions(),
             transport=self.spec.transport,
             **{**known, **more},
         )
 
 
-def _seed_everything(seed: int) -> None:
+def versions() -> dict[str, str]:
+    """Of what computes here."""
+    return {
+        "brim": brim.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+
+
+def seed_everything(seed: int) -> None:
     """All sources of chance that a micro-batch may draw from."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

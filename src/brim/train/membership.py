@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
-from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
-from brim.train.job_state import JobState
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
@@ -28,6 +26,7 @@ from brim.wire.messages import (
     InstallRound,
     Leave,
     NowWritten,
+    Publish,
     Released,
     Warn,
     WorkerBound,
@@ -36,7 +35,7 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 
-__all__ = ["Loner", "Members", "Membership", "RoundChanged", "parts_of"]
+__all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "parts_of"]
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 _PATIENCE = 60.0
@@ -45,6 +44,36 @@ _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 class RoundChanged(Exception):
     """The round is over: what was under way in it is given up, and `next_round` has the new one."""
+
+
+class State(Protocol):
+    """What must be the same on every member of a job."""
+
+    @property
+    def committed(self) -> int: ...
+
+    def get(self) -> Any: ...
+
+    def put(self, tree: Any) -> None: ...
+
+
+class Kept(Protocol):
+    """The state of a job, and how it is kept in storage."""
+
+    @property
+    def state(self) -> State: ...
+
+    def restore(self) -> tuple[str, list[str]]:
+        """Take what is in storage; where it came from, and what is wrong with what is newer."""
+        ...
+
+    def now(self) -> None:
+        """Have this very state in storage when this returns."""
+        ...
+
+    def permit(self, answer: Publish) -> None:
+        """The master's answer to a request to make something official."""
+        ...
 
 
 class Members(Protocol):
@@ -65,7 +94,7 @@ class Members(Protocol):
         """Say that this worker is warm and may be named in a round."""
         ...
 
-    def next_round(self, checkpoints: Checkpoints) -> Exchange:
+    def next_round(self, kept: Kept) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -115,8 +144,8 @@ class Loner:
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
 
-    def next_round(self, checkpoints: Checkpoints) -> Exchange:
-        checkpoints.restore()
+    def next_round(self, kept: Kept) -> Exchange:
+        kept.restore()
         return Alone()
 
     def await_replacement(self) -> None:
@@ -232,14 +261,14 @@ class Membership:
 
     # Rounds ------------------------------------------------------------------------------------------------
 
-    def next_round(self, checkpoints: Checkpoints) -> Exchange:
-        self._link.on_publish = checkpoints.permit
+    def next_round(self, kept: Kept) -> Exchange:
+        self._link.on_publish = kept.permit
         while True:
-            self._world = world = self._next or self._await_world(checkpoints)
+            self._world = world = self._next or self._await_world(kept)
             self._next = None
             self._listener.drop_waiting(self._is_over)
             try:
-                self._install(world, checkpoints)
+                self._install(world, kept)
                 return self._exchange(world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
@@ -247,11 +276,11 @@ class Membership:
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, checkpoints: Checkpoints) -> World:
+    def _await_world(self, kept: Kept) -> World:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
-                checkpoints.now()
+                kept.now()
                 self.tell(NowWritten())
                 continue
             try:
@@ -271,12 +300,12 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, checkpoints: Checkpoints) -> None:
-        state = checkpoints.state
+    def _install(self, world: World, kept: Kept) -> None:
+        state = kept.state
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            restored, problems = checkpoints.restore()
+            restored, problems = kept.restore()
             for problem in problems:
                 self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:
@@ -288,7 +317,7 @@ class Membership:
                 send_state(peer, state.get(), self._link.pending)
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
-    def _fetch(self, world: World, donor: Member, state: JobState) -> None:
+    def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
         cancelled = self._link.pending
         with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:

@@ -14,21 +14,27 @@ from typing import Any
 import torch
 
 from brim.errors import InternalError
+from brim.train import warm
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.failures import report
-from brim.train.training_file import Prepared, load, prepare, train, warm_up
+from brim.train.inference import Task, infer
+from brim.train.training_file import Prepared, load, train, warm_up
 
 __all__ = ["main", "run_file", "run_script"]
 
 
-def run_file(prepared: Prepared | None, context: WorkerContext) -> int:
-    """Train a training file (level 1); the exit status."""
-    torch.set_num_threads(context.spec.threads)
+def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
+    """Do what a job asks of a training file (level 1); the exit status."""
+    spec = context.spec
+    torch.set_num_threads(spec.threads)
 
     def work() -> None:
-        ready = prepared or prepare(load(context.spec.file), context.spec)
-        warm_up(ready, context.spec)
-        train(ready, context.spec, context)
+        ready = prepared or warm.prepare(load(spec.file), spec)
+        if isinstance(ready, Prepared):
+            warm_up(ready, spec)
+            train(ready, spec, context)
+        else:
+            infer(ready, spec, context)
 
     return _guarded(context, work)
 

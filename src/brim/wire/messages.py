@@ -473,7 +473,7 @@ def failure_of(error: BaseException) -> Failed:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`) or `stop` (with a `reason`)."""
+    """`status`, `resize` (with `workers`) or `suspend` (with a `reason`)."""
 
     verb: str
     workers: int = 0
