@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.domain.checkpointing import Best, surplus
-from brim.errors import EnvironmentFault
+from brim.errors import UNDECODABLE, EnvironmentFault
 from brim.storage.places import Data, Place
 
 __all__ = ["Checkpoint", "Draft", "Store"]
@@ -99,7 +99,7 @@ class Store:
         content, where = self._place.read(name), self._place.where(name)
         try:
             manifest = json.loads(content)
-        except ValueError as error:
+        except UNDECODABLE as error:
             raise EnvironmentFault(f"{where} is damaged: {error}") from error
         if not isinstance(manifest, dict) or manifest.get("manifest_sha256") != _checksum(manifest):
             raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
