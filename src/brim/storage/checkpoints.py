@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from brim.domain.checkpointing import Best, surplus
-from brim.errors import EnvironmentFault
+from brim.errors import UNDECODABLE, EnvironmentFault
 from brim.storage.places import Data, Place
 
 __all__ = ["Checkpoint", "Draft", "Store"]
@@ -197,24 +197,19 @@ class Store:
         for step in sorted(gone):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
-        self._tidy(names, {step: manifests[step] for step in manifests.keys() - gone}, writers)
+        kept = {step: manifests[step] for step in manifests.keys() - gone}
+        for name in _unnamed(names, kept, writers):
+            self._place.remove(name)
 
-    def tidy(self, *, writers: Collection[str] = ()) -> None:
-        """Remove what dead writers left, and no checkpoint; `writers` and Raises as for `prune`."""
+    def drafts(self) -> list[str]:
+        """The files that no manifest names; raises as `prune` does."""
         names = self._place.names()
-        self._tidy(names, {step: self._complete(step, names) for step in _official(names)}, writers)
+        return _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
 
-    def _tidy(
-        self, names: Iterable[str], manifests: Mapping[int, _Manifest | None], writers: Collection[str]
-    ) -> None:
-        for name in sorted(names):
-            folder, _, file = name.partition("/")
-            step = _step_of(folder)
-            if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
-                continue
-            manifest = manifests.get(step)
-            if step not in manifests or (manifest and file != manifest.file.name):
-                self._place.remove(name)
+    def tidy(self) -> None:
+        """Remove all drafts: where nobody else writes, all are left from the dead; raises as `prune` does."""
+        for name in self.drafts():
+            self._place.remove(name)
 
     def _complete(self, step: int, names: Mapping[str, int]) -> _Manifest | None:
         """The manifest of a checkpoint that looks whole: what it names is there, and of the right size."""
@@ -246,6 +241,25 @@ def _official(names: Collection[str]) -> list[int]:
     )
 
 
+def _unnamed(
+    names: Iterable[str], manifests: Mapping[int, _Manifest | None], writers: Collection[str] = ()
+) -> list[str]:
+    """Files of checkpoints that none of these manifests names, and none of these writers made.
+
+    What a damaged manifest named is not known: it may be any file beside it.
+    """
+    found = []
+    for name in sorted(names):
+        folder, _, file = name.partition("/")
+        step = _step_of(folder)
+        if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
+            continue
+        manifest = manifests.get(step)
+        if step not in manifests or (manifest and file != manifest.file.name):
+            found.append(name)
+    return found
+
+
 def _write_manifest(manifest: _Manifest) -> bytes:
     fields = msgspec.to_builtins(manifest)
     return json.dumps({**fields, "manifest_sha256": _checksum(fields)}).encode()
@@ -260,7 +274,7 @@ def _read_manifest(content: bytes, where: str) -> _Manifest:
         if fields.get("format") != _FORMAT:
             raise EnvironmentFault(f"{where} has format {fields.get('format')}, this version reads {_FORMAT}")
         return msgspec.convert(fields, _Manifest)
-    except (ValueError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise EnvironmentFault(f"{where} is damaged: {error}") from error
 
 

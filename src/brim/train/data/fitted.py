@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brim.errors import EnvironmentFault
+from brim.errors import UNDECODABLE, EnvironmentFault
 from brim.storage.files import write_whole
 from brim.train.data.columns import Categorical, Column, Numeric, Target
 from brim.train.data.encoding import Encoder
@@ -63,7 +63,7 @@ def use(run_directory: Path) -> None:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return
-    except (OSError, ValueError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict) or content.get("sha256") != _checksum(content.get("fits")):
         raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
