@@ -258,6 +258,18 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
     assert tell(rendezvous, Resize(2)) == ["start w4 on A"]
 
 
+def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
+    rendezvous = running(2, most=2)
+    steps(rendezvous, 2, 3)
+    tell(rendezvous, *gone(2))
+    installed(rendezvous, 4)
+    assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
+    assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 1"]
+    assert tell(rendezvous, *gone(1)) == ["start w5 on A"]
+    assert tell(rendezvous, *gone(5)) == ["start w6 on A"]
+    assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last of signal 9"]
+
+
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
     rendezvous = running(2, spares=1, most=2)
     assert tell(rendezvous, *gone(3)) == ["start w4 on A"]

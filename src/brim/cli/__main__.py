@@ -23,6 +23,7 @@ _VERBS = {
     "report": ("brim.cli.records", "report", "Write a run's report.html."),
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
     "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),
+    "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check every promise."),
     "simulate": (
         "brim.cli.simulate",
         "simulate",

@@ -26,6 +26,7 @@ __all__ = [
     "job_options",
     "option",
     "parse_parameters",
+    "some_job_options",
     "whole",
 ]
 
@@ -280,9 +281,21 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 def job_options(function: Decorated) -> Decorated:
     """Give a verb the options that describe a job."""
-    for names, attributes in reversed(_JOB_OPTIONS):
-        function = option(*names, **{"show_default": True, **attributes})(function)
-    return function
+    return some_job_options()(function)
+
+
+def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
+    """Give a verb those of the options that are named, with these defaults; without names, all of them."""
+
+    def give(function: Decorated) -> Decorated:
+        for names, attributes in reversed(_JOB_OPTIONS):
+            name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
+            if not defaults or name in defaults:
+                default = {"default": defaults[name]} if defaults else {}
+                function = option(*names, **{"show_default": True, **attributes, **default})(function)
+        return function
+
+    return give
 
 
 def given(ctx: click.Context) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,6 @@ from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from brim.domain.accounting import Ledger
     from brim.telemetry.history import RunHistory
 
@@ -90,47 +86,12 @@ def ledger(run: str | None, as_json: bool) -> int:
 
     Exit code 0 if every sample of every epoch was applied exactly once, else 1.
     """
+    from brim.telemetry.ledger import audit_run
+
     run_dir, history = read_run(run)
     account = audit_run(run_dir, history)
     click.echo(json.dumps(_plain(run_dir, account)) if as_json else _render(account))
     return EXIT_DONE if account.exact else EXIT_FAILED
-
-
-def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
-    """The ledger of a run.
-
-    Raises:
-        SpecError: the run died before it knew its data.
-    """
-    import numpy as np
-
-    from brim.domain.accounting import audit
-    from brim.domain.order import EpochOrder
-
-    dataset, started, spec = history.dataset, history.started, history.spec
-    if dataset is None or started is None:
-        raise SpecError(
-            str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
-        )
-    seed = int(str(spec.get("seed", 0)))
-    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
-
-    @lru_cache(maxsize=1)
-    def epoch_order(epoch: int) -> EpochOrder:
-        return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
-
-    def samples(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        if history.verb != "train":  # rows in the order of the input
-            return np.arange(start, stop)
-        return epoch_order(epoch).samples(start, stop)
-
-    return audit(
-        history.steps,
-        history.restores,
-        samples_per_epoch=dataset.samples,
-        epochs=epochs,
-        order=samples,
-    )
 
 
 def _plain(run_dir: Path, account: Ledger) -> dict[str, Any]:

@@ -209,8 +209,8 @@ class Rendezvous:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
-        died_young = gone.steps < self.attempts.young and gone.state is not WorkerState.LEAVING
-        if not died_young or not self.attempts.died(gone.agent, gone.number, newest=self._next_number):
+        known = {"steps": gone.steps, "newest": self._next_number}
+        if gone.state is WorkerState.LEAVING or not self.attempts.died(gone.agent, gone.number, **known):
             return self._after_loss(gone.in_round)
         self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
         commands = self._after_loss(gone.in_round)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
-from brim.domain.faults import Fault, FaultKind, describe
+from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
 from brim.domain.inference import Inference
 from brim.errors import SpecError, did_you_mean
 
@@ -224,19 +224,40 @@ class JobSpec:
 
     def _check_faults(self) -> None:
         wanted = self.workers.maximum
-        for fault in sorted(self.faults, key=lambda fault: fault.step) if self.exact else ():
-            wanted += fault.count - (fault.kind is FaultKind.TERM)
-            if wanted > self.micro_batches:
+        for fault in sorted(self.faults, key=lambda fault: fault.step):
+            text = describe(fault)
+            if fault.kind in FROM_OUTSIDE:
                 raise SpecError(
                     "--faults",
-                    got=f"{describe(fault)!r}, which makes {wanted} workers",
-                    need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
-                    hint=f"--micro-batches {wanted}, or add fewer",
+                    got=repr(text),
+                    need="a fault that the job can perform itself",
+                    hint=f"brim chaos FILE.py --kinds {fault.kind.replace(' ', '-')} performs it from outside",
                 )
-            if fault.kind is not FaultKind.ADD and fault.rank >= self.micro_batches:
+            wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
+            wanted -= fault.kind is FaultKind.TERM
+            if wanted < 1 and fault.kind is FaultKind.REMOVE:
                 raise SpecError(
                     "--faults",
-                    got=repr(describe(fault)),
-                    need=f"a rank below {self.micro_batches}, the most workers this job can have",
-                    hint="ranks count from 0",
+                    got=f"{text!r}, which leaves {wanted} workers",
+                    need="at least 1 worker that stays",
+                    hint="remove fewer; brim stop ends a run",
                 )
+            self._check_ranks(fault, wanted)
+
+    def _check_ranks(self, fault: Fault, wanted: int) -> None:
+        if not self.exact:
+            return
+        if wanted > self.micro_batches:
+            raise SpecError(
+                "--faults",
+                got=f"{describe(fault)!r}, which makes {wanted} workers",
+                need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
+                hint=f"--micro-batches {wanted}, or add fewer",
+            )
+        if fault.rank >= self.micro_batches:
+            raise SpecError(
+                "--faults",
+                got=repr(describe(fault)),
+                need=f"a rank below {self.micro_batches}, the most workers this job can have",
+                hint="ranks count from 0",
+            )

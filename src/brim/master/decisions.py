@@ -439,22 +439,25 @@ class Decisions:
     # Faults ------------------------------------------------------------------------------------------------
 
     def _perform_fault(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.ADD:
+        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
             self._note_fault(fault)
-            self._add(fault)
+            self._add_or_remove(fault)
         else:
             self._signal_rank(fault)
 
     def _note_fault(self, fault: Fault, worker: str | None = None) -> None:
         self._event("fault", text=describe(fault), step=self.progress.step, worker=worker)
 
-    def _add(self, fault: Fault) -> None:
-        wanted, most = self._rendezvous.target + fault.count, self.spec.micro_batches
+    def _add_or_remove(self, fault: Fault) -> None:
+        change = fault.count if fault.kind is FaultKind.ADD else -fault.count
+        wanted, most = self._rendezvous.target + change, self.spec.micro_batches
+        detail = "" if wanted > 0 else "no worker would be left"
         if self.spec.exact and wanted > most:
             detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+        if detail:
             self._event("warning", message=f"{describe(fault)}: {detail}")
-            return
-        self._resize(wanted)
+        else:
+            self._resize(wanted)
 
     def _signal_rank(self, fault: Fault) -> None:
         worker = None

@@ -97,8 +97,9 @@ class Directory:
         path = self._root / name
         with self._told("remove", name):
             path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not empty yet
-            path.parent.rmdir()
+        if path.parent != self._root:
+            with contextlib.suppress(OSError):  # not empty yet
+                path.parent.rmdir()
 
     @contextlib.contextmanager
     def _told(self, verb: str, name: str) -> Iterator[None]:

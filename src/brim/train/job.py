@@ -252,6 +252,9 @@ class Job:
     def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
         step = self.committed
         started = time.perf_counter()
+        if self.device.type == "cuda":  # what it has still to do is this rank's own work, not the exchange's
+            torch.cuda.synchronize(self.device)
+            started = self._spent("compute", started)
         waited = 0.0
 
         def arrive(phase: str) -> None:
