@@ -123,6 +123,7 @@ def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpe
         checkpoint_every=Interval(),
         keep_best=None,
         faults=values["faults"],
+        spares=0,  # a job this short would mostly wait for them to start
         transport="auto",
         agents=1,
     )
