@@ -51,7 +51,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: 
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
     stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
     with started(tmp_path / "run", *JOB, "--workers", "2", *options, *stop) as run:
-        assert run.finish()["exit"] == "stopped"
+        assert run.finish()["exit"] == "suspended"
     stopped_at = run.steps()[-1]["step"]
     shutil.rmtree(tmp_path / "run")
     assert whole(s3.url)
