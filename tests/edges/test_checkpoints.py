@@ -141,6 +141,19 @@ def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: 
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> None:
+    """Another worker writes now: old checkpoints go whole, and so does what the same step again replaces."""
+    store = store_in(tmp_path)
+    for step in (1, 2):
+        store.publish(draft(store, step, writer="w2"))
+    for step in (2, 3):
+        store.publish(draft(store, step, writer="w3"))
+        store.prune(keep=2, best=None, writers={"w2"})
+    assert store.steps() == [2, 3]
+    assert not list(tmp_path.rglob("w2-*"))
+    assert len(list(tmp_path.rglob("w3-*.safetensors"))) == 2
+
+
 def test_a_draft_that_is_gone_does_not_become_official(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     made = draft(store, 9)

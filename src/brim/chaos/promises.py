@@ -87,8 +87,10 @@ def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
     broken = []
     for log in logs:
         text = log.read_text(errors="replace") if log.exists() else ""
-        if "Traceback" in text:
-            broken.append(f"a traceback in {log.name}: {text.strip().splitlines()[-1]}")
+        for trace in text.split("Traceback")[1:]:
+            # gRPC tells of calls that it cancels when its server stops; there is no frame of ours in it.
+            if "/brim/" in trace:
+                broken.append(f"a traceback in {log.name}: {trace.strip().splitlines()[-1]}")
     return broken
 
 

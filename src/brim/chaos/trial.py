@@ -139,10 +139,12 @@ def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
     with run:
         run.live(deadline=SystemClock().now() + deadline)
     summary = run.summary()
-    if run.code != 0 or summary.get("exit") != "done":
+    if run.code is None:
         raise EnvironmentFault(
-            f"{job.file} does not end well even if nothing is done to it:\n{run.last_words()}"
+            f"{job.file} is too long: it does not end within the {deadline:g} s of --deadline"
         )
+    if summary.get("exit") != "done":
+        raise EnvironmentFault(f"{job.file} fails even if nothing is done to it:\n{run.last_words()}")
     return Calm(summary["weights_sha256"], summary["steps"])
 
 

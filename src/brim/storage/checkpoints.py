@@ -8,6 +8,7 @@ that those of the dead can be told from those of writers who are still at it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
@@ -171,10 +172,15 @@ class Store:
         Raises:
             EnvironmentFault: it is gone, or the place did not take its manifest.
         """
-        if not {draft.file, draft.manifest} <= set(self._place.names()):
+        names = self._place.names()
+        if not {draft.file, draft.manifest} <= set(names):
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
-        self._place.publish(draft.manifest, f"{_folder(draft.step)}/{_MANIFEST}", draft.content)
+        manifest = f"{_folder(draft.step)}/{_MANIFEST}"
+        before = self._complete(draft.step, names) if manifest in names else None
+        self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
+        with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
+            self._remove_files(draft.step, before)
         return self.where(draft.step)
 
     def prune(self, *, keep: int, best: Best | None, writers: Collection[str] = ()) -> None:
@@ -197,6 +203,8 @@ class Store:
         for step in sorted(gone):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
+            if manifest := manifests[step]:  # its writer may live, and so its files are none of the dead's
+                self._place.remove(f"{_folder(step)}/{manifest.file.name}")
         kept = {step: manifests[step] for step in manifests.keys() - gone}
         for name in _unnamed(names, kept, writers):
             self._place.remove(name)
