@@ -180,7 +180,7 @@ class Store:
         self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
         with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
-            self._remove_files(draft.step, before)
+            self._remove_file(draft.step, before)
         return self.where(draft.step)
 
     def prune(self, *, keep: int, best: Best | None, writers: Collection[str] = ()) -> None:
@@ -203,11 +203,15 @@ class Store:
         for step in sorted(gone):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
-            if manifest := manifests[step]:  # its writer may live, and so its files are none of the dead's
-                self._place.remove(f"{_folder(step)}/{manifest.file.name}")
+            self._remove_file(step, manifests[step])
         kept = {step: manifests[step] for step in manifests.keys() - gone}
         for name in _unnamed(names, kept, writers):
             self._place.remove(name)
+
+    def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
+        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for a dead one's."""
+        if manifest is not None:
+            self._place.remove(f"{_folder(step)}/{manifest.file.name}")
 
     def drafts(self) -> list[str]:
         """The files that no manifest names; raises as `prune` does."""
