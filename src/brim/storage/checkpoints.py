@@ -162,8 +162,14 @@ class Store:
             )
         )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
-        self._place.write(draft.file, checkpoint.data)
-        self._place.write(draft.manifest, content)
+        try:
+            self._place.write(draft.file, checkpoint.data)
+            self._place.write(draft.manifest, content)
+        except EnvironmentFault as fault:
+            if not fault.retryable:  # a full disk needs every byte; a store that is away takes no orders
+                with contextlib.suppress(EnvironmentFault):
+                    self._place.remove(draft.file)
+            raise
         return draft
 
     def publish(self, draft: Draft) -> str:
