@@ -46,8 +46,9 @@ from brim.coordination.membership import (
 from brim.coordination.rendezvous import Phase, Rendezvous
 from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
+from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault, FaultKind, describe
-from brim.errors import UNDECODABLE, InternalError, ProtocolError
+from brim.errors import InternalError, ProtocolError
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.errors import EnvironmentFault
 from brim.storage.places import Data, Place
 
 __all__ = ["Checkpoint", "Draft", "Store"]
