@@ -64,7 +64,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: 
         summary = again.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     (restored,) = again.events("restored")
-    assert (restored["step"], restored["path"]) == (stopped_at, f"{s3.url}/step-{stopped_at:08d}")
+    assert restored["step"] == stopped_at
     assert again.steps()[0]["step"] == stopped_at + 1
 
 

@@ -417,7 +417,7 @@ class Decisions:
         if (
             self._world.restore
             and not self._installed  # the first to say so: who restored may die before its own words are heard
-            and (restored_from or self.progress.step)
+            and (step or self.progress.step)  # a new directory may go on from an old checkpoint
         ):
             # Its time is that of the naming: the round's first commit may be older than this message.
             record = {"at": self._round_named, "kind": "restored", "step": step, "path": restored_from}
