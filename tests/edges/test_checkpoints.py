@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
-from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
 from brim.storage.places import Directory
 
 BYTES = bytes(range(256))
@@ -171,6 +175,43 @@ def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000001"):
         write(tmp_path / "file", 1)
+
+
+def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:
+    store = store_in(tmp_path / "run" / "checkpoints")
+    store.publish(draft(store, 1))
+    lost = draft(store, 2)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(EnvironmentFault, match="is gone"):
+        store.publish(lost)
+    store.publish(draft(store, 3))
+    assert store.steps() == [3]
+
+
+@given(
+    st.binary(max_size=200) | st.recursive(st.none(), st.lists).map(lambda tree: json.dumps(tree).encode())
+)
+def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(content, "where")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["step", "written_at", "metrics", "versions", "file", "tree", "more"]),
+        st.none() | st.integers() | st.text() | st.floats() | st.lists(st.none()),
+    )
+)
+def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(fields: dict[str, Any]) -> None:
+    made = {**fields, "format": 2}
+    made["manifest_sha256"] = _checksum(made)
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(json.dumps(made).encode(), "where")
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_damaged() -> None:
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(b"[" * 200_000, "where")
 
 
 def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.errors import UNDECODABLE, EnvironmentFault, SpecError, did_you_mean
+from brim.storage.job_file import JOB_FILE, read_job
 
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 RUNS, LATEST = Path("runs"), "latest"
-_RECORDS, _SPEC = "events.jsonl", "job.json"
+_RECORDS = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
     from brim import client
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
-    if done or (history.started is None and not (run_dir / _SPEC).is_file()):
+    if done or (history.started is None and not (run_dir / JOB_FILE).is_file()):
         raise SpecError(
             field,
             got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
@@ -186,10 +187,10 @@ def recorded_spec(run_dir: Path, history: RunHistory) -> JobSpec:
     try:
         if history.started is not None:
             return msgspec.convert(history.spec, JobSpec)
-        return msgspec.json.decode((run_dir / _SPEC).read_bytes(), type=JobSpec)
-    except (OSError, msgspec.MsgspecError) as error:
+        return read_job(run_dir)
+    except (EnvironmentFault, *UNDECODABLE) as error:
         raise SpecError(
-            str(run_dir / _SPEC),
+            str(run_dir / JOB_FILE),
             got=str(error),
             need="the spec of a run of this version",
             hint="brim train FILE.py starts a new run",

@@ -47,7 +47,7 @@ from brim.coordination.rendezvous import Phase, Rendezvous
 from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
-from brim.errors import InternalError, ProtocolError
+from brim.errors import UNDECODABLE, InternalError, ProtocolError
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
@@ -198,7 +198,7 @@ class Decisions:
             if is_new(number, heard=session.heard):
                 session.heard = number
                 self._on_agent(agent, message)
-        except (ProtocolError, msgspec.MsgspecError) as error:
+        except (ProtocolError, *UNDECODABLE) as error:
             self._lose_agent(agent, str(error))
         except InternalError as error:  # it would be the same in every life
             self._on_failed(agent, wire.failure_of(error))

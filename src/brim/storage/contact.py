@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.errors import UNDECODABLE
 from brim.storage.files import write_whole
 
 __all__ = ["CONTACT", "Contact", "is_alive", "read_contact", "write_contact"]
@@ -39,7 +40,7 @@ def read_contact(run_dir: Path) -> Contact | None:
     """The contact of a run that has a master, or had one that was killed."""
     try:
         return msgspec.json.decode((run_dir / CONTACT).read_bytes(), type=Contact)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNDECODABLE):
         return None
 
 

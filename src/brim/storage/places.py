@@ -81,7 +81,8 @@ class Directory:
         with self._told("write", name):
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                sync_directory(path.parent.parent)
+                for directory in {self._root, self._root.parent}:
+                    sync_directory(directory)
             try:
                 write_through(path, data)
             except OSError:

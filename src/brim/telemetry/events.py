@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from brim.domain.accounting import StepRecord
-from brim.errors import EnvironmentFault, InternalError
+from brim.errors import UNDECODABLE, EnvironmentFault, InternalError
 from brim.telemetry.records import Event
 
 __all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps"]
@@ -115,7 +115,7 @@ class LineReader(Generic[T]):
     def _decode(self, line: bytes) -> T | None:
         try:
             return self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             self.skipped += 1
             return None
 

@@ -14,7 +14,7 @@ import msgspec
 
 from brim.coordination.membership import World
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, ProtocolError, SpecError, UserCodeError
+from brim.errors import UNDECODABLE, EnvironmentFault, ProtocolError, SpecError, UserCodeError
 
 __all__ = [
     "AgentMessage",
@@ -507,5 +507,5 @@ class Codec(Generic[T]):
         """Raises ProtocolError where the bytes are no message of this conversation."""
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise ProtocolError(f"not a message of this version: {error}") from error
