@@ -86,7 +86,7 @@ class Directory:
             try:
                 write_through(path, data)
             except OSError:
-                path.unlink(missing_ok=True)  # a full disk needs every byte
+                path.unlink(missing_ok=True)
                 raise
 
     def publish(self, draft: str, name: str, data: Data) -> None:
