@@ -148,11 +148,12 @@ def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path
 def test_a_small_disk_is_filled_and_freed(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         disk.fill()
+        (disk.path / "record").write_bytes(bytes(1 << 12))
         with pytest.raises(OSError, match="No space") as full:
-            (disk.path / "file").write_bytes(b"x")
+            (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
         assert full.value.errno == errno.ENOSPC
         disk.free()
-        (disk.path / "file").write_bytes(b"x")
+        (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
     assert not (tmp_path / "disk").exists()
 
 

@@ -169,15 +169,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         if hosts is not None:
             run.spread(hosts)
         run.outside.cable, run.outside.disk = cable, disk
-        broken = run.to_the_end(end)
-        run.outside.wait_for_undone(end)
-        left = run.marked.left_after(_TO_GIVE_UP if trial.hosts > 1 else _TO_CLEAN_UP)
-        broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
-        broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
-        broken += run_directory_is_whole(run_dir)
-        logs = [run_dir / "logs" / "master.log", run_dir / "logs" / "agent.log", directory / SECOND_LOG]
-        broken += brim_did_not_stumble(logs)
-        broken += nothing_left_behind(run.scratch, shared_before, killed=run.agents_killed)
+        broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
         if broken and disk is not None:
             shutil.copytree(run_dir, directory / "run")
     result = Result(
@@ -318,6 +310,19 @@ class _Running:
             self.outside.perform(fault)
 
     # What came of it ---------------------------------------------------------------------------------------
+
+    def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
+        """Everything that is not as it should be now that the run is over."""
+        self.outside.wait_for_undone(end)
+        left = self.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
+        return [
+            *(f"process left over: {pid} {command}" for pid, command in left.items()),
+            *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
+            *run_directory_is_whole(self.run_dir),
+            *brim_did_not_stumble([*logs, self.directory / SECOND_LOG]),
+            *nothing_left_behind(self.scratch, shared_before, killed=self.agents_killed),
+        ]
 
     def summary(self) -> dict[str, Any]:
         """What the last life said of itself."""

@@ -368,9 +368,9 @@ class Decisions:
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))
-        if self._rounds.is_first_restored(round) and (step or self.progress.step):
-            # A new directory may go on from an old checkpoint: then its step says so. The time is that of the naming,
-            # as the first commit of the round may be older than this message.
+        # Who restored may speak later than who had it from there, and this directory may know nothing of the job.
+        if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
+            # Its time is that of the naming: the round's first commit may be older than this message.
             self._out.past_event("restored", at=self._rounds.named_at, step=step, path=restored_from)
         re_formed = self._rounds.install(worker, round, step, now=self._out.now)
         if re_formed is None:
