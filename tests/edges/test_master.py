@@ -197,21 +197,6 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
     assert undone["at"] <= restored["at"] < kept["at"]
 
 
-def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, workers=2, agents=1)
-
-    async def story(desk: Desk) -> None:
-        await desk.join("A")
-        await desk.ready("A", "w1", "w2")
-        await desk.hear(
-            "A", "w2", wire.Installed(round=1, step=56)
-        )  # it has the state from w1, which restored
-        await desk.hear("A", "w1", wire.Installed(round=1, step=56, restored_from="s3://bucket/run"))
-
-    play(desk, story)
-    assert [event["step"] for event in desk.restored()] == [56]
-
-
 def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=3, agents=1)
 
