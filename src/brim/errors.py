@@ -15,10 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-import msgspec
-
 __all__ = [
-    "UNDECODABLE",
     "BrimError",
     "EnvironmentFault",
     "InternalError",
@@ -27,11 +24,6 @@ __all__ = [
     "UserCodeError",
     "did_you_mean",
 ]
-
-
-# What decoders raise, of JSON and of msgpack, where bytes from anywhere are no value: text that is no text, and
-# nesting without end, among them.
-UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class BrimError(Exception):

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brim.domain.job import JobSpec
-from brim.errors import UNDECODABLE, EnvironmentFault, SpecError, did_you_mean
-from brim.storage.job_file import JOB_FILE, read_job
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
@@ -155,6 +154,7 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
         SpecError: it is still alive, it is done, or it never began.
     """
     from brim import client
+    from brim.storage.job_file import JOB_FILE
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
     if done or (history.started is None and not (run_dir / JOB_FILE).is_file()):
@@ -183,6 +183,9 @@ def recorded_spec(run_dir: Path, history: RunHistory) -> JobSpec:
         SpecError: they do not say, or not as this version writes it.
     """
     import msgspec
+
+    from brim.decoding import UNDECODABLE
+    from brim.storage.job_file import JOB_FILE, read_job
 
     try:
         if history.started is not None:

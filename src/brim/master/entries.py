@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
 
 __all__ = [

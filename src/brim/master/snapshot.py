@@ -17,7 +17,9 @@ _MODULES = (
     "brim.coordination.",
     "brim.domain.",
     "brim.master.decisions",
+    "brim.master.effects",
     "brim.master.progress",
+    "brim.master.rounds",
     "brim.wire.messages",
 )
 _OTHERS = {("collections", "deque"), ("builtins", "set"), ("msgspec._utils", "rebuild")}

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.errors import EnvironmentFault
 from brim.storage.places import Data, Place
 
 __all__ = ["Checkpoint", "Draft", "Store"]
@@ -180,7 +181,7 @@ class Store:
         self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
         with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
-            self._remove_files(draft.step, before)
+            self._remove_file(draft.step, before)
         return self.where(draft.step)
 
     def prune(self, *, keep: int, best: Best | None, writers: Collection[str] = ()) -> None:
@@ -203,13 +204,13 @@ class Store:
         for step in sorted(gone):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
-            self._remove_files(step, manifests[step])
+            self._remove_file(step, manifests[step])
         self._tidy(names, {step: manifests[step] for step in manifests.keys() - gone}, writers)
 
-    def _remove_files(self, step: int, manifest: Mapping[str, Any] | None) -> None:
+    def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
         """Remove what a manifest named that is no more: `_tidy` leaves alone what a living writer has written."""
-        for file in manifest["files"] if manifest else ():
-            self._place.remove(f"{_folder(step)}/{file}")
+        if manifest is not None:
+            self._place.remove(f"{_folder(step)}/{manifest.file.name}")
 
     def tidy(self, *, writers: Collection[str] = ()) -> None:
         """Remove what dead writers left, and no checkpoint; `writers` and Raises as for `prune`."""

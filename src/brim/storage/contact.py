@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from brim.errors import UNDECODABLE
+from brim.decoding import UNDECODABLE
 from brim.storage.files import write_whole
 
 __all__ = ["CONTACT", "Contact", "is_alive", "read_contact", "write_contact"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 
 __all__ = ["JOB_FILE", "read_job", "write_job"]

@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.accounting import StepRecord
-from brim.errors import UNDECODABLE, EnvironmentFault, InternalError
+from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
 
 __all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps"]

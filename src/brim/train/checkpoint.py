@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint
 from brim.train.state import flatten, unflatten
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from brim.errors import UNDECODABLE, EnvironmentFault, SpecError
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
 from brim.wire.messages import Publish
 

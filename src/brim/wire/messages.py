@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from brim.coordination.membership import World
+from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
-from brim.errors import UNDECODABLE, EnvironmentFault, ProtocolError, SpecError, UserCodeError
+from brim.errors import EnvironmentFault, ProtocolError, SpecError, UserCodeError
 
 __all__ = [
     "AgentMessage",

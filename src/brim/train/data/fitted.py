@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brim.errors import UNDECODABLE, EnvironmentFault
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 from brim.train.data.columns import Categorical, Column, Numeric, Target
 from brim.train.data.encoding import Encoder
