@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -62,21 +61,19 @@ def run_directory_is_whole(run_dir: Path) -> list[str]:
 
 
 def _checkpoints(directory: Path) -> list[str]:
-    """Every one is sound, and no file is there that no manifest names."""
-    store, broken, named = Store(open_place(str(directory))), [], set()
+    """Every one is sound, and has one file of tensors and its manifest; nothing else is there."""
+    store, broken = Store(open_place(str(directory))), []
     for step in store.steps():
         try:
             store.load(step)
         except BrimError as error:
             broken.append(str(error))
-            continue
-        manifest = Path(store.where(step)) / "manifest.json"
-        named |= {
-            manifest,
-            *(manifest.with_name(file) for file in json.loads(manifest.read_bytes())["files"]),
-        }
-    drafts = {path for path in directory.rglob("*") if path.is_file()} - named
-    return broken + [f"a draft is left: {path.relative_to(directory)}" for path in sorted(drafts)]
+    official = {Path(store.where(step)) for step in store.steps()}
+    for folder in sorted(directory.glob("*")):
+        names = sorted(path.name for path in folder.glob("*"))
+        if folder not in official or len(names) != 2:
+            broken.append(f"a draft is left in {folder.name}: {', '.join(names)}")
+    return broken
 
 
 def _torn_lines(path: Path) -> list[str]:
