@@ -164,7 +164,12 @@ class Store:
         )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
         self._place.write(draft.file, checkpoint.data)
-        self._place.write(draft.manifest, content)
+        try:
+            self._place.write(draft.manifest, content)
+        except EnvironmentFault:
+            with contextlib.suppress(EnvironmentFault):
+                self._place.remove(draft.file)
+            raise
         return draft
 
     def publish(self, draft: Draft) -> str:
