@@ -74,9 +74,9 @@ def test_a_sample_that_counts_twice_is_found(whole: Path) -> None:
         (
             "checkpoints/step-00000008/w1-.safetensors",
             "",
-            "a draft is left in step-00000008: manifest.json, w1-",
+            "a draft is left: step-00000008/w1-.safetensors",
         ),
-        ("checkpoints/step-00000009/w1-0.json", "", "a draft is left in step-00000009: w1-0.json"),
+        ("checkpoints/step-00000009/w1-0.json", "", "a draft is left: step-00000009/w1-0.json"),
     ],
 )
 def test_what_is_half_written_is_found(whole: Path, name: str, content: str, found: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from brim.chaos.disk import can_mount, small_disk
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
+from brim.storage import places
 from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
 from brim.storage.places import Directory
 
@@ -190,6 +192,25 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_draft(kibibytes: int, tmp_path: 
         with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000002.*No space"):
             store.draft(made, writer="w1")
         assert [path.name for path in (disk.path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_in(tmp_path)
+    write(tmp_path, 1)
+    before = sorted(tmp_path.rglob("*"))
+    real = places.write_through
+
+    def no_space(path: Path, content: bytes) -> None:
+        real(path, content[:10])
+        if path.suffix == ".json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(places, "write_through", no_space)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        draft(store, 2)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:

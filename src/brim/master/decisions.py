@@ -368,7 +368,8 @@ class Decisions:
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))
-        if self._rounds.is_first_restored(round) and (restored_from or self.progress.step):
+        # Who restored may speak later than who had it from there, and this directory may know nothing of the job.
+        if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
             # Its time is that of the naming: the round's first commit may be older than this message.
             self._out.past_event("restored", at=self._rounds.named_at, step=step, path=restored_from)
         re_formed = self._rounds.install(worker, round, step, now=self._out.now)

@@ -163,12 +163,13 @@ class Store:
             )
         )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
-        self._place.write(draft.file, checkpoint.data)
         try:
+            self._place.write(draft.file, checkpoint.data)
             self._place.write(draft.manifest, content)
-        except EnvironmentFault:
-            with contextlib.suppress(EnvironmentFault):
-                self._place.remove(draft.file)
+        except EnvironmentFault as fault:
+            if not fault.retryable:  # a full disk needs every byte; a store that is away takes no orders
+                with contextlib.suppress(EnvironmentFault):
+                    self._place.remove(draft.file)
             raise
         return draft
 
@@ -210,29 +211,24 @@ class Store:
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
             self._remove_file(step, manifests[step])
-        self._tidy(names, {step: manifests[step] for step in manifests.keys() - gone}, writers)
+        kept = {step: manifests[step] for step in manifests.keys() - gone}
+        for name in _unnamed(names, kept, writers):
+            self._place.remove(name)
 
     def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
-        """Remove what a manifest named that is no more: `_tidy` leaves alone what a living writer has written."""
+        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for a dead one's."""
         if manifest is not None:
             self._place.remove(f"{_folder(step)}/{manifest.file.name}")
 
-    def tidy(self, *, writers: Collection[str] = ()) -> None:
-        """Remove what dead writers left, and no checkpoint; `writers` and Raises as for `prune`."""
+    def drafts(self) -> list[str]:
+        """The files that no manifest names; raises as `prune` does."""
         names = self._place.names()
-        self._tidy(names, {step: self._complete(step, names) for step in _official(names)}, writers)
+        return _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
 
-    def _tidy(
-        self, names: Iterable[str], manifests: Mapping[int, _Manifest | None], writers: Collection[str]
-    ) -> None:
-        for name in sorted(names):
-            folder, _, file = name.partition("/")
-            step = _step_of(folder)
-            if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
-                continue
-            manifest = manifests.get(step)
-            if step not in manifests or (manifest and file != manifest.file.name):
-                self._place.remove(name)
+    def tidy(self) -> None:
+        """Remove all drafts: where nobody else writes, all are left from the dead; raises as `prune` does."""
+        for name in self.drafts():
+            self._place.remove(name)
 
     def _complete(self, step: int, names: Mapping[str, int]) -> _Manifest | None:
         """The manifest of a checkpoint that looks whole: what it names is there, and of the right size."""
@@ -262,6 +258,25 @@ def _official(names: Collection[str]) -> list[int]:
     return sorted(
         step for folder, _, file in folders if file == _MANIFEST and (step := _step_of(folder)) is not None
     )
+
+
+def _unnamed(
+    names: Iterable[str], manifests: Mapping[int, _Manifest | None], writers: Collection[str] = ()
+) -> list[str]:
+    """Files of checkpoints that none of these manifests names, and none of these writers made.
+
+    What a damaged manifest named is not known: it may be any file beside it.
+    """
+    found = []
+    for name in sorted(names):
+        folder, _, file = name.partition("/")
+        step = _step_of(folder)
+        if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
+            continue
+        manifest = manifests.get(step)
+        if step not in manifests or (manifest and file != manifest.file.name):
+            found.append(name)
+    return found
 
 
 def _write_manifest(manifest: _Manifest) -> bytes:

@@ -86,7 +86,7 @@ class Directory:
             try:
                 write_through(path, data)
             except OSError:
-                self._unlink(path)  # a full disk needs every byte
+                path.unlink(missing_ok=True)
                 raise
 
     def publish(self, draft: str, name: str, data: Data) -> None:
@@ -95,12 +95,9 @@ class Directory:
             sync_directory((self._root / name).parent)
 
     def remove(self, name: str) -> None:
+        path = self._root / name
         with self._told("remove", name):
-            self._unlink(self._root / name)
-
-    def _unlink(self, path: Path) -> None:
-        """Remove a file, and its folder with the last one."""
-        path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         if path.parent != self._root:
             with contextlib.suppress(OSError):  # not empty yet
                 path.parent.rmdir()
