@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
-    times, epochs, steps = (1, 1, 100) if arguments.quick else (5, 3, 500)
+    times, epochs, steps = (1, 1, 100) if arguments.quick else (3, 3, 500)
     workers = 4
     report = Report(HERE, "Checkpoints: what they cost training, and a restore", seed=0)
     pairs: list[tuple[Job, Job]] = []
