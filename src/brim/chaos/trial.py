@@ -170,7 +170,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
             run.spread(hosts)
         run.outside.cable, run.outside.disk = cable, disk
         broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
-        if broken and disk is not None:
+        if broken and disk is not None and run_dir.exists():
             shutil.copytree(run_dir, directory / "run")
     result = Result(
         trial=trial,
