@@ -76,6 +76,8 @@ class Master:
             self._give_up(error)
         if self._decisions.outcome is not None:
             self.ended.set()
+        for agent in self._connections.keys() - self._decisions.agents.keys():
+            self._forget(agent)  # what it said made no sense: nothing more is heard from it
         for connection in self._connections.values():
             connection.news.set()
 
@@ -185,10 +187,13 @@ class Master:
             self._ending_since = now
             self._take(Overstayed(**self._stamp()))
 
-    def _lose(self, agent: str, reason: str) -> None:
+    def _forget(self, agent: str) -> None:
         self._liveness.forget(agent)
         self._returning.forget(agent)
         self._connections.pop(agent, None)
+
+    def _lose(self, agent: str, reason: str) -> None:
+        self._forget(agent)
         if agent in self._decisions.agents:
             self._take(Lost(agent=agent, reason=reason, **self._stamp()))
 
