@@ -258,6 +258,35 @@ def test_a_run_that_cannot_be_recorded_ends(
     assert which == EVENTS or (len(told) == 1 and "No space left" in told[0])
 
 
+@pytest.mark.parametrize("broken", ["a disk that fails", "records that were cut short"])
+def test_nothing_is_permitted_that_is_not_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+        if broken == "a disk that fails":
+            monkeypatch.setattr(os, "fsync", fail)
+        else:
+            monkeypatch.setattr(desk.records_of_master._files[EVENTS], "size", 0)
+            await desk.say("A", wire.Warn(message="this has no place"))
+        await desk.hear("A", "w1", wire.CheckpointDrafted(step=0))
+        monkeypatch.undo()
+
+    play(desk, story)
+    assert isinstance(desk.heard["A"][-1], wire.EndRun)
+    assert not any(
+        isinstance(each, wire.ToWorker) and isinstance(each.message, wire.Publish) for each in desk.heard["A"]
+    )
+    assert desk.master.ended.is_set()
+
+
 def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
