@@ -56,6 +56,7 @@ def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
 def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial", hosts=2)
     assert not result.broken
+    assert sorted(strike.fault.step for strike in result.strikes) == [f.step for f in parse_faults(text)]
     assert result.lives == 1
 
 

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from brim.chaos.clocks import JumpingClock
 from brim.chaos.disk import can_mount, small_disk
 from brim.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
+from brim.chaos.outside import Outside
 from brim.chaos.processes import Marked
 from brim.chaos.promises import (
     brim_did_not_stumble,
@@ -26,8 +27,13 @@ from brim.chaos.promises import (
     result_is_the_calm_one,
     run_directory_is_whole,
 )
+from brim.chaos.trial import Job, Trial, _Running
 from brim.cli.__main__ import cli
+from brim.clock import SystemClock
+from brim.domain.faults import parse_faults
+from brim.domain.job import WorkerRange
 from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.contact import Contact, write_contact
 from brim.storage.places import Directory
 from recorded_run import RecordedRun, spec
 
@@ -119,6 +125,38 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     marked.kill()
     process.communicate()
     assert marked.alive() == {}
+
+
+def test_a_fault_excuses_one_end_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was killed once, and whose resumption then fails by itself, has broken a promise."""
+    (kill,) = parse_faults("kill everything at step 4")
+    trial = Trial(seed=0, workers=WorkerRange.parse("2"), faults=(kill, kill))
+    run = _Running(Job(file="job.py"), trial, tmp_path, tmp_path / "run")
+
+    def end(*, deadline: float) -> None:
+        run.lives, run.code = run.lives + 1, 1
+        run.struck = [(0.0, kill)]
+        for name in ("summary-{}.json", "stderr-{}.log"):
+            (tmp_path / name.format(run.lives)).write_text("")
+
+    monkeypatch.setattr(run, "live", end)
+    with run:
+        (broken,) = run.to_the_end(1.0)
+    assert broken.startswith("life 2 ended with code 1, and 1 of the faults until then could end one")
+
+
+def test_a_master_that_comes_back_is_struck_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    write_contact(tmp_path, Contact(address="a:1", token="t", pid=dead.pid, keeper=1))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as master:
+        contact = Contact(address="a:1", token="t", pid=master.pid, keeper=1)
+        coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
+        coming.start()
+        mark, clock = Marked(uuid.uuid4().hex), JumpingClock(tmp_path / "clock")
+        Outside(tmp_path, mark, clock, SystemClock()).perform(parse_faults("kill master at step 1")[0])
+        assert master.wait(10) == -9
+        coming.join()
 
 
 def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
+from brim.errors import InternalError
 from brim.master.entries import Began
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
@@ -257,6 +258,113 @@ def test_a_run_that_cannot_be_recorded_ends(
     assert which == EVENTS or (len(told) == 1 and "No space left" in told[0])
 
 
+@pytest.mark.parametrize("broken", ["a disk that fails", "records that were cut short"])
+def test_nothing_is_permitted_that_is_not_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    def fail(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+        if broken == "a disk that fails":
+            monkeypatch.setattr(os, "fsync", fail)
+        else:
+            monkeypatch.setattr(desk.records_of_master._files[EVENTS], "size", 0)
+            await desk.say("A", wire.Warn(message="this has no place"))
+        await desk.hear("A", "w1", wire.CheckpointDrafted(step=0))
+        monkeypatch.undo()
+
+    play(desk, story)
+    assert isinstance(desk.heard["A"][-1], wire.EndRun)
+    assert not any(
+        isinstance(each, wire.ToWorker) and isinstance(each.message, wire.Publish) for each in desk.heard["A"]
+    )
+    assert desk.master.ended.is_set()
+
+
+def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+    write = os.pwrite
+
+    def room_for_a_short_line(file: int, data: bytes, place: int) -> int:
+        return write(file, data[:300] if data.startswith(b"{") else data, place)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        monkeypatch.setattr(os, "pwrite", room_for_a_short_line)
+        await desk.ready("A", "w1")  # the first long event
+        monkeypatch.undo()
+        desk.kill()
+        desk.start("2")
+
+    play(desk, story)
+    assert [event["kind"] for event in desk.records(EVENTS)] == ["failed", "warning"]
+    assert desk.master._decisions.life == 1
+
+
+@pytest.mark.parametrize("longest", [1 << 30, 1], ids=["resumed", "snapshots"])
+def test_after_a_power_cut_the_journal_and_the_records_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    monkeypatch.setattr("brim.master.records._LONGEST", longest)
+    on_disk: dict[int, int] = {}
+    sync = os.fsync
+
+    def remember(file: int) -> None:
+        sync(file)
+        on_disk[os.fstat(file).st_ino] = os.fstat(file).st_size
+
+    monkeypatch.setattr(os, "fsync", remember)
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+        await desk.say("A", commit(1, 1, desk.clock.wall()))
+        desk.kill()
+        desk.start("2")
+        desk.records_of_master.close()
+
+    play(desk, story)
+    for name in (EVENTS, STEPS):
+        os.truncate(tmp_path / name, on_disk.get((tmp_path / name).stat().st_ino, 0))
+    desk.start("3")
+    assert [record["step"] for record in desk.records(STEPS)] == [1]
+    assert not (tmp_path / f"{JOURNAL}.damaged").exists()
+
+
+def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        desk.kill()
+
+    play(desk, story)
+    told = (tmp_path / EVENTS).read_bytes()
+    other = told.replace(b"ready", b"READY")  # as another version would have told it
+    (tmp_path / EVENTS).write_bytes(other)
+    with pytest.raises(InternalError, match="another record"):
+        desk.start("1")
+    desk.records_of_master.close()
+    desk.start("2")
+    assert (tmp_path / EVENTS).read_bytes().startswith(other)
+    assert "cannot be followed" in desk.records(EVENTS)[-1]["message"]
+    assert (tmp_path / f"{JOURNAL}.damaged").exists()
+    desk.kill()
+    desk.start("3")
+    assert desk.master._decisions.life == 2
+
+
 def test_more_workers_than_micro_batches_are_not_added(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1, faults=parse_faults("add 7 at step 1"))
 
@@ -324,3 +432,25 @@ def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(t
 
     play(desk, story)
     assert [event["step"] for event in desk.restored()] == [57]
+
+
+def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.join("B")
+        await desk.hear("A", "w1", wire.Arrive(round=1, step=0, phase=COMMIT))  # is for its agent alone
+        await desk.beat("A")
+        await desk.say("A", wire.Warn(message="it goes on"))
+        assert "A" not in desk.master._connections
+        await desk.join("A", life=1)
+        desk.kill()
+        desk.start()
+
+    play(desk, story)
+    lost = [event["reason"] for event in desk.records(EVENTS) if event.get("state") == "lost"]
+    assert lost == ["its agent is gone"]
+    assert "it goes on" not in [event.get("message") for event in desk.records(EVENTS)]
+    assert list(desk.master._decisions.agents) == ["B"]
+    assert any(isinstance(each, wire.Refused) and each.lost for each in desk.heard["A"])

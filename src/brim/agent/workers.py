@@ -240,6 +240,8 @@ class Workers:
         except subprocess.TimeoutExpired:
             self._template.kill()
             self._template.wait()
+        self._requests.close()
+        os.close(self._memory)  # an agent that joins anew has other workers
 
 
 def _reason(status: int | None) -> str:

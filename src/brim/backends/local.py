@@ -43,7 +43,8 @@ class LocalRun:
     def _outlived_by_master(self) -> bool:
         """Whether the master still writes down how the run ended; not for ever."""
         contact = read_contact(self._run_dir)
-        if contact is None or not is_alive(contact.pid):
+        # The file may be one that an earlier start left, or that of another command which resumed the run as well.
+        if contact is None or contact.keeper != self._agent.pid or not is_alive(contact.pid):
             return False
         self._died_at = self._died_at or time.monotonic()
         if time.monotonic() - self._died_at > _GRACE:

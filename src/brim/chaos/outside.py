@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -21,11 +20,13 @@ from brim.chaos.processes import Marked
 from brim.domain.faults import Fault, FaultKind
 from brim.errors import InternalError
 from brim.interfaces import Clock
+from brim.storage.contact import is_alive, read_contact
 
 __all__ = ["SECOND_LOG", "Outside", "SecondAgent"]
 
 SECOND_LOG = "agent-2.log"
 _BEFORE_RESTART = 0.5
+_TO_COME_BACK = 5.0  # seconds that a master may take which another one's death has called for
 
 
 class SecondAgent:
@@ -48,7 +49,7 @@ class SecondAgent:
         environment: dict[str, str],
     ) -> None:
         self._prefix, self._master, self._environment = prefix, master, environment
-        self._contact, self._log = run_dir / "master.json", directory / SECOND_LOG
+        self._run_dir, self._log = run_dir, directory / SECOND_LOG
         self._process: subprocess.Popen[bytes] | None = None
         self._not_before = 0.0
 
@@ -60,11 +61,11 @@ class SecondAgent:
             self._process, self._not_before = None, now + _BEFORE_RESTART
         if now < self._not_before:
             return
-        try:
-            token = json.loads(self._contact.read_bytes())["token"]
-        except (OSError, ValueError):
+        contact = read_contact(self._run_dir)
+        if contact is None:
             return  # no master yet, or none any more
-        command = [*self._prefix, sys.executable, "-m", "brim.cli", "agent", self._master, "--token", token]
+        command = [*self._prefix, sys.executable, "-m", "brim.cli", "agent", self._master]
+        command += ["--token", contact.token]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
@@ -81,7 +82,7 @@ class Outside:
     """What a trial can be struck with from outside; `cable`, `disk` and `second` are set where there is one."""
 
     def __init__(self, run_dir: Path, marked: Marked, jumping: JumpingClock, clock: Clock) -> None:
-        self._contact = run_dir / "master.json"
+        self._run_dir = run_dir
         self._marked, self._jumping, self._clock = marked, jumping, clock
         self._numbers = itertools.count()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -135,11 +136,14 @@ class Outside:
         heapq.heappush(self._later, (self._clock.now() + seconds, next(self._numbers), undo))
 
     def _master(self) -> int:
-        """Its process id, or 0 where there is none at the moment."""
-        try:
-            return int(json.loads(self._contact.read_bytes())["pid"])
-        except (OSError, ValueError):
-            return 0
+        """Its process id, also where the one before was killed a moment ago; 0 where none comes."""
+        deadline = self._clock.now() + _TO_COME_BACK
+        while self._clock.now() < deadline:
+            contact = read_contact(self._run_dir)
+            if contact is not None and is_alive(contact.pid):
+                return contact.pid
+            time.sleep(0.01)
+        return 0
 
 
 def _signal(pid: int, number: int) -> None:

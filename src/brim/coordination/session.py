@@ -46,6 +46,10 @@ class Outbox(Generic[T]):
         self.unacknowledged.append(message)
         return self.last
 
+    def take_back(self, last: int) -> None:
+        """Forget what was put behind this number, none of which has been sent."""
+        del self.unacknowledged[last - self.acknowledged :]
+
     def acknowledge(self, number: int) -> None:
         """The other end has everything up to this number; an old acknowledgement says nothing new.
 

@@ -99,6 +99,8 @@ def main() -> None:
         asyncio.run(serve(settings, token=os.environ["BRIM_TOKEN"]))
     except EnvironmentFault as fault:
         sys.exit(str(fault))
+    except OSError as error:
+        sys.exit(f"cannot write to {settings.run_dir}: {error}")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ class Began(_Entry, frozen=True):
 class Restated(_Entry, frozen=True):
     """In place of a beginning: everything that followed from the entries that were here before."""
 
+    attempt: str
     state: bytes
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import Outcome
-from brim.errors import ProtocolError
+from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.effects import AgentSession
@@ -70,21 +70,30 @@ class Master:
         """Write an entry down, then let it have its effects."""
         if self._unrecorded:
             return
+        said = {agent: session.outbox.last for agent, session in self._decisions.agents.items()}
         try:
             self._records.take(self._decisions, entry)
-        except OSError as error:
-            self._give_up(error)
+        except (OSError, EnvironmentFault) as error:
+            self._give_up(error, said)
         if self._decisions.outcome is not None:
             self.ended.set()
+        for agent in self._connections.keys() - self._decisions.agents.keys():
+            self._forget(agent)  # what it said made no sense: nothing more is heard from it
         for connection in self._connections.values():
             connection.news.set()
 
-    def _give_up(self, error: OSError) -> None:
-        """What is not on record did not happen: a run that cannot be recorded any more ends, at once."""
+    def _give_up(self, error: Exception, said: dict[str, int]) -> None:
+        """What is not on record did not happen: a run that cannot be recorded any more ends, at once.
+
+        Args:
+            error: what is in the way.
+            said: the number of the last message to each agent before the entry that is not on record.
+        """
         self._unrecorded = True
-        message = f"cannot write the records of this run: {error}; free some space, then --resume"
+        message = f"cannot write the records of this run: {error}; brim resume goes on once they can be"
         self._records.lament(message, self._clock)
-        for session in self._decisions.agents.values():
+        for agent, session in self._decisions.agents.items():
+            session.outbox.take_back(said.get(agent, 0))
             session.outbox.put(wire.EndRun(well=False))
         self.ended.set()
 
@@ -185,10 +194,13 @@ class Master:
             self._ending_since = now
             self._take(Overstayed(**self._stamp()))
 
-    def _lose(self, agent: str, reason: str) -> None:
+    def _forget(self, agent: str) -> None:
         self._liveness.forget(agent)
         self._returning.forget(agent)
         self._connections.pop(agent, None)
+
+    def _lose(self, agent: str, reason: str) -> None:
+        self._forget(agent)
         if agent in self._decisions.agents:
             self._take(Lost(agent=agent, reason=reason, **self._stamp()))
 

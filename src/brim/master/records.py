@@ -40,20 +40,26 @@ class Records:
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
         self._longest = _LONGEST
+        self._attempt: str | None = None  # that the journal is of
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
 
     def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
         """Go on with the attempt that the journal is of, or begin another one.
 
-        What the last master decided and did not come to record is recorded now.
+        What the last master decided and did not come to record is recorded now. A journal of an earlier attempt that
+        cannot be followed, such as one of another version, is put aside: checkpoints do not need it.
 
         Args:
             attempt: names this start of the job.
             begin: makes the first entry from the life that it begins, the sizes of the record files, and the step that
                 attempts before it had come to.
             clock: stamps the entry.
+
+        Raises:
+            EnvironmentFault: the journal of this attempt cannot be followed.
+            OSError: something cannot be written.
         """
-        decisions = self._replay()
+        decisions = self._follow(attempt, clock)
         life = decisions.life + 1 if decisions else 1
         if decisions is not None and decisions.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
@@ -61,13 +67,28 @@ class Records:
         last = self._files[STEPS].last_line()
         step = _steps.decode(last).step if last else 0
         began = begin(life, {name: file.size for name, file in self._files.items()}, step)
-        self._journal.replace(encode(began))
+        self._put_instead(began)
         return Decisions(began)
+
+    def _follow(self, attempt: str, clock: Clock) -> Decisions | None:
+        try:
+            return self._replay()
+        except OSError:
+            raise
+        except Exception as error:  # decisions of another version may stumble over anything
+            if self._attempt == attempt:
+                raise
+            aside = self._journal.set_aside()
+            text = f"the journal of an earlier attempt cannot be followed: {error}; it is {aside} now"
+            self._note("warning", clock, message=text)
+            return None
 
     def _replay(self) -> Decisions | None:
         decisions = None
         for payload in self._journal.written:
             entry = decode(payload)
+            if isinstance(entry, Began | Restated):
+                self._attempt = entry.attempt
             if isinstance(entry, Began):
                 decisions = Decisions(entry)
             elif isinstance(entry, Restated):
@@ -87,9 +108,15 @@ class Records:
         self._journal.append(encode(entry))
         self._perform(decisions.take(entry))
         if self._journal.size > self._longest:
-            state = Restated(at=entry.at, now=entry.now, state=freeze(decisions))
-            self._journal.replace(encode(state))
+            state = freeze(decisions)
+            self._put_instead(Restated(at=entry.at, now=entry.now, attempt=decisions.attempt, state=state))
             self._longest = max(_LONGEST, 2 * self._journal.size)
+
+    def _put_instead(self, entry: Began | Restated) -> None:
+        """Replace the journal. What it led to must be on disk before: nothing could write that again."""
+        for file in self._files.values():
+            file.sync()
+        self._journal.replace(encode(entry))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -103,10 +130,14 @@ class Records:
 
     def lament(self, message: str, clock: Clock) -> None:
         """Say why nothing more will be recorded, where that can still be said; no journal has it."""
-        record = {"at": clock.wall(), "kind": "failed", "who": "environment", "message": message, "trace": ""}
         with contextlib.suppress(OSError):
-            events = self._files[EVENTS]
-            events.put(events.size, msgspec.json.encode(record) + b"\n")
+            self._note("failed", clock, who="environment", message=message, trace="")
+
+    def _note(self, kind: str, clock: Clock, **fields: str) -> None:
+        """Record an event that follows from no entry."""
+        events = self._files[EVENTS]
+        record = {"at": clock.wall(), "kind": kind, **fields}
+        events.put(events.size, msgspec.json.encode(record) + b"\n")
 
     def close(self) -> None:
         self._journal.close()

@@ -82,6 +82,10 @@ class Journal:
         os.close(self._file)
         self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
+    def set_aside(self) -> Path:
+        """Give the file another name, and make way for a new one, which `replace` begins; where it is now."""
+        return _set_aside(self._path)
+
     def close(self) -> None:
         os.close(self._file)
         os.close(self._lock)
@@ -94,10 +98,12 @@ def set_aside_if_damaged(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except EnvironmentFault as fault:
-        aside = path.with_name(f"{path.name}.damaged")
-        path.replace(aside)
-        return f"{fault}; it is {aside} now"
+        return f"{fault}; it is {_set_aside(path)} now"
     return ""
+
+
+def _set_aside(path: Path) -> Path:
+    return path.replace(path.with_name(f"{path.name}.damaged"))
 
 
 def _frame(payload: bytes) -> bytes:

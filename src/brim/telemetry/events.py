@@ -71,6 +71,10 @@ class RecordFile:
         start = _end_of_last_line(self._file, self.size - 1)
         return os.pread(self._file, self.size - start, start)
 
+    def sync(self) -> None:
+        """Bring everything down to the disk."""
+        os.fsync(self._file)
+
     def close(self) -> None:
         os.close(self._file)
 
