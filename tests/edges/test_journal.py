@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.storage.journal import Journal, set_aside_if_damaged
+from brim.storage.journal import Journal, has_writer, set_aside_if_damaged
 
 ENTRIES = [b"one", b"", b"three" * 100]
 
@@ -98,3 +98,12 @@ def test_a_damaged_journal_makes_way(tmp_path: Path) -> None:
     assert "damaged at byte 15" in set_aside_if_damaged(path)
     assert not path.exists()
     assert reopen(path) == []
+
+
+def test_whether_somebody_writes_can_be_asked(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert not has_writer(path)
+    journal = Journal(path)
+    assert has_writer(path)
+    journal.close()
+    assert not has_writer(path)

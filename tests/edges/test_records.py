@@ -244,3 +244,10 @@ def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatc
     assert before == pytest.approx(time.time(), abs=5)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert before <= clock.wall() < before + 60
+
+
+def test_a_worker_of_a_resumed_run_is_there_again(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
+    for state in ("started", "ready", "active", "left", "started"):
+        log.append("worker", worker="w1", state=state, pid=1, agent="a1", rank=None, reason="")
+    assert read(tmp_path).workers["w1"].until is None

@@ -30,6 +30,7 @@ from brim.wire.messages import (
 __all__ = ["Workers"]
 
 _UNEXPLAINED = 0.05  # seconds between a closed link and the report of the process's end, before it is killed
+_TO_BE_READY = 1800.0  # seconds that a template may take: reading data may take long
 _TO_HEAR = 2.0  # seconds for that report after the kill: a template that is stopped sends none
 _TO_DIE = 10.0
 
@@ -142,7 +143,13 @@ class Workers:
         """Start a worker after so many seconds; the answer is a call of `started`, `gone` or `failed`."""
         self._waiting.add(worker)
         await asyncio.sleep(delay)
-        await self._ready.wait()
+        try:
+            await asyncio.wait_for(self._ready.wait(), _TO_BE_READY)
+        except TimeoutError:
+            log = self._run_dir / "logs" / "template.log"
+            message = f"the template process was not ready in {_TO_BE_READY:.0f} s: see {log}"
+            self._tell.failed(Failed(who="environment", message=message))
+            return
         if worker not in self._waiting:
             return
         self._waiting.remove(worker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,7 @@ __all__ = [
 
 RUNS, LATEST = Path("runs"), "latest"
 _RECORDS = "events.jsonl"
+_TO_END = 5.0  # seconds that the master of a run that was killed may take to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,6 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
     Raises:
         SpecError: it is still alive, it is done, or it never began.
     """
-    from brim import client
     from brim.storage.job_file import JOB_FILE
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
@@ -164,9 +165,7 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
             need="a run that ended before its end",
             hint="brim train FILE.py starts a new run",
         )
-    try:
-        client.status(run_dir)
-    except EnvironmentFault:
+    if not _is_running(run_dir):
         return
     raise SpecError(
         field,
@@ -218,6 +217,22 @@ def check_source(spec: JobSpec) -> None:
         )
     with contextlib.chdir(directory):
         check_training_file(Path(spec.file)) if spec.file else check_command(spec.command)
+
+
+def _is_running(run_dir: Path) -> bool:
+    """Whether a master answers, or one that is ending does not come to its end: two must not write one run."""
+    from brim import client
+    from brim.storage.journal import has_writer
+
+    with contextlib.suppress(EnvironmentFault):
+        client.status(run_dir)
+        return True
+    deadline = time.monotonic() + _TO_END
+    while has_writer(run_dir / "journal"):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 # What a run's result depends on: it cannot change when the run is resumed.

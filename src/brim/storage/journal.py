@@ -16,7 +16,7 @@ from pathlib import Path
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 
-__all__ = ["Journal", "read_frames", "set_aside_if_damaged"]
+__all__ = ["Journal", "has_writer", "read_frames", "set_aside_if_damaged"]
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
@@ -89,6 +89,21 @@ class Journal:
     def close(self) -> None:
         os.close(self._file)
         os.close(self._lock)
+
+
+def has_writer(path: Path) -> bool:
+    """Whether some process writes this journal now."""
+    try:
+        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def set_aside_if_damaged(path: Path) -> str:

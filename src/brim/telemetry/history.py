@@ -172,8 +172,8 @@ class RunHistory:
         life.pid, life.agent = event.pid or life.pid, event.agent or life.agent
         life.rank = event.rank if event.rank is not None else life.rank
         life.reason = event.reason or life.reason
-        if event.state in ("lost", "left"):
-            life.until = event.at
+        # A resumed run gives the names of its earlier workers again.
+        life.until = event.at if event.state in ("lost", "left") else None
 
 
 def read_history(run_dir: Path) -> RunHistory:
