@@ -146,8 +146,8 @@ class Workers:
         try:
             await asyncio.wait_for(self._ready.wait(), _TO_BE_READY)
         except TimeoutError:
-            log = self._run_dir / "logs" / "template.log"
-            message = f"the template process was not ready in {_TO_BE_READY:.0f} s: see {log}"
+            where = self._run_dir / "logs" / "template.log"
+            message = f"the template process was not ready in {_TO_BE_READY:.0f} s: see {where}"
             self._tell.failed(Failed(who="environment", message=message))
             return
         if worker not in self._waiting:
