@@ -270,7 +270,9 @@ class _World:
         if not self.usage or self.usage[-1][1:] != (used, len(self.live) - active):
             self.usage.append((self.now, used, len(self.live) - active))
         if decision.wake is not None and decision.wake <= self.now:
-            raise InternalError(f"the policy asked to be woken at {decision.wake}, which is not after {self.now}")
+            raise InternalError(
+                f"the policy asked to be woken at {decision.wake}, which is not after {self.now}"
+            )
 
     def _judge(self, verdict: Verdict) -> None:
         live = self.live[verdict.job]
