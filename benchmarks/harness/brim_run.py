@@ -18,7 +18,7 @@ from brim import client
 from brim.backends import local
 from brim.domain.accounting import StepRecord
 from brim.domain.job import JobSpec, WorkerRange
-from brim.telemetry.history import RunReader, WorkerLife
+from brim.telemetry.history import RunHistory, RunReader, WorkerLife
 from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
 
 __all__ = ["BrimRun", "BrimStuck", "alive", "repository"]
@@ -92,6 +92,11 @@ class BrimRun:
 
     def poll(self) -> None:
         self._reader.poll()
+
+    @property
+    def history(self) -> RunHistory:
+        """All that its records said up to the last poll."""
+        return self._reader.history
 
     @property
     def steps(self) -> list[StepRecord]:

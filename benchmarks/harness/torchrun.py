@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from benchmarks.harness.brim_run import alive, repository
+from brim.train.params import ENVIRONMENT_VARIABLE
 
 __all__ = ["Line", "Torchrun", "TorchrunStuck"]
 
+TRAINING_FILE = Path(__file__).with_name("training_file.py")
 _POLL = 0.02
 
 
@@ -50,6 +54,14 @@ def _children(pid: int) -> set[int]:
     return found
 
 
+def _runs_worker(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"torchrun_worker.py" in command and b"torch.distributed.run" not in command
+
+
 class Torchrun:
     """`torchrun --standalone` with the worker of `torchrun_worker.py`.
 
@@ -58,15 +70,23 @@ class Torchrun:
 
     Args:
         workers: processes.
-        optimizer: `sgd` or `adam`.
+        file: the training file that brim trains on the other side.
+        parameters: of that file, as for `--set`.
         batch: global batch size.
         directory: keeps the checkpoint from an earlier run; None makes a fresh one.
     """
 
     def __init__(
-        self, *, workers: int, optimizer: str = "sgd", batch: int = 512, directory: Path | None = None
+        self,
+        *,
+        workers: int,
+        file: Path = TRAINING_FILE,
+        parameters: Mapping[str, str] | None = None,
+        batch: int = 512,
+        directory: Path | None = None,
     ) -> None:
-        self.workers, self._optimizer, self._batch = workers, optimizer, batch
+        self.workers, self._file, self._batch = workers, file, batch
+        self._parameters = dict(parameters or {})
         self.directory = directory or Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
 
     def __enter__(self) -> Self:
@@ -77,12 +97,13 @@ class Torchrun:
             **os.environ,
             "PYTHONPATH": str(repository()),
             "OMP_NUM_THREADS": "1",
+            ENVIRONMENT_VARIABLE: json.dumps(self._parameters),
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "100"),
             *("--nproc-per-node", str(self.workers), str(worker), "--directory", str(self.directory)),
-            *("--optimizer", self._optimizer, "--batch", str(self._batch)),
+            *("--file", str(self._file), "--batch", str(self._batch)),
         ]
         self._log = (self.directory / "torchrun.log").open("ab")
         self.started = time.time()
@@ -112,6 +133,10 @@ class Torchrun:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout=10)
         self._log.close()
+
+    def pids(self) -> list[int]:
+        """The workers that are alive, whether they train yet or not."""
+        return sorted(pid for pid in _children(self._process.pid) if alive(pid) and _runs_worker(pid))
 
     def lines(self) -> list[Line]:
         """What all workers wrote so far."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 import brim
 from benchmarks.harness import jobs
+from benchmarks.harness.pacing import paced
 
 KIND = brim.param("kind", "wide_deep")
 SAMPLES = brim.param("samples", 1 << 30)
@@ -14,7 +15,7 @@ OPTIMIZER = brim.param("optimizer", "sgd")
 
 
 def model() -> nn.Module:
-    return jobs.model(KIND)
+    return paced(jobs.model(KIND))
 
 
 def dataset(split: str) -> Any:

@@ -98,7 +98,7 @@ def kill_under_brim(setting: Setting, kills: int, rng: random.Random) -> list[Re
 
 def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tuple[float, int]:
     """Seconds to the first step on all ranks after the restart, and how many steps were lost by it."""
-    with Torchrun(workers=workers, optimizer=optimizer, batch=BATCH) as run:
+    with Torchrun(workers=workers, parameters={"optimizer": optimizer}, batch=BATCH) as run:
         run.until_all_stepped(steps=60)  # behind its first checkpoint
         lines = run.lines()
         victim = rng.choice(sorted({line.pid for line in lines}))

@@ -8,13 +8,20 @@ __all__ = ["SystemClock", "VirtualClock"]
 
 
 class SystemClock:
-    """The host's clocks."""
+    """The host's clocks.
+
+    The wall clock is read once and goes on by the monotonic one: somebody may set it while a run is under way, and
+    what the run records must stay in order.
+    """
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
 
     def now(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
-        return time.time()
+        return time.monotonic() + self._offset
 
     def cpu(self) -> float:
         """Seconds of processor time that this process has used."""

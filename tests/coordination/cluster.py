@@ -116,6 +116,14 @@ class Stream:
         return self.closed or not self.donor.alive or not self.caller.alive
 
 
+@dataclass
+class Flight:
+    """A checkpoint that a worker's writer is at: `drafting`, then `asked`, then `permitted`."""
+
+    state: tuple[int, int, Tree]
+    stage: str = "drafting"
+
+
 def validate(rendezvous: Rendezvous) -> None:
     """What must hold after every event."""
     workers = rendezvous.workers.values()
@@ -171,6 +179,8 @@ class SimWorker:
         self.next: World | None = None
         self.committed, self.evaluated = 0, 0
         self.weights: Tree = ()
+        self.flight: Flight | None = None
+        self.official: int | None = None
         self.waits: Wait = "go"
         self._body = self._life()
         next(self._body)
@@ -181,6 +191,8 @@ class SimWorker:
             return False
         if self.waits == "go":
             return True
+        if self.waits == "writer":  # it listens, and leaves what is not for the writer
+            return self.flight is None or any(message[0] == "publish" for message in self.inbox)
         if self.inbox or (self.asked and not self.told):
             return True
         return self.waits != "message" and bool(self.waits())
@@ -190,6 +202,15 @@ class SimWorker:
             self.waits = next(self._body)
         except StopIteration:
             self.die("exit status 0")
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is a message for the loop; hearing a permission hands it to the writer."""
+        for message in [each for each in self.inbox if each[0] == "publish"]:
+            self.inbox.remove(message)
+            if self.flight is not None and self.flight.state[0] == message[1]:
+                self.flight.stage = "permitted"
+        return bool(self.inbox)
 
     def die(self, reason: str) -> None:
         """The kernel closes its link behind what it had still to say."""
@@ -220,6 +241,8 @@ class SimWorker:
                 except PeerLost:
                     yield from self._await_replacement()
         except Dismissed:
+            self.doing = "draining"
+            yield from self._settle()
             self.doing = "dismissed"
             yield "go"
 
@@ -228,7 +251,7 @@ class SimWorker:
             if self.asked and not self.told:
                 self.told = True
                 self.tell("leave")
-            if self.inbox:
+            if self.pending:
                 return self.inbox.popleft()
             yield "message"
 
@@ -244,11 +267,11 @@ class SimWorker:
         raise AssertionError(f"{self.name}: nobody waits for {message}")
 
     def _poll(self) -> Iterator[Wait]:
-        while self.inbox or (self.asked and not self.told):
+        while self.pending or (self.asked and not self.told):
             if self.asked and not self.told:
                 self.told = True
                 self.tell("leave")
-            if self.inbox:
+            if self.pending:
                 self._take(self.inbox.popleft())
         return
         yield
@@ -290,17 +313,47 @@ class SimWorker:
             message = yield from self._receive()
             if message[0] == "write":
                 self.doing = "writing"
-                yield "go"
-                self._write()
+                yield from self._write_now()
+                self.tell("now_written")
                 continue
             try:
                 self._take(message)
             except RoundChanged:
                 return
 
-    def _write(self) -> None:
-        self.cluster.storage = (self.committed, self.evaluated, self.weights)
-        self.tell("written")
+    # Checkpoints
+
+    def _begin(self) -> None:
+        """Copy the state for the writer; where it is at another, this one is left out."""
+        if self.flight is None:
+            self.flight = Flight((self.committed, self.evaluated, self.weights))
+
+    def _settle(self) -> Iterator[Wait]:
+        while self.flight is not None:
+            yield "writer"
+            _ = self.pending
+
+    def _write_now(self) -> Iterator[Wait]:
+        yield from self._settle()
+        if self.official != self.committed:
+            self._begin()
+            yield from self._settle()
+
+    @property
+    def writes(self) -> bool:
+        return self.alive and self.flight is not None and self.flight.stage != "asked"
+
+    def write(self) -> None:
+        """What the writer's thread does next."""
+        assert self.flight is not None
+        step = self.flight.state[0]
+        if self.flight.stage == "drafting":
+            self.flight.stage = "asked"
+            self.tell("drafted", step)
+        else:
+            self.cluster.publish(self.flight.state)
+            self.official, self.flight = step, None
+            self.tell("made", step)
 
     def _install(self, world: World) -> Iterator[Wait]:
         yield "go"
@@ -308,7 +361,7 @@ class SimWorker:
         if world.restore and world.members[0].worker == self.name:
             if self.cluster.storage is not None:
                 self.committed, self.evaluated, self.weights = self.cluster.storage
-                restored = True
+                self.official, restored = self.committed, True
         elif self.name in world.donors:
             self.doing = "fetching"
             yield from self._fetch(world, self.cluster.workers[world.donors[self.name]])
@@ -325,7 +378,7 @@ class SimWorker:
         donor.backlog.append(stream)
         try:
             while len(stream.chunks) < 2:
-                if stream.broken or self.inbox:
+                if stream.broken or self.pending:
                     raise PeerLost
                 yield lambda: stream.broken or len(stream.chunks) == 2
         finally:
@@ -335,7 +388,7 @@ class SimWorker:
 
     def _donate(self, greeting: tuple[int, str]) -> Iterator[Wait]:
         while greeting not in self.greeted:
-            if self.inbox:
+            if self.pending:
                 raise PeerLost
             yield lambda: bool(self.backlog)
             if self.backlog:  # it was blocked in accept: who calls is taken before the agent is heard
@@ -391,6 +444,8 @@ class SimWorker:
         total = memory[0] if plan.world_size > 1 else own
         self.weights = (self.weights, tuple(total))
         self.committed += 1
+        if rank == 0 and self.committed % SCHEDULE.steps_per_epoch:
+            self._begin()
         if released[4]:
             self.doing = "held"
             raise RoundChanged
@@ -431,7 +486,7 @@ class SimWorker:
         firsts = [self.world.members[plan.ranks_on(each).start].worker for each in range(len(plan.hosts))]
         others = [self.cluster.workers[name] for name in firsts]
         while len(table) < len(plan.hosts):
-            if self.inbox or not all(other.alive for other in others):
+            if self.pending or not all(other.alive for other in others):
                 raise PeerLost
             yield lambda: len(table) == len(plan.hosts) or not all(other.alive for other in others)
         have = {start: list(row) for rows_of in table.values() for start, row in rows_of.items()}
@@ -447,16 +502,14 @@ class SimWorker:
         self.evaluated += 1
         if self.rank == 0:
             yield "go"
-            self._write()
+            self._begin()
 
     def _finish(self) -> Iterator[Wait]:
         self.doing = "completing"
         digests = (yield from self._arrive("end", self.weights))[5]
         assert all(digest == self.weights for digest in digests), "workers ended with different weights"
         if self.rank == 0:
-            if self.cluster.storage is None or self.cluster.storage[0] < self.committed:
-                yield "go"
-                self._write()
+            yield from self._write_now()
             self.tell("completed", self.weights)
         self.doing = "done"
         while True:
@@ -479,8 +532,11 @@ class SimAgent:
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
         self._payloads: dict[bytes, Any] = {}
 
-    def lose(self) -> None:
+    def lose(self, unsent: int = 0) -> None:
+        """It is gone, and so are the last words that it had not sent yet."""
         self.alive = False
+        for _ in range(min(unsent, len(self.outbox))):
+            self.outbox.pop()
         for worker in self.workers.values():
             worker.alive = False
         self.outbox.append(("closed",))
@@ -583,7 +639,7 @@ class Cluster:
         )
         self.agents = {name: SimAgent(self, name) for name in "ABC"[: setting.agents]}
         self.workers: dict[str, SimWorker] = {}
-        self.storage: tuple[int, int, Tree] | None = None
+        self._stored: dict[int, tuple[int, int, Tree]] = {}
         self.trades: dict[tuple[int, int], dict[int, Any]] = {}
         self.events = 0
         self.steps: list[StepRecord] = []
@@ -599,6 +655,19 @@ class Cluster:
         self._committed = 0
         for name in self.agents:
             self._handle(AgentJoined(name))
+
+    # Storage
+
+    @property
+    def storage(self) -> tuple[int, int, Tree] | None:
+        """The newest official checkpoint."""
+        return self._stored[max(self._stored)] if self._stored else None
+
+    def publish(self, state: tuple[int, int, Tree]) -> None:
+        """Make a checkpoint official, and keep the newest two."""
+        self._stored[state[0]] = state
+        for step in sorted(self._stored)[:-2]:
+            del self._stored[step]
 
     # The master
 
@@ -623,6 +692,8 @@ class Cluster:
                 assert target == self.rendezvous.target
             case Install(world, _):
                 validate_world(world)
+                holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
+                assert not (world.restore and holders), f"{holders} may still be making a checkpoint official"
                 self._world, self._named_at, self._has_installed = world, self.events, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
@@ -670,7 +741,12 @@ class Cluster:
                 self._installed(worker, round, step, restored)
             case ("from", worker, ("leave",)):
                 self._handle(WorkerAsksToLeave(worker))
-            case ("from", worker, ("written",)):
+            case ("from", worker, ("drafted", step)):
+                assert step <= self._committed, f"a checkpoint of step {step} is ahead of the records"
+                self._tell_worker(worker, "publish", step)
+            case ("from", _, ("made", _)):
+                pass
+            case ("from", worker, ("now_written",)):
                 self._handle(CheckpointWritten(worker))
             case ("from", worker, ("completed", weights)):
                 self.weights = weights
@@ -742,6 +818,8 @@ class Cluster:
                     able.append(lambda agent=agent, worker=worker: agent.hear(worker))
                 if worker.runnable:
                     able.append(worker.run)
+                if worker.writes:
+                    able.append(worker.write)
         return able
 
     def happen(self) -> bool:
@@ -782,7 +860,7 @@ class Cluster:
                         for worker in self.rendezvous.members]  # fmt: skip
                 self._handle(Straggling(tuple(slow), "slow"))
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
-                agents[fault.which % len(agents)].lose()
+                agents[fault.which % len(agents)].lose(unsent=fault.which)
 
     def run(self) -> Cluster:
         """Until the end; then every promise is checked."""
@@ -802,7 +880,7 @@ class Cluster:
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
         if self.end.outcome is not Outcome.DONE:
             if (
-                self.end.outcome is Outcome.STOPPED
+                self.end.outcome is Outcome.SUSPENDED
                 and "died" not in self.end.reason
                 and not self._lost_state
                 and kept
@@ -852,7 +930,13 @@ def at_random(seed: int) -> Cluster:
         for _ in range(rng.randint(0, 5))
     )
     lazy = rng.random() < 0.5  # half of the adversaries favour some workers over others
-    return Cluster(setting, lambda n: int(rng.random() ** (3 if lazy else 1) * n), faults)
+
+    def choose(many: int) -> int:
+        chosen = int(rng.random() ** (3 if lazy else 1) * many)
+        return many - 1 - chosen if late else chosen
+
+    late = rng.random() < 0.3  # and some let the master hear of everything late
+    return Cluster(setting, choose, faults)
 
 
 def main() -> None:

@@ -258,6 +258,18 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
     assert tell(rendezvous, Resize(2)) == ["start w4 on A"]
 
 
+def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
+    rendezvous = running(2, most=2)
+    steps(rendezvous, 2, 3)
+    tell(rendezvous, *gone(2))
+    installed(rendezvous, 4)
+    assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
+    assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 1"]
+    assert tell(rendezvous, *gone(1)) == ["start w5 on A"]
+    assert tell(rendezvous, *gone(5)) == ["start w6 on A"]
+    assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last of signal 9"]
+
+
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
     rendezvous = running(2, spares=1, most=2)
     assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
@@ -357,7 +369,7 @@ def test_the_last_worker_leaves_a_checkpoint() -> None:
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["write w1"]
     assert tell(rendezvous, CheckpointWritten("w1")) == ["dismiss w1"]
-    assert tell(rendezvous, *gone(1)) == ["stopped: its last worker, w1, was asked to leave"]
+    assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
 
 def test_only_leavers_have_the_state() -> None:
@@ -409,11 +421,11 @@ def test_stop_before_the_first_round() -> None:
     tell(rendezvous, AgentJoined("A"), *ready(1))
     assert tell(rendezvous, Stop("asked")) == ["dismiss w1", "dismiss w2"]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
-    assert tell(rendezvous, *gone(2)) == ["stopped: asked"]
+    assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
 
 
 def test_stop_before_any_agent() -> None:
-    assert tell(job(), Stop("asked")) == ["stopped: asked"]
+    assert tell(job(), Stop("asked")) == ["suspended: asked"]
 
 
 def test_stop_while_running_survives_a_loss() -> None:
@@ -423,7 +435,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     assert tell(rendezvous, Held(2, 2), CheckpointWritten("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
-        "stopped: asked",
+        "suspended: asked",
     ]
 
 
@@ -431,7 +443,7 @@ def test_a_loss_while_writing_asks_another() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
-    assert tell(rendezvous, *gone(2)) == ["stopped: asked; its last members died before the checkpoint"]
+    assert tell(rendezvous, *gone(2)) == ["suspended: asked; its last members died before the checkpoint"]
 
 
 def test_completion_dismisses_everyone() -> None:
@@ -494,3 +506,32 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
     before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
     assert rendezvous == before
+
+
+# Restoring ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_round", [False, True])
+def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_round: bool) -> None:
+    """It would be official behind the back of those who went back to an older one."""
+    rendezvous = running(2)
+    assert tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2)) == ["hold 1", "start w3 on A"]
+    assert tell(rendezvous, Held(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
+    installed(rendezvous, 5)
+    if in_round:  # named, but without the state yet
+        tell(rendezvous, *ready(3), Held(2, 6))
+    assert tell(rendezvous, *gone(2))[0].startswith("start")
+    assert rendezvous.phase is Phase.GATHERING
+    assert tell(rendezvous, *([] if in_round else ready(3))) == []
+    commands = tell(rendezvous, WorkerGone("w1", "exit status 0"))
+    assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
+
+
+def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
+    installed(rendezvous, 5)
+    tell(rendezvous, *gone(2))
+    assert rendezvous.phase is Phase.GATHERING
+    commands = tell(rendezvous, Stop("asked"), *gone(1))
+    assert "dismiss w1" in commands

@@ -71,11 +71,12 @@ def counts(ledger: Ledger) -> list[tuple[int, int, int]]:
         (run(1, 2, 2, 3, 4, 5, 6), [Restore(1.5, 1)], [(20, 0, 0), (20, 0, 0)], True),
         (run(1, 2, 3, 4, 2, 3, 4, 5, 6), [Restore(3.5, 1)], [(20, 0, 0), (20, 0, 0)], True),
         (run(1, 2, 3, 1, 2, 1, 2, 3, 4, 5, 6), [Restore(2.5, 0), Restore(4.5, 0)], [(20, 0, 0)] * 2, True),
+        (run(1, 2, 3, 4, 3, 4, 5, 6), [Restore(3.5, 1)], [(16, 0, 4), (12, 0, 8)], False),
         (run(1, 2, 3, 4, 5, 6), [Restore(9.0, 4)], [(20, 0, 0), (8, 12, 0)], False),
     ],
     ids=[
         "whole", "nothing", "half", "a step missing", "a step twice", "a step redone after a restore",
-        "back over an epoch's end", "back twice", "restored and never redone",
+        "back over an epoch's end", "back twice", "a restore to elsewhere", "restored and never redone",
     ],
 )  # fmt: skip
 def test_every_use_of_every_sample_is_counted(
@@ -141,6 +142,31 @@ def test_any_history_of_restores_ends_exact(deaths: list[tuple[int, int]]) -> No
     while step < 2 * PER_EPOCH:
         now, step = now + 1, step + 1
         steps.append(commit(step, at=now))
+    assert account(steps, restores).exact
+    assert [each.step for each in lasting(steps, restores)] == list(range(1, 2 * PER_EPOCH + 1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=6),
+    st.lists(st.floats(-1e6, 1e6), min_size=40, max_size=40),
+)
+def test_clocks_that_jump_do_not_matter_to_a_run_that_is_done(
+    deaths: list[tuple[int, int]], clocks: list[float]
+) -> None:
+    """Every record has any time whatever but the last, which a restore is not behind."""
+    times = iter(clocks)
+    steps: list[StepRecord] = []
+    restores: list[Restore] = []
+    step = 0
+    for forward, back in deaths:
+        for _ in range(min(forward, 2 * PER_EPOCH - 1 - step)):
+            step += 1
+            steps.append(commit(step, at=next(times)))
+        step = max(0, step - back)
+        restores.append(Restore(next(times), step))
+    while step < 2 * PER_EPOCH:
+        step += 1
+        steps.append(commit(step, at=1e6 if step == 2 * PER_EPOCH else next(times)))
     assert account(steps, restores).exact
     assert [each.step for each in lasting(steps, restores)] == list(range(1, 2 * PER_EPOCH + 1))
 

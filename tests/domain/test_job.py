@@ -46,7 +46,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
         ({"threads": 0}, "--threads"),
         ({"agents": 0}, "--agents"),
         ({"spares": -1}, "--spares"),
-        ({"checkpoint_every": -1}, "--checkpoint-every"),
+        ({"keep": 0}, "--keep"),
         ({"clip_norm": 0.0}, "--clip-norm"),
         ({"clip_norm": float("nan")}, "--clip-norm"),
         ({"heartbeat_timeout": 0.0}, "--heartbeat-timeout"),

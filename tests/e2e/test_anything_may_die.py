@@ -70,8 +70,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
     calm = train(tmp_path / "calm", *job[1:])
     with started(tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55") as run:
-        assert run.finish()["exit"] == "stopped"
-    damaged = max((tmp_path / "run" / "checkpoints").glob("step-*")) / "state.safetensors"
+        assert run.finish()["exit"] == "suspended"
+    damaged = max((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
@@ -112,7 +112,7 @@ def test_nothing_outlives_the_command(tmp_path: Path) -> None:
             lambda: not any(p.is_running() and p.status() != "zombie" for p in family),
             "the end of all processes",
         )
-    assert run.events("run_ended")[0]["summary"]["exit"] == "stopped"
+    assert run.events("run_ended")[0]["summary"]["exit"] == "suspended"
 
 
 def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def brim(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_resize_status_stop_and_resume(tmp_path: Path) -> None:
+def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
     directory = tmp_path / "run"
     with started(directory, *JOB, "--workers", "2") as run:
@@ -36,10 +36,10 @@ def test_resize_status_stop_and_resume(tmp_path: Path) -> None:
         with pytest.raises(EnvironmentFault, match="got 9, need 1 to 8"):
             client.resize(directory, 9)
         assert client.status(directory)["target"] == 1
-        client.stop(directory)
+        client.suspend(directory)
         summary = run.finish()
     assert run.process.returncode == 0
-    assert summary["exit"] == "stopped"
+    assert summary["exit"] == "suspended"
     assert summary["steps_redone"] == 0
     assert 0 < summary["steps"] < calm["steps"]
     with started(directory, *JOB, "--workers", "3", "--resume") as again:
@@ -59,24 +59,24 @@ def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
         status = json.loads(brim("status", directory, "--json"))
         assert (status["state"], status["target"]) == ("running", 2)
         brim("logs", directory)
-        brim("stop", directory)
-        assert run.finish()["exit"] == "stopped"
-    assert json.loads(brim("status", directory, "--json"))["state"] == "stopped"
+        brim("suspend", directory)
+        assert run.finish()["exit"] == "suspended"
+    assert json.loads(brim("status", directory, "--json"))["state"] == "suspended"
 
 
-def test_ctrl_c_stops_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:
+def test_ctrl_c_suspends_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "2") as run:
         run.wait_for_step(10)
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()
-    assert summary["exit"] == "stopped"
+    assert summary["exit"] == "suspended"
     assert run.events("checkpoint")[-1]["step"] == summary["steps"]
 
 
 def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "1", "--faults", "term rank 0 at step 30") as run:
         summary = run.finish()
-    assert summary["exit"] == "stopped"
+    assert summary["exit"] == "suspended"
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] >= 30
 
 

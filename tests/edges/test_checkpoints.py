@@ -9,74 +9,164 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
+from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
-from brim.storage.checkpoints import Checkpoint, load, newest_sound, publish, stored
+from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.storage.places import Directory
+
+BYTES = bytes(range(256))
 
 
-def write(directory: Path, step: int, *, keep: int = 2) -> Path:
-    made = Checkpoint(step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=bytes(range(256)) * step)
-    return publish(directory, made, keep=keep)
+def store_in(directory: Path) -> Store:
+    return Store(Directory(directory))
+
+
+def draft(store: Store, step: int, *, writer: str = "w1", **metrics: float) -> Draft:
+    made = Checkpoint(step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=BYTES * step, metrics=metrics)
+    return store.draft(made, writer=writer)
+
+
+def write(directory: Path, step: int, *, keep: int = 2, best: Best | None = None, **metrics: float) -> Path:
+    store = store_in(directory)
+    path = Path(store.publish(draft(store, step, **metrics)))
+    store.prune(keep=keep, best=best)
+    return path
+
+
+def tensors_of(path: Path) -> Path:
+    (file,) = path.glob("*.safetensors")
+    return file
+
+
+def newest(directory: Path) -> tuple[int | None, list[str]]:
+    found, problems = store_in(directory).newest_sound()
+    return found and found.step, problems
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path, 7)
-    assert load(path).step == 7
-    assert load(path).data == bytes(range(256)) * 7
-    assert newest_sound(tmp_path) == ((path, load(path)), [])
+    write(tmp_path, 7)
+    found = store_in(tmp_path).load(7)
+    assert (found.step, found.tree, found.data) == (7, {"lr": 0.1}, BYTES * 7)
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         write(tmp_path, step)
-    assert [path.name for path in stored(tmp_path)] == ["step-00000002", "step-00000003"]
+    assert store_in(tmp_path).steps() == [2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
-@pytest.mark.parametrize("file", ["state.safetensors", "manifest.json"])
+@pytest.mark.parametrize(("best", "kept"), [("auc", [2, 5, 6]), ("auc:min", [1, 5, 6])])
+def test_the_best_is_kept_as_well(tmp_path: Path, best: str, kept: list[int]) -> None:
+    measured = {1: 0.5, 2: 0.9, 3: 0.7, 4: float("nan")}
+    for step in range(1, 7):
+        metrics = {"auc": measured[step]} if step in measured else {}
+        write(tmp_path, step, best=Best.parse(best), **metrics)
+    assert store_in(tmp_path).steps() == kept
+
+
+@pytest.mark.parametrize("file", ["tensors", "manifest.json"])
 @pytest.mark.parametrize("where", [0, 0.5, -1])
 def test_a_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, file: str, where: float) -> None:
-    before, newest = write(tmp_path, 1), write(tmp_path, 2)
-    content = bytearray((newest / file).read_bytes())
+    write(tmp_path, 1)
+    path = write(tmp_path, 2)
+    damaged = tensors_of(path) if file == "tensors" else path / file
+    content = bytearray(damaged.read_bytes())
     content[int(where * len(content)) if where != -1 else -1] ^= 1
-    (newest / file).write_bytes(content)
-    sound, problems = newest_sound(tmp_path)
-    assert sound == (before, load(before))
+    damaged.write_bytes(content)
+    step, problems = newest(tmp_path)
+    assert step == 1
     assert len(problems) == 1
-    assert str(newest / file) in problems[0]
+    assert str(damaged) in problems[0]
 
 
-@pytest.mark.parametrize("file", ["state.safetensors", "manifest.json"])
+@pytest.mark.parametrize("file", ["tensors", "manifest.json"])
 def test_a_missing_or_cut_file_is_found(tmp_path: Path, file: str) -> None:
     path = write(tmp_path, 3)
-    content = (path / file).read_bytes()
-    (path / file).write_bytes(content[: len(content) // 2])
-    with pytest.raises(EnvironmentFault, match=file):
-        load(path)
-    (path / file).unlink()
-    with pytest.raises(EnvironmentFault, match=file):
-        load(path)
+    damaged = tensors_of(path) if file == "tensors" else path / file
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2])
+    with pytest.raises(EnvironmentFault, match=damaged.name):
+        store_in(tmp_path).load(3)
+    damaged.unlink()
+    with pytest.raises(EnvironmentFault, match=damaged.name):
+        store_in(tmp_path).load(3)
 
 
-def test_what_a_dead_writer_left_is_no_checkpoint_and_goes(tmp_path: Path) -> None:
-    half = tmp_path / ".step-00000009-dead"
-    half.mkdir()
-    (half / "state.safetensors").write_bytes(b"half")
-    assert newest_sound(tmp_path) == (None, [])
-    write(tmp_path, 10)
-    assert not half.exists()
+def test_what_is_damaged_does_not_count_as_kept(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    damaged = tensors_of(write(tmp_path, 3))
+    damaged.write_bytes(b"cut")
+    write(tmp_path, 2)  # after a restore of step 1
+    assert store_in(tmp_path).steps() == [1, 2, 3]
+    write(tmp_path, 4)
+    write(tmp_path, 5)
+    assert store_in(tmp_path).steps() == [4, 5]
+
+
+def test_damage_that_only_reading_finds_does_not_count_either(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    damaged = tensors_of(write(tmp_path, 3))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    store = store_in(tmp_path)
+    assert store.newest_sound()[0].step == 1  # type: ignore[union-attr]
+    store.publish(draft(store, 2))
+    store.prune(keep=2, best=None)
+    assert store.steps() == [1, 2, 3]
+
+
+def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    write(tmp_path, 1)
+    made = draft(store, 2)
+    assert store.steps() == [1]
+    store.publish(made)
+    assert store.steps() == [1, 2]
+
+
+def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    dead, living = draft(store, 9, writer="w1"), draft(store, 9, writer="w12")
+    (tmp_path / "notes.txt").write_text("not ours")
+    store.publish(draft(store, 10, writer="w3"))
+    store.prune(keep=2, best=None, writers={"w12"})
+    assert not (tmp_path / dead.file).exists()
+    store.publish(living)
+    assert store.steps() == [9, 10]
+    assert store.load(9).data == BYTES * 9
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_draft_that_is_gone_does_not_become_official(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    made = draft(store, 9)
+    store.tidy()
+    with pytest.raises(EnvironmentFault, match="is gone"):
+        store.publish(made)
+    assert store.steps() == []
+
+
+def test_the_same_step_again_replaces_the_first_at_once(tmp_path: Path) -> None:
+    first = tensors_of(write(tmp_path, 4))
+    first.write_bytes(b"damaged")
+    write(tmp_path, 4)
+    assert newest(tmp_path) == (4, [])
+    assert not first.exists()
 
 
 def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(EnvironmentFault, match="cannot write checkpoint"):
+    with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000001"):
         write(tmp_path / "file", 1)
 
 
 def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()  # what makes a directory a run
-    write(tmp_path / "checkpoints", 1)
-    damaged = write(tmp_path / "checkpoints", 2) / "state.safetensors"
+    write(tmp_path / "checkpoints", 1, auc=0.75)
+    damaged = tensors_of(write(tmp_path / "checkpoints", 2))
     result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path)])
     assert (result.exit_code, result.stdout.count("whole")) == (0, 2)
+    assert "auc 0.7500" in result.stdout
     damaged.write_bytes(b"other")
     result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path), "--json"])
     rows = json.loads(result.stdout)["checkpoints"]

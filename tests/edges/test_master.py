@@ -277,7 +277,7 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.join("A")
         await desk.ready("A", "w1")
-        desk.master.stop("brim stop")
+        desk.master.stop("brim suspend")
         answer = await desk.master.answer(wire.Ask(verb="resize", workers=2))
         assert (answer.ok, answer.detail) == (False, "it is stopping: nothing is resized any more")
 
@@ -302,7 +302,7 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
             desk.master.look()
         await asyncio.sleep(0)
         assert killed() is not own_loop
-        desk.master.stop("brim stop")
+        desk.master.stop("brim suspend")
         for _ in range(3):
             await asyncio.sleep(0)
         assert killed()

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from brim.clock import VirtualClock
+from brim.clock import SystemClock, VirtualClock
+from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
 from brim.storage.files import write_whole
 from brim.telemetry.events import RecordFile, follow_events, follow_steps
 from brim.telemetry.history import RunHistory, RunReader
+from brim.telemetry.ledger import audit_run
 from brim.telemetry.records import Warned
 from brim.telemetry.report import render_report
 from recorded_run import RecordedRun, RecordLog, eventful, spec
@@ -197,7 +200,7 @@ def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Pa
     run.begin()
     run.train(4)
     if not killed:
-        run.end("stopped")
+        run.end("suspended")
     run.clock.advance(36_000)
     run.start_worker()
     run.begin(workers=0)
@@ -207,3 +210,37 @@ def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Pa
     history = read(tmp_path)
     assert sum(session.end - session.start for session in history.sessions) < 60
     assert "restored step 4" in render_report(history)
+
+
+@pytest.mark.parametrize("jump", [-36_000.0, -3.0, 36_000.0])
+@pytest.mark.parametrize("mid_life", [False, True])
+def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_path: Path) -> None:
+    """Between two lives of a run, or within one where the records of a host that was set are among them."""
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin()
+    run.train(6)
+    now = run.clock.now() + jump
+    again = RecordedRun(tmp_path, spec(), samples=2048, start=now, step=run.step, workers=run.workers)
+    if mid_life:
+        again.began = now
+    else:
+        again.begin(workers=2)
+        again.restore(4)
+    again.train_to_end()
+    again.end()
+    history = read(tmp_path)
+    assert audit_run(tmp_path, history).exact
+    assert history.step == run.steps
+    assert all(session.end >= session.start for session in history.sessions)
+    parts = time_breakdown(history.sessions, history.steps, history.restores, re_forming=0.0)
+    assert min(parts.values()) >= 0
+    assert all(rate >= 0 for _, rate in throughput(history.steps, start=run.start, end=now, buckets=9))
+    assert not re.search(r"-\d[\d.,]* (s|ms)\b", render_report(history))
+
+
+def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    before = clock.wall()
+    assert before == pytest.approx(time.time(), abs=5)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert before <= clock.wall() < before + 60

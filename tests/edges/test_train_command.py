@@ -202,15 +202,15 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
         run.checkpoint()
         signal.raise_signal(signal.SIGINT)
         yield None
-        run.end("stopped")
+        run.end("suspended")
         yield 0
 
     before = signal.getsignal(signal.SIGINT)
     result, runtime = train(stopped)
     assert runtime.calls == ["interrupt", "kill"]
     assert "Ctrl-C again" in result.stderr
-    assert "stopped" in result.stdout
-    assert f"resume   brim train flights.py --resume --run-dir {runtime.run_dir}" in result.stdout
+    assert "suspended" in result.stdout
+    assert f"resume     brim resume {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -219,7 +219,7 @@ def test_resume_goes_on_with_the_recorded_spec(train: Any) -> None:
     def half(run: RecordedRun) -> Iterator[int | None]:
         run.begin()
         run.train(4)
-        run.end("stopped")
+        run.end("suspended")
         yield 0
 
     def rest(run: RecordedRun) -> Iterator[int | None]:
@@ -261,7 +261,7 @@ def test_a_run_that_is_alive_is_not_resumed(train: Any, monkeypatch: pytest.Monk
     result, _ = train(to_the_end, "--resume")
     assert result.exit_code == 2
     assert "which is running" in result.stderr
-    assert "brim stop" in result.stderr
+    assert "brim suspend" in result.stderr
 
 
 def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,23 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["train", "run", "status", "resize", "logs", "stop", "report", "ledger", "checkpoints", "agent"]
+    "verb",
+    [
+        "train",
+        "run",
+        "status",
+        "resize",
+        "logs",
+        "suspend",
+        "resume",
+        "evaluate",
+        "predict",
+        "export",
+        "report",
+        "ledger",
+        "checkpoints",
+        "agent",
+    ],
 )
 def test_every_verb_teaches_with_an_example(verb: str) -> None:
     result = CliRunner().invoke(cli, [verb, "--help"])

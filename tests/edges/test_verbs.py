@@ -33,7 +33,7 @@ def alive(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("brim.client.status", lambda run_dir: {"queue": 0})
     monkeypatch.setattr("brim.client.resize", lambda *words: calls.append(("resize", *words)) or {})
-    monkeypatch.setattr("brim.client.stop", lambda *words: calls.append(("stop", *words)) or {})
+    monkeypatch.setattr("brim.client.suspend", lambda *words: calls.append(("suspend", *words)) or {})
     return calls
 
 
@@ -61,20 +61,32 @@ def test_status_of_a_run_that_is_alive() -> None:
     assert [each["rank"] for each in known["workers"]] == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("alive")
+def test_status_shows_shares_that_are_uneven_and_who_is_silent(run: RecordedRun) -> None:
+    run.share_out([3, 2, 2, 1], "w3 is 3.0 times slower")
+    run.events.append("worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason="")
+    text = brim("status").stdout
+    assert "w0 active (share 3), w1 suspect (share 2), w2 active (share 2), w3 active (share 1)" in text
+    assert "round 2: 4 workers, shares 3, 2, 2, 1 from step 3 (w3 is 3.0 times slower)" in text
+    assert [each["share"] for each in json.loads(brim("status", "--json").stdout)["workers"]] == [3, 2, 2, 1]
+    brim("report", "latest")
+    assert "3, 2, 2, 1" in Path("runs/flights-1/report.html").read_text()
+
+
 @pytest.mark.usefixtures("run")
 def test_status_of_a_run_whose_master_was_killed() -> None:
     assert json.loads(brim("status", "--json").stdout)["state"] == "died"
 
 
-def test_resize_and_stop_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
+def test_resize_and_suspend_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
     assert brim("resize", "latest", "3").exit_code == 0
-    assert brim("stop", "flights-1").exit_code == 0
-    assert alive == [("resize", Path("runs/flights-1"), 3), ("stop", Path("runs/flights-1"))]
+    assert brim("suspend", "flights-1").exit_code == 0
+    assert alive == [("resize", Path("runs/flights-1"), 3), ("suspend", Path("runs/flights-1"))]
 
 
 @pytest.mark.usefixtures("run")
-def test_a_run_that_has_ended_cannot_be_stopped() -> None:
-    result = brim("stop", "latest")
+def test_a_run_that_has_ended_cannot_be_suspended() -> None:
+    result = brim("suspend", "latest")
     assert result.exit_code == 1
     assert "not running" in result.stderr
     assert "Traceback" not in result.output

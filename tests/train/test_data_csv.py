@@ -211,7 +211,7 @@ def test_splits_by_hash(tmp_path: Path) -> None:
 def test_the_second_split_is_not_read_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"columns": COLUMNS, "target": LATE, "test": data.last(2)}
     train = data.csv(table, split="train", **options)
-    monkeypatch.setattr("brim.train.data.load.read_text", None)
+    monkeypatch.setattr("brim.train.data.sources.read_text", None)
     test = data.csv(table, split="test", **options)
     assert (len(train), len(test)) == (4, 2)
 

@@ -110,7 +110,7 @@ def test_the_second_split_by_group_needs_no_second_survey(
 ) -> None:
     options = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2), "in_memory": False}
     train = data.parquet(folder / "t.parquet", split="train", **options)
-    monkeypatch.setattr("brim.train.data.load._survey", None)
+    monkeypatch.setattr("brim.train.data.load.survey", None)
     assert len(train) + len(data.parquet(folder / "t.parquet", split="test", **options)) == ROWS
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,11 +12,22 @@ import pytest
 import torch
 
 from brim.coordination.barrier import COMMIT
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.checkpoints import Store
+from brim.storage.places import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
-from brim.wire.messages import Evaluated, Failed, Released, StepReport, Warn, WorkerMessage
+from brim.wire.messages import (
+    CheckpointDrafted,
+    Evaluated,
+    Failed,
+    Publish,
+    Released,
+    StepReport,
+    Warn,
+    WorkerMessage,
+)
 
 
 class Listener(Loner):
@@ -22,6 +36,7 @@ class Listener(Loner):
     def __init__(self) -> None:
         self.reports: list[StepReport] = []
         self.told: list[WorkerMessage] = []
+        self.permit: Callable[[Publish], None] | None = None
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         if phase == COMMIT:
@@ -30,6 +45,8 @@ class Listener(Loner):
 
     def tell(self, message: WorkerMessage) -> None:
         self.told.append(message)
+        if isinstance(message, CheckpointDrafted) and self.permit is not None:
+            self.permit(Publish(step=message.step, writers=[]))
 
 
 DATA = [(torch.zeros(2), torch.zeros(1))] * 20
@@ -39,6 +56,7 @@ def new_job() -> tuple[Job, Listener]:
     model = torch.nn.Linear(2, 1)
     job = Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None)
     job.members = listener = Listener()
+    listener.permit = job._checkpoints.permit
     return job, listener
 
 
@@ -54,13 +72,52 @@ def test_a_loss_of_one_number_may_have_any_shape(shape: tuple[int, ...]) -> None
     assert [len(report.parts) for report in listener.reports] == [8, 4, 8, 4]
 
 
+def keep_in(job: Job, location: Path) -> None:
+    job._checkpoints.keep_in(str(location), writer="w1")
+
+
 def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_path: Path) -> None:
     job, listener = new_job()
     no_directory = tmp_path / "file"
     no_directory.touch()
-    job._state._directory = no_directory
-    with pytest.raises(EnvironmentFault, match="cannot write checkpoint"):
+    keep_in(job, no_directory)
+    with pytest.raises(EnvironmentFault, match="cannot write"):
         train(job)
     assert job.committed == 4
-    kinds = [type(message) for message in listener.told]
-    assert kinds == [Evaluated, Warn, Evaluated, Warn, Failed]
+    kinds = Counter(type(message) for message in listener.told)
+    assert kinds == {Evaluated: 2, Warn: 2, Failed: 1}
+
+
+def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> None:
+    job, listener = new_job()
+    listener.permit = None
+    keep_in(job, tmp_path)
+    store = Store(Directory(tmp_path))
+    for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+        if job.committed == 3 and listener.permit is None:
+            deadline = time.monotonic() + 10.0
+            while CheckpointDrafted(step=2) not in listener.told and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert store.steps() == []
+            job._checkpoints.permit(Publish(step=1, writers=[]))  # of a draft that was given up
+            job._checkpoints.permit(Publish(step=2, writers=[]))
+            listener.permit = job._checkpoints.permit
+        job.step((job.model(batch.inputs) - batch.target).square().mean())
+    assert store.steps() == [2, 4]
+
+
+def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
+    job, _ = new_job()
+    weight, bias = job.model.parameters()
+
+    def train_with_bias(job: Job, *, when: int) -> None:
+        for batch in job.batches(DATA, global_batch_size=16, epochs=2):
+            bias.requires_grad_(job.committed == when)
+            job.step((job.model(batch.inputs) - batch.target).square().mean())
+
+    train_with_bias(job, when=0)
+    bias.requires_grad_(False)
+    job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
+    with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
+        train_with_bias(job, when=1)
+    assert job.committed == 1

@@ -97,3 +97,46 @@ def test_what_does_not_fit_is_told_before_anything_starts(
         warm.prepare_file(spec(tmp_path, changed))
     assert field in str(caught.value)
     assert got.replace("64", "16") in str(caught.value)
+
+
+ROWS = "def dataset(split): return [(torch.zeros(2), torch.zeros(1))] * {rows}\n"
+METRICS = "import brim\ndef metrics(): return {'error': brim.metrics.mean_squared_error()}\n"
+DICTS = """
+class Two(torch.nn.Linear):
+    def forward(self, inputs): return {'score': super().forward(inputs)}
+def model(): return Two(2, 1)
+def loss(output, target): return functional.mse_loss(output['score'], target)
+"""
+NORM = "def model(): return torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))\n"
+OWN = """
+class Own:
+    def observe(self, output, target): return str(output['score'].sum()).encode()
+    def result(self, states): return float(len(states))
+def metrics(): return {'own': Own()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (ROWS.format(rows=16) + DICTS + METRICS, ["metrics(): got an output that is a dict", "of your own"]),
+        (ROWS.format(rows=16) + METRICS + "def model(): return torch.nn.Linear(2, 3)\n"
+         "def loss(output, target): return output.mean()\n", ["metrics(): got an output of shape [2, 3]"]),
+        (ROWS.format(rows=16) + DICTS + OWN.replace("score", "scores"), ["KeyError: 'scores'", "in observe"]),
+        (ROWS.format(rows=521) + NORM, ["--global-batch-size: got 512", "521 samples", "BatchNorm",
+                                        "--global-batch-size 521"]),
+        (ROWS.format(rows=521) + "def loss(o, t): return o.mean() * len(o.squeeze())\n",
+         ["a micro-batch of 1 sample, as there is in the last step", "0-d tensor"]),
+    ],
+    ids=["dict", "shape", "own metric", "batch norm", "squeeze"],
+)  # fmt: skip
+def test_what_would_fail_only_later_is_tried_first(tmp_path: Path, changed: str, words: list[str]) -> None:
+    with pytest.raises((SpecError, UserCodeError)) as caught:
+        warm.prepare_file(spec(tmp_path, changed))
+    for each in words:
+        assert each in str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [ROWS.format(rows=16) + DICTS + OWN, ROWS.format(rows=528) + NORM])
+def test_outputs_of_any_form_and_micro_batches_of_two_will_do(tmp_path: Path, changed: str) -> None:
+    assert warm.prepare_file(spec(tmp_path, changed)) is not None

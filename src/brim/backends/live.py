@@ -130,7 +130,7 @@ class LiveBackend:
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
-        self._draining = False
+        self._draining = self._killing = False
 
     # What people do ----------------------------------------------------------------------------------------
 
@@ -145,9 +145,9 @@ class LiveBackend:
         self.spec = spec
         self.tell()
 
-    def drain(self) -> None:
-        """Suspend every job, decide nothing more, and end."""
-        self._draining = True
+    def drain(self, *, kill: bool) -> None:
+        """Suspend every job, decide nothing more, and end; with `kill`, at once instead of at a step boundary."""
+        self._draining, self._killing = True, self._killing or kill
         self.tell()
 
     # Backend -----------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ class LiveBackend:
             now=now,
             cluster=self.spec.cluster,
             capacity=self.spec.capacity,
-            jobs=tuple(self._state(record, now) for record in records),
-            arrived=tuple(record.id for record in records if not record.judged and self._is_known(record)),
+            jobs=tuple(self.state(record, now) for record in records),
+            arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
             overheads=self._overheads,
             tenants=self.spec.tenants,
             memory=self.memory,
@@ -248,7 +248,7 @@ class LiveBackend:
     def _steps(self, record: JobRecord) -> int | None:
         return record.steps or self.book.steps_of(record.submission)
 
-    def _is_known(self, record: JobRecord) -> bool:
+    def is_known(self, record: JobRecord) -> bool:
         """Whether it can be judged: a deadline can be promised only to what was measured."""
         return record.submission.deadline is None or bool(self._rates(record) and self._steps(record))
 
@@ -266,9 +266,10 @@ class LiveBackend:
             )
         return track.curve
 
-    def _state(self, record: JobRecord, now: float) -> JobState:
+    def state(self, record: JobRecord, now: float) -> JobState:
+        """One job as a policy sees it."""
         submission, workers = record.submission, record.submission.spec.workers
-        curve, known = self._curve(record), self._is_known(record)
+        curve, known = self._curve(record), self.is_known(record)
         work = float(self._steps(record) or _UNKNOWN_WORK)
         job = Job(
             id=record.id,
@@ -365,6 +366,8 @@ class LiveBackend:
             )
             startable = record.life.may_run and record.not_before <= now
             desired[record.id] = record.workers if startable and not self._draining else 0
+        if self._killing:
+            return [Force(one.job, 0) for one in holdings if one.alive]
         return reconcile(holdings, desired, capacity=self.spec.capacity, now=now, grace=self.spec.grace)
 
     async def _perform(self, action: Action) -> None:

@@ -23,7 +23,7 @@ from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.files import write_whole
 
-__all__ = ["LocalRun", "prepare", "spawn_agent", "start"]
+__all__ = ["LocalRun", "launch", "start"]
 
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
@@ -78,41 +78,30 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
-    prepare(spec, run_dir)
     # We hold the other end of its standard input: when we are gone, it knows.
-    agent = spawn_agent(run_dir, listen=listen, stdin=subprocess.PIPE)
-    return LocalRun(agent, run_dir)
+    return LocalRun(launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE), run_dir)
 
 
-def prepare(spec: JobSpec, run_dir: Path) -> None:
-    """Write what is to be done into the run's directory, which exists.
+def launch(
+    spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None, keep: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a job's agent, in a session of its own: Ctrl-C reaches the foreground command alone.
+
+    Args:
+        spec: what to do; written to `job.json`.
+        run_dir: absolute; it exists.
+        stdin: of the agent and its master; where that ends, so does the run.
+        listen: `HOST:PORT` for agents of other hosts, or None.
+        keep: descriptors that the agent holds open, and nobody else.
 
     Raises:
-        EnvironmentFault: it cannot be written.
+        EnvironmentFault: the directory cannot be written.
     """
     try:
         write_whole(run_dir / "job.json", msgspec.json.format(msgspec.json.encode(spec)))
         (run_dir / "logs").mkdir(exist_ok=True)
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
-
-
-def spawn_agent(
-    run_dir: Path,
-    *,
-    stdin: int,
-    listen: str | None = None,
-    keep: tuple[int, ...] = (),
-    directory: str | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start the agent of a run that was prepared, in a session of its own: Ctrl-C reaches the foreground alone.
-
-    Args:
-        stdin: of the agent and its master; where that ends, so does the run.
-        listen: `HOST:PORT` for agents of other hosts, or None.
-        keep: descriptors that the agent holds open, and nobody else.
-        directory: where relative paths of the job begin; None for here.
-    """
     attempt = uuid.uuid4().hex
     command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
@@ -128,7 +117,7 @@ def spawn_agent(
             env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
             start_new_session=True,
             pass_fds=keep,
-            cwd=directory,
+            cwd=spec.directory or None,
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from brim import client
 from brim.backends.live import Seen
-from brim.backends.local import prepare, spawn_agent
+from brim.backends.local import launch
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec, WorkerRange
@@ -93,7 +93,6 @@ class RunProcesses:
     async def start(self, record: JobRecord, workers: int) -> None:
         """Raises EnvironmentFault where it cannot."""
         run_dir = self.run_dir(record)
-        submission = record.submission
         run_dir.mkdir(parents=True, exist_ok=True)
         self._jobs[record.id] = job = _Job(RunWatch(run_dir))
         job.watch.begin(SystemClock().wall())
@@ -104,8 +103,8 @@ class RunProcesses:
         # Its standard input ends with the agent itself, which holds the other end: with nobody else.
         ours, theirs = os.pipe()
         try:
-            prepare(_spec(submission.spec, workers, first=record.launches <= 1), run_dir)
-            job.agent = spawn_agent(run_dir, stdin=ours, keep=(held, theirs), directory=submission.directory)
+            spec = _spec(record.submission.spec, workers, first=record.launches <= 1)
+            job.agent = launch(spec, run_dir.resolve(), stdin=ours, keep=(held, theirs))
         except OSError as error:
             raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
         finally:
@@ -116,7 +115,7 @@ class RunProcesses:
         await asyncio.to_thread(client.resize, self.run_dir(record), workers)
 
     async def suspend(self, record: JobRecord) -> None:
-        await asyncio.to_thread(client.stop, self.run_dir(record))
+        await asyncio.to_thread(client.suspend, self.run_dir(record))
 
     async def force(self, record: JobRecord, workers: int) -> None:
         """End what is beyond so many workers; where nothing is to be left, all processes."""

@@ -1,4 +1,4 @@
-"""`brim status`, `resize`, `stop` and `agent`: talk to a run that is alive."""
+"""`brim status`, `resize`, `suspend` and `agent`: talk to a run that is alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brim.errors import EnvironmentFault
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory, WorkerLife
 
-__all__ = ["agent", "resize", "status", "stop"]
+__all__ = ["agent", "resize", "status", "suspend"]
 
 
 @click.command()
@@ -96,10 +96,10 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
     from brim.telemetry.history import describe_event
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
+    training = f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
     lines = [
         f"{known['run']}: {known['state']}",
-        f"step {known['step']:,}/{known['steps']:,} · epoch {known['epoch']}/{known['epochs']} · {loss}"
-        f" · {known['samples_per_second']:,.0f} samples/s",
+        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} samples/s",
     ]
     if known["state"] == "running":
         uneven = history.round is not None and history.round.is_uneven
@@ -134,18 +134,19 @@ def resize(run: str, workers: int) -> int:
 
 @click.command()
 @click.argument("run", metavar="RUN")
-def stop(run: str) -> int:
-    """End RUN at its next step, with a checkpoint from which `brim train --resume` goes on.
+def suspend(run: str) -> int:
+    """Take RUN to no workers at its next step, with a checkpoint from which `brim resume` goes on.
 
     \b
-    brim stop latest
+    brim suspend latest
+    brim resume latest --workers 8
     """
     from brim import client
     from brim.cli.runs import find_run
 
     run_dir = find_run(run)
-    client.stop(run_dir)
-    click.echo(f"{run_dir}: stopping at the next step", err=True)
+    client.suspend(run_dir)
+    click.echo(f"{run_dir}: suspending at the next step; brim resume {run_dir} goes on", err=True)
     return EXIT_DONE
 
 

@@ -143,8 +143,10 @@ class LiveView:
     def _numbers(self) -> Text:
         history = self._history
         loss = history.steps[-1].loss if history.steps else None
-        text = Text.assemble(("loss ", "dim"), f"{loss:.4f}" if loss is not None else "–")
-        text.append("   ").append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
+        text = Text()
+        if history.verb == "train":
+            text.append("loss ", "dim").append(f"{loss:.4f}" if loss is not None else "–").append("   ")
+        text.append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
         seconds = history.seconds_left()
         if seconds is not None and not history.ended:
             text.append("   ").append(left(seconds)).append(" left", "dim")

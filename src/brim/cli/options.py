@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
 from brim.domain.job import DEVICES, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
 from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
+from brim.storage.places import absolute
 
-__all__ = ["build_spec", "given", "job_options", "option", "parse_parameters"]
+__all__ = [
+    "ADDRESS",
+    "FAULTS",
+    "WORKERS",
+    "build_spec",
+    "choice",
+    "given",
+    "job_options",
+    "option",
+    "parse_parameters",
+    "some_job_options",
+    "whole",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -72,7 +87,9 @@ def _number(text: str, field: str) -> float:
         raise SpecError(field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0") from None
 
 
-def _choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
+    """One of a few words."""
+
     def parse(text: str, field: str) -> str:
         if text not in known:
             raise SpecError(
@@ -99,8 +116,10 @@ def _address(text: str, field: str) -> str:
 
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
-_WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
-_FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
+_INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
+_BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
+WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -126,7 +145,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--workers",),
         {
-            "type": _WORKERS,
+            "type": WORKERS,
             "default": "1",
             "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
         },
@@ -163,7 +182,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--faults",),
         {
-            "type": _FAULTS,
+            "type": FAULTS,
             "default": "",
             "show_default": False,
             "help": 'Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
@@ -184,10 +203,26 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--checkpoint-every",),
         {
-            "type": whole(least=0),
-            "default": 0,
-            "metavar": "STEPS",
-            "help": "Steps between checkpoints; 0: one at the end of each epoch.",
+            "type": _INTERVAL,
+            "default": "0",
+            "help": "Steps (50) or time (30s) between checkpoints; 0: one at the end of each epoch.",
+        },
+    ),
+    (
+        ("--checkpoints",),
+        {
+            "metavar": "PATH|URL",
+            "default": "",
+            "show_default": False,
+            "help": "Where they go: a path, or s3://bucket/run. [default: checkpoints in the run's directory]",
+        },
+    ),
+    (("--keep",), {"type": whole(least=1), "default": 2, "help": "How many of the newest are kept."}),
+    (
+        ("--keep-best",),
+        {
+            "type": _BEST,
+            "help": "Keep the best one as well: auc, or log_loss:min for a metric that shall be small.",
         },
     ),
     (
@@ -205,7 +240,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--start-method",),
         {
-            "type": _choice(START_METHODS),
+            "type": choice(START_METHODS),
             "metavar": "|".join(START_METHODS),
             "default": "auto",
             "help": "fork workers from a warm process, or spawn each afresh.",
@@ -214,7 +249,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--transport",),
         {
-            "type": _choice(TRANSPORTS),
+            "type": choice(TRANSPORTS),
             "metavar": "|".join(TRANSPORTS),
             "default": "auto",
             "help": "auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
@@ -223,7 +258,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--device",),
         {
-            "type": _choice(DEVICES),
+            "type": choice(DEVICES),
             "metavar": "|".join(DEVICES),
             "default": "auto",
             "help": "Where the model is computed.",
@@ -246,9 +281,21 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 def job_options(function: Decorated) -> Decorated:
     """Give a verb the options that describe a job."""
-    for names, attributes in reversed(_JOB_OPTIONS):
-        function = option(*names, **{"show_default": True, **attributes})(function)
-    return function
+    return some_job_options()(function)
+
+
+def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
+    """Give a verb those of the options that are named, with these defaults; without names, all of them."""
+
+    def give(function: Decorated) -> Decorated:
+        for names, attributes in reversed(_JOB_OPTIONS):
+            name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
+            if not defaults or name in defaults:
+                default = {"default": defaults[name]} if defaults else {}
+                function = option(*names, **{"show_default": True, **attributes, **default})(function)
+        return function
+
+    return give
 
 
 def given(ctx: click.Context) -> set[str]:
@@ -290,9 +337,11 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     """
     own = ("as_json", "run_dir", "resume", "listen", "parameters", "micro_batches")
     fields = {name: value for name, value in values.items() if name not in own}
+    fields["checkpoints"] = absolute(values["checkpoints"])
     return JobSpec(
         file=file,
         command=command,
+        directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
         micro_batches=values["micro_batches"] or 0,
         **fields,

@@ -54,11 +54,10 @@ class PlainView:
 def describe_progress(step: StepRecord, history: RunHistory) -> str:
     """`step 120/1,170 · epoch 1/2 · loss 0.4312 · 52,310 samples/s · 4 workers · 0:12 left`."""
     planned = history.started.steps if history.started else 0
-    parts = [
-        f"step {step.step:,}/{planned:,}",
-        f"epoch {step.epoch + 1}/{history.planned_epochs}",
-        f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number",
-    ]
+    parts = [f"step {step.step:,}/{planned:,}"]
+    if history.verb == "train":
+        parts.append(f"epoch {step.epoch + 1}/{history.planned_epochs}")
+        parts.append(f"loss {step.loss:.4f}" if step.loss is not None else "loss is not a number")
     if rate := history.samples_per_second():
         parts.append(f"{rate:,.0f} samples/s")
     if history.round:

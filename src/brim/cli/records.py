@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from brim.domain.accounting import Ledger
     from brim.telemetry.history import RunHistory
 
-__all__ = ["checkpoints", "ledger", "read_run", "report", "write_report"]
+__all__ = ["ledger", "read_run", "report", "write_report"]
 
 
 def read_run(run: str | None) -> tuple[Path, RunHistory]:
@@ -87,78 +86,12 @@ def ledger(run: str | None, as_json: bool) -> int:
 
     Exit code 0 if every sample of every epoch was applied exactly once, else 1.
     """
+    from brim.telemetry.ledger import audit_run
+
     run_dir, history = read_run(run)
     account = audit_run(run_dir, history)
     click.echo(json.dumps(_plain(run_dir, account)) if as_json else _render(account))
     return EXIT_DONE if account.exact else EXIT_FAILED
-
-
-@click.command()
-@click.argument("run", required=False, metavar="[RUN]")
-@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def checkpoints(run: str | None, as_json: bool) -> int:
-    """List RUN's checkpoints, newest last, and check every byte of them.
-
-    \b
-    brim checkpoints
-    brim checkpoints flights-20260102-030405 --json
-
-    Exit code 0 if all are whole, else 1.
-    """
-    from brim.cli.runs import find_run
-    from brim.storage.checkpoints import load, stored
-
-    run_dir = find_run(run)
-    rows: list[dict[str, Any]] = []
-    for path in stored(run_dir / "checkpoints"):
-        try:
-            whole = load(path)
-        except EnvironmentFault as fault:
-            rows.append({"path": str(path), "whole": False, "problem": str(fault)})
-        else:
-            known = {"step": whole.step, "bytes": len(whole.data), "versions": whole.versions}
-            rows.append({"path": str(path), "whole": True, **known})
-    if as_json:
-        click.echo(json.dumps({"run": str(run_dir), "checkpoints": rows}))
-    else:
-        click.echo("\n".join(map(_checkpoint_line, rows)) or f"{run_dir} has no checkpoint yet")
-    return EXIT_DONE if all(row["whole"] for row in rows) else EXIT_FAILED
-
-
-def _checkpoint_line(row: dict[str, Any]) -> str:
-    if not row["whole"]:
-        return f"damaged  {row['problem']}"
-    return f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {row['path']}"
-
-
-def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
-    """The ledger of a run.
-
-    Raises:
-        SpecError: the run died before it knew its data.
-    """
-    from brim.domain.accounting import audit
-    from brim.domain.order import EpochOrder
-
-    dataset, started, spec = history.dataset, history.started, history.spec
-    if dataset is None or started is None:
-        raise SpecError(
-            str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
-        )
-    seed = int(str(spec.get("seed", 0)))
-    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
-
-    @lru_cache(maxsize=1)
-    def epoch_order(epoch: int) -> EpochOrder:
-        return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
-
-    return audit(
-        history.steps,
-        history.restores,
-        samples_per_epoch=dataset.samples,
-        epochs=epochs,
-        order=lambda epoch, start, stop: epoch_order(epoch).samples(start, stop),
-    )
 
 
 def _plain(run_dir: Path, account: Ledger) -> dict[str, Any]:

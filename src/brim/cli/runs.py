@@ -22,15 +22,17 @@ __all__ = [
     "RUNS",
     "RunDirectory",
     "check_resumable",
+    "check_source",
     "claim",
     "find_run",
     "holds_run",
     "new_run_dir",
+    "recorded_spec",
     "resumed_spec",
 ]
 
 RUNS, LATEST = Path("runs"), "latest"
-_RECORDS = "events.jsonl"
+_RECORDS, _SPEC = "events.jsonl", "job.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,11 @@ def new_run_dir(subject: str, now: float) -> Path:
             return path  # `claim` says what is wrong with it
 
 
-def claim(path: Path) -> RunDirectory:
-    """Make the directory of a new run, and let `runs/latest` point to it.
+def claim(path: Path, *, newest: bool = True) -> RunDirectory:
+    """Make the directory of a new run.
+
+    Args:
+        newest: let `runs/latest` point to it: a run that trains is what people mean by the latest.
 
     Raises:
         SpecError: it holds a run or other files, or it cannot be made or written.
@@ -103,7 +108,7 @@ def claim(path: Path) -> RunDirectory:
             need="a directory that can be made and written",
             hint="--run-dir runs/mine, or run brim where you may write",
         ) from None
-    return _link(path)
+    return _link(path) if newest else RunDirectory(path, None, None)
 
 
 def _link(path: Path) -> RunDirectory:
@@ -142,7 +147,7 @@ def find_run(name: str | None, *, field: str = "RUN") -> Path:
     )
 
 
-def check_resumable(run_dir: Path, history: RunHistory) -> None:
+def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
     """Check that a run has ended before its end.
 
     Raises:
@@ -151,23 +156,64 @@ def check_resumable(run_dir: Path, history: RunHistory) -> None:
     from brim import client
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
-    if history.started is None or done:
+    if done or (history.started is None and not (run_dir / _SPEC).is_file()):
         raise SpecError(
-            "--resume",
+            field,
             got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
             need="a run that ended before its end",
-            hint="leave --resume out to start a new run",
+            hint="brim train FILE.py starts a new run",
         )
     try:
         client.status(run_dir)
     except EnvironmentFault:
         return
     raise SpecError(
-        "--resume",
+        field,
         got=f"{run_dir}, which is running",
         need="a run that has ended",
-        hint=f"brim status {run_dir} shows it, brim stop {run_dir} ends it",
+        hint=f"brim status {run_dir} shows it, brim suspend {run_dir} ends it",
     )
+
+
+def recorded_spec(run_dir: Path, history: RunHistory) -> JobSpec:
+    """What a run was asked to do, from its records.
+
+    Raises:
+        SpecError: they do not say, or not as this version writes it.
+    """
+    import msgspec
+
+    try:
+        if history.started is not None:
+            return msgspec.convert(history.spec, JobSpec)
+        return msgspec.json.decode((run_dir / _SPEC).read_bytes(), type=JobSpec)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise SpecError(
+            str(run_dir / _SPEC),
+            got=str(error),
+            need="the spec of a run of this version",
+            hint="brim train FILE.py starts a new run",
+        ) from error
+
+
+def check_source(spec: JobSpec) -> None:
+    """Check that the file or command that a run was started with is still there.
+
+    Raises:
+        SpecError: it is not, or the directory that it was started in is gone.
+    """
+    from brim.cli.training_file import check_command, check_training_file
+
+    directory = Path(spec.directory)
+    if not directory.is_dir():
+        raise SpecError(
+            str(directory),
+            got="no such directory",
+            need="the one that the run was started in: its paths begin there",
+            hint=f"mkdir -p {directory}, and put its files back",
+        )
+    with contextlib.chdir(directory):
+        check_training_file(Path(spec.file)) if spec.file else check_command(spec.command)
 
 
 # What a run's result depends on: it cannot change when the run is resumed.
@@ -198,12 +244,13 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     """
     import msgspec
 
+    directory = Path(str(recorded.get("directory", "")))
     # As the records have it: a round through JSON makes lists of tuples.
     wanted = msgspec.json.decode(msgspec.json.encode(spec))
     for name, field in _FIXED.items():
         if name not in recorded or name not in {*given, "file", "command"}:
             continue
-        if not _same(name, wanted[name], recorded[name]):
+        if not _same(name, wanted[name], recorded[name], directory):
             raise SpecError(
                 field,
                 got=_shown(wanted[name]),
@@ -220,9 +267,9 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
     return msgspec.convert(merged, JobSpec)
 
 
-def _same(name: str, wanted: object, recorded: object) -> bool:
+def _same(name: str, wanted: object, recorded: object, directory: Path) -> bool:
     if name == "file" and wanted and recorded:
-        return Path(str(wanted)).resolve() == Path(str(recorded)).resolve()
+        return Path(str(wanted)).resolve() == (directory / str(recorded)).resolve()
     return wanted == recorded
 
 

@@ -21,22 +21,26 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
     seconds = summary.get("seconds") or {}
     rows = {
         str(summary.get("exit", "ended")): str(summary.get("run", "")),
+        "checkpoint": str(summary.get("checkpoint", "")),
+        "rows of": str(summary.get("input") or summary.get("split") or ""),
         "metrics": ", ".join(f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()),
         "steps": _steps(summary),
         "workers": ", ".join(map(str, summary.get("world_sizes") or [])),
         "speed": _speed(summary, seconds),
         "weights": f"sha256 {summary['weights_sha256']}" if summary.get("weights_sha256") else "",
+        "output": str(summary.get("output", "")),
         "report": report,
         "resume": resume,
     }
-    width = max(len(name) for name in rows)
+    width = max(len(name) for name, text in rows.items() if text)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items() if text)
 
 
 def _steps(summary: Mapping[str, Any]) -> str:
     text = f"{summary.get('steps', 0):,}"
     if summary.get("samples_per_epoch"):
-        text += f" ({summary['samples_per_epoch']:,} samples an epoch)"
+        per = "" if summary.get("checkpoint") else " an epoch"
+        text += f" ({summary['samples_per_epoch']:,} samples{per})"
     return f"{text}, {summary.get('steps_redone', 0)} redone"
 
 

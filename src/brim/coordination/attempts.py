@@ -24,8 +24,8 @@ class Attempts:
 
     >>> attempts = Attempts(most=4)
     >>> for number in (1, 2, 3):
-    ...     told = attempts.died("a1", number, newest=number)
-    >>> attempts.delay("a1"), attempts.given_up("a1"), attempts.died("a1", 4, newest=4)
+    ...     told = attempts.died("a1", number, steps=0, newest=number)
+    >>> attempts.delay("a1"), attempts.given_up("a1"), attempts.died("a1", 4, steps=7, newest=4)
     (2.0, False, True)
     """
 
@@ -34,16 +34,20 @@ class Attempts:
     _deaths: dict[str, int] = field(default_factory=dict)
     _counted_up_to: dict[str, int] = field(default_factory=dict)  # agent -> newest worker at its last death
 
-    def died(self, agent: str, number: int, *, newest: int) -> bool:
-        """A worker died young.
+    def died(self, agent: str, number: int, *, steps: int, newest: int) -> bool:
+        """A worker died.
 
         Args:
             number: of the worker; later ones have larger numbers.
+            steps: that it took part in.
             newest: the number of the last worker that was started.
 
         Returns:
             Whether this was one too many.
         """
+        if steps >= self.young:
+            self._deaths.pop(agent, None)  # where one lived long another may: the host deserves a try
+            return False
         if number <= self._counted_up_to.get(agent, 0):
             return False
         self._counted_up_to[agent] = newest

@@ -47,7 +47,7 @@ class WorkerState(enum.StrEnum):
 
 class Outcome(enum.StrEnum):
     DONE = "done"
-    STOPPED = "stopped"
+    SUSPENDED = "suspended"
     FAILED = "failed"
 
 

@@ -94,7 +94,7 @@ class Rendezvous:
     _held_round: int = 0
     _progress: bool = False
     _stopping: str = ""
-    _outcome: Outcome = Outcome.STOPPED
+    _outcome: Outcome = Outcome.SUSPENDED
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Rendezvous:
                 return self._at_boundary() if round == self.round and self.phase is Phase.RUNNING else []
             case CheckpointWritten(_):
                 ending = self.phase is Phase.WRITING
-                return self._dismiss_all(Outcome.STOPPED, self._stopping) if ending else []
+                return self._dismiss_all(Outcome.SUSPENDED, self._stopping) if ending else []
             case Completed(_):
                 if self.phase is Phase.ENDING:  # what has failed does not become done
                     return []
@@ -209,8 +209,8 @@ class Rendezvous:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
-        died_young = gone.steps < self.attempts.young and gone.state is not WorkerState.LEAVING
-        if not died_young or not self.attempts.died(gone.agent, gone.number, newest=self._next_number):
+        known = {"steps": gone.steps, "newest": self._next_number}
+        if gone.state is WorkerState.LEAVING or not self.attempts.died(gone.agent, gone.number, **known):
             return self._after_loss(gone.in_round)
         self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
         commands = self._after_loss(gone.in_round)
@@ -223,13 +223,15 @@ class Rendezvous:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if self._stopping and not any(worker.in_round for worker in self.workers.values()):
             return self._dismiss_all(
-                Outcome.STOPPED, f"{self._stopping}; its last members died before the checkpoint"
+                Outcome.SUSPENDED, f"{self._stopping}; its last members died before the checkpoint"
             )
         commands: list[Command] = []
         if was_member and self.phase is Phase.WRITING:
             commands += self._at_boundary()
         elif was_member:
             commands += self._install()
+        elif self.phase is Phase.GATHERING:
+            commands += self._use_ready()
         return commands + self._fill()
 
     def _committed(self, round: int) -> list[Command]:
@@ -248,7 +250,7 @@ class Rendezvous:
             return self._install(at_boundary=True)
         holder = next((worker for worker in self.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
-            return self._dismiss_all(Outcome.STOPPED, self._stopping)
+            return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
         self.phase = Phase.WRITING
         return [WriteCheckpoint(holder.id)]
 
@@ -278,7 +280,7 @@ class Rendezvous:
             return []
         self._stopping = reason
         if self.phase is Phase.GATHERING:
-            return self._dismiss_all(Outcome.STOPPED, reason)
+            return self._dismiss_all(Outcome.SUSPENDED, reason)
         return self._hold()
 
     # What follows ------------------------------------------------------------------------------------------
@@ -359,9 +361,8 @@ class Rendezvous:
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.members, []
         chosen = self._sorted([*staying, *newcomers])
-        if not chosen:
-            self.phase, self._progress = Phase.GATHERING, False
-            return []
+        if not chosen or self._would_overtake(chosen):
+            return self._gather()
         for worker in dismissed:
             worker.in_round = False
         for worker in newcomers:
@@ -374,6 +375,26 @@ class Rendezvous:
         self._causes.clear()
         commands: list[Command] = [Install(world, cause), *(Dismiss(worker.id) for worker in dismissed)]
         return commands + (self._hold() if self._stopping else self._hold_if_due())
+
+    def _would_overtake(self, chosen: list[Worker]) -> bool:
+        """Whether these would have to restore while someone who had the state is still there.
+
+        It may be making a checkpoint official, and a run that went back behind it would meet it again later.
+        """
+        has_state = [worker for worker in self.workers.values() if worker.has_state]
+        return bool(has_state) and not any(worker in chosen for worker in has_state)
+
+    def _gather(self) -> list[Command]:
+        """No round: those who were in the last one, and have nothing to give, wait as newcomers do."""
+        self.phase, self._progress = Phase.GATHERING, False
+        commands: list[Command] = []
+        for worker in self.members:
+            worker.in_round = False
+            if worker.state is WorkerState.LEAVING:
+                commands.append(Dismiss(worker.id))
+            else:
+                worker.state = WorkerState.READY
+        return commands
 
     def _world(self, chosen: list[Worker]) -> World:
         holders = [worker for worker in chosen if worker.has_state]

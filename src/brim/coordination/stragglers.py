@@ -126,6 +126,7 @@ class Stragglers:
     def __init__(self) -> None:
         self._paces: dict[str, deque[float]] = {}
         self._round = self._steps = self._advised = 0
+        self._advised_in = 0  # the round that ends with the advice given
         self._trial: _Trial | None = None
         self._held_up: dict[str, int] = {}  # worker -> steps in a row that it held everyone up
         self._told: set[str] = set()
@@ -160,6 +161,8 @@ class Stragglers:
     def _uneven(self, loads: Sequence[Load], other: float) -> list[Advice]:
         shares = [load.share for load in loads]
         trial = self._trial
+        if self._advised_in == self._round:
+            return []
         if trial is None:
             self._trial = _try(shares, self._usual(loads), other)
             return []
@@ -175,7 +178,7 @@ class Stragglers:
         if trial.saved < _PRICE * 2 ** min(self._advised, _MOST_DOUBLINGS):
             return []
         self._advised += 1
-        self._trial = None
+        self._advised_in, self._trial = self._round, None
         named = tuple((load.worker, pace) for load, pace in zip(loads, trial.paces, strict=True))
         return [Uneven(paces=named, cause=_cause(named))]
 

@@ -56,6 +56,15 @@ class Schedule:
         """The epoch, from 0, that the step (from 0) belongs to."""
         return step // self.steps_per_epoch
 
+    def part_sizes(self, parts: int) -> set[int]:
+        """The numbers of samples that a micro-batch may have, where a step is cut into so many; none is 0.
+
+        >>> Schedule(samples=21, global_batch_size=16, epochs=2).part_sizes(4)
+        {1, 2, 4}
+        """
+        steps = (self.span(0), self.span(self.steps_per_epoch - 1))
+        return {len(part) for span in steps for part in cut(span, parts)} - {0}
+
     def span(self, step: int) -> Span:
         """Positions in the order of its epoch that the step (from 0) applies.
 

@@ -1,6 +1,7 @@
 """Faults as a small language: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step 80`.
 
-Pure: it names what is to be done and when; performing it is the agent's work.
+Pure: it names what is to be done and when. Two perform it: the job's own master, at the commit of the step, and for
+what no process of the job could do to itself (a cut network, a full disk) `brim chaos`, from outside.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from brim.domain.quantities import format_duration, parse_duration
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["Fault", "FaultKind", "describe", "parse_faults"]
+__all__ = ["FROM_OUTSIDE", "ON_NETWORK", "Fault", "FaultKind", "describe", "parse_faults"]
 
 
 class FaultKind(enum.StrEnum):
@@ -20,6 +21,17 @@ class FaultKind(enum.StrEnum):
     TERM = "term"
     STOP = "stop"
     ADD = "add"
+    REMOVE = "remove"
+    KILL_MASTER = "kill master"
+    STOP_MASTER = "stop master"
+    KILL_AGENT = "kill agent"
+    KILL_EVERYTHING = "kill everything"
+    CUT = "cut"
+    CUT_FROM = "cut from"
+    CUT_TO = "cut to"
+    DELAY = "delay"
+    FILL_DISK = "fill disk"
+    JUMP_CLOCK = "jump clock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +40,65 @@ class Fault:
 
     Args:
         rank: the victim of kill, term and stop.
-        count: how many workers `add` adds.
-        seconds: how long `stop` lasts.
+        count: how many workers `add` adds or `remove` removes.
+        host: whose agent is killed, whose cable is cut or delayed; hosts count from 1, the master's.
+        seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
+        by: seconds that packets are delayed, or that the clock jumps, which may be back.
     """
 
     kind: FaultKind
     step: int
     rank: int = 0
     count: int = 0
+    host: int = 0
     seconds: float = 0.0
+    by: float = 0.0
 
+
+ON_NETWORK = frozenset({FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO, FaultKind.DELAY})
+# These are `brim chaos`'s; all others are the master's.
+FROM_OUTSIDE = ON_NETWORK | {
+    FaultKind.KILL_MASTER,
+    FaultKind.STOP_MASTER,
+    FaultKind.KILL_AGENT,
+    FaultKind.KILL_EVERYTHING,
+    FaultKind.FILL_DISK,
+    FaultKind.JUMP_CLOCK,
+}
 
 FIELD = "--faults"
+# Each form is both what is read and what is written. `stop` is also `for ever`.
 _FORMS = {
-    FaultKind.KILL: (re.compile(r"kill rank (?P<rank>\d+) at step (?P<step>\d+)"), "kill rank 1 at step 40"),
-    FaultKind.TERM: (re.compile(r"term rank (?P<rank>\d+) at step (?P<step>\d+)"), "term rank 2 at step 90"),
-    FaultKind.STOP: (
-        re.compile(r"stop rank (?P<rank>\d+) for (?P<span>.+?) at step (?P<step>\d+)"),
-        "stop rank 0 for 5s at step 80",
-    ),
-    FaultKind.ADD: (re.compile(r"add (?P<count>\d+) at step (?P<step>\d+)"), "add 2 at step 60"),
+    FaultKind.KILL: "kill rank {rank} at step {step}",
+    FaultKind.TERM: "term rank {rank} at step {step}",
+    FaultKind.STOP: "stop rank {rank} for {seconds} at step {step}",
+    FaultKind.ADD: "add {count} at step {step}",
+    FaultKind.REMOVE: "remove {count} at step {step}",
+    FaultKind.KILL_MASTER: "kill master at step {step}",
+    FaultKind.STOP_MASTER: "stop master for {seconds} at step {step}",
+    FaultKind.KILL_AGENT: "kill agent {host} at step {step}",
+    FaultKind.KILL_EVERYTHING: "kill everything at step {step}",
+    FaultKind.CUT: "cut host {host} for {seconds} at step {step}",
+    FaultKind.CUT_FROM: "cut from host {host} for {seconds} at step {step}",
+    FaultKind.CUT_TO: "cut to host {host} for {seconds} at step {step}",
+    FaultKind.DELAY: "delay host {host} by {by} for {seconds} at step {step}",
+    FaultKind.FILL_DISK: "fill disk for {seconds} at step {step}",
+    FaultKind.JUMP_CLOCK: "jump clock by {by} at step {step}",
 }
+_EXAMPLE = {"rank": "1", "count": "2", "host": "2", "seconds": "5s", "by": "50ms", "step": "40"}
+_NUMBERS, _SPANS = ("rank", "count", "host", "step"), ("seconds", "by")
+_VERBS = tuple(dict.fromkeys(form.split()[0] for form in _FORMS.values()))
+
+
+def _pattern(form: str) -> re.Pattern[str]:
+    for name in _NUMBERS:
+        form = form.replace(f"{{{name}}}", rf"(?P<{name}>\d+)")
+    for name in _SPANS:
+        form = form.replace(f"{{{name}}}", rf"(?P<{name}>.+?)")
+    return re.compile(form)
+
+
+_PATTERNS = {kind: _pattern(form) for kind, form in _FORMS.items()}
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
@@ -66,39 +116,45 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
 
 def describe(fault: Fault) -> str:
     """The clause that `parse_faults` reads back as this fault."""
-    at = f"at step {fault.step}"
-    match fault.kind:
-        case FaultKind.ADD:
-            return f"add {fault.count} {at}"
-        case FaultKind.STOP:
-            return f"stop rank {fault.rank} for {format_duration(fault.seconds)} {at}"
-        case _:
-            return f"{fault.kind} rank {fault.rank} {at}"
+    sign = "-" if fault.by < 0 else ""
+    return _FORMS[fault.kind].format(
+        rank=fault.rank,
+        count=fault.count,
+        host=fault.host,
+        step=fault.step,
+        seconds=format_duration(fault.seconds) if fault.seconds else "ever",
+        by=sign + format_duration(abs(fault.by)),
+    )
 
 
 def _parse_clause(clause: str) -> Fault:
+    for kind, pattern in _PATTERNS.items():
+        if found := pattern.fullmatch(clause.lower()):
+            return _fault(kind, clause, found.groupdict())
     verb = clause.split()[0].lower()
-    if verb not in set(FaultKind):
-        hint = did_you_mean(verb, [kind.value for kind in FaultKind])
-        raise SpecError(
-            FIELD, got=repr(clause), need="a clause that begins with kill, term, stop or add", hint=hint
-        )
-    pattern, example = _FORMS[FaultKind(verb)]
-    found = pattern.fullmatch(clause.lower())
-    if not found:
-        raise SpecError(
-            FIELD, got=repr(clause), need=f"a clause like {example!r}", hint=f'--faults "{example}"'
-        )
-    groups = found.groupdict()
-    if groups.get("count") == "0":
-        raise SpecError(
-            FIELD, got=repr(clause), need="at least 1 worker to add", hint=f'--faults "{example}"'
-        )
-    span = groups.get("span")
+    examples = [form.format(**_EXAMPLE) for form in _FORMS.values() if form.split()[0] == verb]
+    if not examples:
+        need = "a clause that begins with " + ", ".join(_VERBS[:-1]) + f" or {_VERBS[-1]}"
+        raise SpecError(FIELD, got=repr(clause), need=need, hint=did_you_mean(verb, _VERBS))
+    need = "a clause like " + " or ".join(map(repr, examples))
+    raise SpecError(FIELD, got=repr(clause), need=need, hint=f'{FIELD} "{examples[0]}"')
+
+
+def _fault(kind: FaultKind, clause: str, words: dict[str, str]) -> Fault:
+    example = _FORMS[kind].format(**_EXAMPLE)
+    for name, what in (("count", f"at least 1 worker to {kind}"), ("host", "a host; they count from 1")):
+        if words.get(name) and int(words[name]) == 0:
+            raise SpecError(FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{example}"')
+    for_ever = kind is FaultKind.STOP and words["seconds"] == "ever"
+    by = words.get("by", "")
+    backwards = kind is FaultKind.JUMP_CLOCK and by.startswith("-")
     return Fault(
-        kind=FaultKind(verb),
-        step=int(groups["step"]),
-        rank=int(groups.get("rank", 0)),
-        count=int(groups.get("count", 0)),
-        seconds=parse_duration(span, field=f"{FIELD} {clause!r}") if span else 0.0,
+        kind=kind,
+        **{name: int(words[name]) for name in _NUMBERS if name in words},
+        seconds=_span(words.get("seconds"), clause) if not for_ever else 0.0,
+        by=-_span(by[1:], clause) if backwards else _span(by, clause),
     )
+
+
+def _span(text: str | None, clause: str) -> float:
+    return parse_duration(text, field=f"{FIELD} {clause!r}") if text else 0.0

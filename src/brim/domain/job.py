@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brim.domain.faults import Fault, FaultKind, describe
+from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
+from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
+from brim.domain.inference import Inference
 from brim.errors import SpecError, did_you_mean
 
 __all__ = ["DEVICES", "START_METHODS", "TRANSPORTS", "JobSpec", "WorkerRange", "default_micro_batches"]
@@ -78,7 +80,10 @@ class JobSpec:
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
         threads: torch threads per worker.
-        checkpoint_every: steps between checkpoints; 0 writes one at the end of each epoch.
+        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch.
+        checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
+        keep: how many of the newest are kept.
+        keep_best: by which metric one more is kept, or None.
         heartbeat_timeout: seconds of silence after which a worker is declared lost and killed.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
@@ -86,6 +91,9 @@ class JobSpec:
             (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
         agents: nodes to wait for before the first round.
+        directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
+            processes are started.
+        inference: what to do with a model that is trained already; None trains one.
     """
 
     file: str = ""
@@ -100,13 +108,18 @@ class JobSpec:
     clip_norm: float | None = None
     threads: int = 1
     faults: tuple[Fault, ...] = ()
-    checkpoint_every: int = 0
+    checkpoint_every: Interval = EACH_EPOCH
+    checkpoints: str = ""
+    keep: int = 2
+    keep_best: Best | None = None
     heartbeat_timeout: float = 3.0
     spares: int = 1
     start_method: str = "auto"
     transport: str = "auto"
     device: str = "auto"
     agents: int = 1
+    directory: str = ""
+    inference: Inference | None = None
 
     def __post_init__(self) -> None:
         if self.micro_batches == 0:
@@ -134,6 +147,13 @@ class JobSpec:
                 need="a training file or a command, not both",
                 hint="brim train FILE.py, or brim run -- python loop.py",
             )
+        if self.command and self.keep_best:
+            raise SpecError(
+                "--keep-best",
+                got=f"{self.keep_best} for a command",
+                need="a training file whose metrics() has it",
+                hint="leave it out: --keep keeps the newest",
+            )
         for name in self.parameters:
             if not name.isidentifier():
                 raise SpecError(
@@ -150,7 +170,7 @@ class JobSpec:
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
             ("--agents", self.agents, 1, "--agents 1"),
-            ("--checkpoint-every", self.checkpoint_every, 0, "0 writes one at the end of each epoch"),
+            ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),
             ("--seed", self.seed, 0, "--seed 0"),
         ):
@@ -204,19 +224,40 @@ class JobSpec:
 
     def _check_faults(self) -> None:
         wanted = self.workers.maximum
-        for fault in sorted(self.faults, key=lambda fault: fault.step) if self.exact else ():
-            wanted += fault.count - (fault.kind is FaultKind.TERM)
-            if wanted > self.micro_batches:
+        for fault in sorted(self.faults, key=lambda fault: fault.step):
+            text = describe(fault)
+            if fault.kind in FROM_OUTSIDE:
                 raise SpecError(
                     "--faults",
-                    got=f"{describe(fault)!r}, which makes {wanted} workers",
-                    need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
-                    hint=f"--micro-batches {wanted}, or add fewer",
+                    got=repr(text),
+                    need="a fault that the job can perform itself",
+                    hint=f"brim chaos FILE.py --kinds {fault.kind.replace(' ', '-')} performs it from outside",
                 )
-            if fault.kind is not FaultKind.ADD and fault.rank >= self.micro_batches:
+            wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
+            wanted -= fault.kind is FaultKind.TERM
+            if wanted < 1 and fault.kind is FaultKind.REMOVE:
                 raise SpecError(
                     "--faults",
-                    got=repr(describe(fault)),
-                    need=f"a rank below {self.micro_batches}, the most workers this job can have",
-                    hint="ranks count from 0",
+                    got=f"{text!r}, which leaves {wanted} workers",
+                    need="at least 1 worker that stays",
+                    hint="remove fewer; brim stop ends a run",
                 )
+            self._check_ranks(fault, wanted)
+
+    def _check_ranks(self, fault: Fault, wanted: int) -> None:
+        if not self.exact:
+            return
+        if wanted > self.micro_batches:
+            raise SpecError(
+                "--faults",
+                got=f"{describe(fault)!r}, which makes {wanted} workers",
+                need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
+                hint=f"--micro-batches {wanted}, or add fewer",
+            )
+        if fault.rank >= self.micro_batches:
+            raise SpecError(
+                "--faults",
+                got=repr(describe(fault)),
+                need=f"a rank below {self.micro_batches}, the most workers this job can have",
+                hint="ranks count from 0",
+            )

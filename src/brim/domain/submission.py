@@ -18,14 +18,12 @@ class Submission:
 
     Args:
         spec: what to do; `spec.workers` is the range within which the scheduler decides.
-        directory: where the job's processes run, so that relative paths mean what they meant to the user.
         fingerprint: names jobs whose steps take equally long, see `fingerprint`.
         deadline: seconds since 1970; None for a job that has none.
         tenant: who pays, see `brim.domain.tenancy`.
     """
 
     spec: JobSpec
-    directory: str
     fingerprint: str
     deadline: float | None = None
     tenant: str = "default"

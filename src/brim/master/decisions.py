@@ -48,7 +48,7 @@ from brim.coordination.session import Outbox, is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
-from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, TookOver
+from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
 from brim.telemetry.events import EVENTS, STEPS
@@ -135,7 +135,7 @@ class Decisions:
     def refusal(self, question: wire.Ask) -> str:
         """Why people cannot have what they ask for; empty where they can."""
         most = self.spec.micro_batches
-        if question.verb not in ("resize", "stop"):
+        if question.verb not in ("resize", "suspend"):
             return f"unknown question {question.verb!r}"
         if question.verb == "resize":
             if not question.workers >= 1 or (self.spec.exact and question.workers > most):
@@ -149,7 +149,7 @@ class Decisions:
         self._at, self._now = entry.at, entry.now
         self._effects = []
         match entry:
-            case Began():
+            case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
                 self.life = life
@@ -252,8 +252,14 @@ class Decisions:
             case wire.Leave():
                 self._worker_event(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
-            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds):
-                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
+            case wire.CheckpointDrafted(step=step):
+                # Its agent sent every commit before these words: what becomes official is on record, and on disk.
+                self._effects.append(Secure())
+                writers = sorted(self._rendezvous.workers)
+                self._tell_worker(worker, wire.Publish(step=step, writers=writers))
+            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
+                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
+            case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 self.progress.metrics = metrics
@@ -433,22 +439,25 @@ class Decisions:
     # Faults ------------------------------------------------------------------------------------------------
 
     def _perform_fault(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.ADD:
+        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
             self._note_fault(fault)
-            self._add(fault)
+            self._add_or_remove(fault)
         else:
             self._signal_rank(fault)
 
     def _note_fault(self, fault: Fault, worker: str | None = None) -> None:
         self._event("fault", text=describe(fault), step=self.progress.step, worker=worker)
 
-    def _add(self, fault: Fault) -> None:
-        wanted, most = self._rendezvous.target + fault.count, self.spec.micro_batches
+    def _add_or_remove(self, fault: Fault) -> None:
+        change = fault.count if fault.kind is FaultKind.ADD else -fault.count
+        wanted, most = self._rendezvous.target + change, self.spec.micro_batches
+        detail = "" if wanted > 0 else "no worker would be left"
         if self.spec.exact and wanted > most:
             detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+        if detail:
             self._event("warning", message=f"{describe(fault)}: {detail}")
-            return
-        self._resize(wanted)
+        else:
+            self._resize(wanted)
 
     def _signal_rank(self, fault: Fault) -> None:
         worker = None
@@ -549,8 +558,8 @@ class Decisions:
         match question.verb:
             case "resize":
                 self._resize(question.workers)
-            case "stop":
-                self._stop(question.reason or "brim stop")
+            case "suspend":
+                self._stop(question.reason or "brim suspend")
 
     def _stop(self, reason: str) -> None:
         """End at the next step boundary, with a checkpoint; where all steps are done, end the scripts as well."""
@@ -575,7 +584,7 @@ class Decisions:
             if not self._patience_told:
                 self._patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._event("warning", message=f"{text}; brim stop {self.progress.run} ends them")
+                self._event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
             return
         for worker in workers:
             self._signal(worker, signal.SIGKILL)

@@ -12,7 +12,19 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
 
-__all__ = ["Asked", "Began", "Entry", "Heard", "Joined", "Lost", "Overstayed", "TookOver", "decode", "encode"]
+__all__ = [
+    "Asked",
+    "Began",
+    "Entry",
+    "Heard",
+    "Joined",
+    "Lost",
+    "Overstayed",
+    "Restated",
+    "TookOver",
+    "decode",
+    "encode",
+]
 
 
 class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -38,6 +50,12 @@ class Began(_Entry, frozen=True):
     started: float
     sizes: dict[str, int]
     step: int
+
+
+class Restated(_Entry, frozen=True):
+    """In place of a beginning: everything that followed from the entries that were here before."""
+
+    state: bytes
 
 
 class TookOver(_Entry, frozen=True):
@@ -77,7 +95,7 @@ class Overstayed(_Entry, frozen=True):
     """Workers that were dismissed have taken their time to go."""
 
 
-Entry = Began | TookOver | Joined | Heard | Lost | Asked | Overstayed
+Entry = Began | Restated | TookOver | Joined | Heard | Lost | Asked | Overstayed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)

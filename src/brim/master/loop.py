@@ -204,7 +204,7 @@ class Master:
 
     def stop(self, reason: str) -> None:
         """End the job at its next step boundary, with a checkpoint."""
-        self._take(Asked(question=wire.Ask(verb="stop", reason=reason), **self._stamp()))
+        self._take(Asked(question=wire.Ask(verb="suspend", reason=reason), **self._stamp()))
 
     async def answer(self, question: wire.Ask) -> wire.Answer:
         """Answer people."""

@@ -13,7 +13,8 @@ from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions, Effect, Record, Secure
-from brim.master.entries import Began, Entry, TookOver, decode, encode
+from brim.master.entries import Began, Entry, Restated, TookOver, decode, encode
+from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
 
@@ -21,6 +22,7 @@ __all__ = ["JOURNAL", "Records"]
 
 JOURNAL = "journal"
 Begin = Callable[[int, dict[str, int], int], Began]
+_LONGEST = 16 << 20  # bytes of a journal before it is put more briefly: its replay takes about a second
 _steps = msgspec.json.Decoder(StepRecord)
 
 
@@ -36,6 +38,7 @@ class Records:
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
+        self._longest = _LONGEST
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
 
     def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
@@ -66,6 +69,8 @@ class Records:
             entry = decode(payload)
             if isinstance(entry, Began):
                 decisions = Decisions(entry)
+            elif isinstance(entry, Restated):
+                decisions = thaw(entry.state)
             elif decisions is None:
                 raise EnvironmentFault("the journal has no beginning")
             else:
@@ -80,6 +85,10 @@ class Records:
         """
         self._journal.append(encode(entry))
         self._perform(decisions.take(entry))
+        if self._journal.size > self._longest:
+            state = Restated(at=entry.at, now=entry.now, state=freeze(decisions))
+            self._journal.replace(encode(state))
+            self._longest = max(_LONGEST, 2 * self._journal.size)
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["is_locked", "lock", "sync_directory", "write_through", "write_whole"]
+__all__ = ["is_locked", "lock", "partial_of", "sync_directory", "write_through", "write_whole"]
 
 
 def lock(path: Path) -> int | None:
@@ -64,12 +64,17 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     sync_directory(path.parent)
 
 
-def write_through(path: Path, content: bytes) -> None:
+def write_through(path: Path, content: bytes | bytearray) -> None:
     """Write a file that nobody looks at yet, down to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def partial_of(path: Path, job: str) -> Path:
+    """Where a job writes a large file before it is whole: whoever takes over from a dead writer uses the same."""
+    return path.with_name(f".{path.name}.{job}.partial")
 
 
 def sync_directory(directory: Path) -> None:

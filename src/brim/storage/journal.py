@@ -28,7 +28,7 @@ class Journal:
     Args:
         path: the file; made if it is missing.
 
-    `written` has the payloads that were there when it was opened.
+    `written` has the payloads that were there when it was opened, `size` counts its bytes.
 
     Raises:
         EnvironmentFault: another process writes it, it is damaged, or it cannot be opened.
@@ -48,11 +48,11 @@ class Journal:
         except OSError as error:
             raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
         try:
-            self.written, self._end = read_frames(path.read_bytes(), name=str(path))
+            self.written, self.size = read_frames(path.read_bytes(), name=str(path))
         except EnvironmentFault:
             self.close()
             raise
-        os.ftruncate(self._file, self._end)
+        os.ftruncate(self._file, self.size)
 
     def append(self, payload: bytes) -> None:
         """Add a payload; it outlives this process from here on, and the host from the next `sync` on.
@@ -61,11 +61,11 @@ class Journal:
             OSError: the disk did not take it; nothing of it is left.
         """
         data = _frame(payload)
-        written = os.pwrite(self._file, data, self._end)
+        written = os.pwrite(self._file, data, self.size)
         if written != len(data):
-            os.ftruncate(self._file, self._end)
+            os.ftruncate(self._file, self.size)
             raise OSError(f"wrote {written} of {len(data)} bytes to {self._path}: is the disk full?")
-        self._end += written
+        self.size += written
 
     def sync(self) -> None:
         """Bring everything down to the disk."""
@@ -80,7 +80,7 @@ class Journal:
         content = b"".join(map(_frame, payloads))
         write_whole(self._path, content, mode=0o600)
         os.close(self._file)
-        self._file, self._end = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
+        self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
     def close(self) -> None:
         os.close(self._file)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,6 +86,12 @@ class RunHistory:
     def spec(self) -> dict[str, object]:
         return dict(self.started.spec) if self.started else {}
 
+    @property
+    def verb(self) -> str:
+        """What the run does with its model: `train`, `evaluate` or `predict`."""
+        inference = self.spec.get("inference")
+        return str(inference["kind"]) if isinstance(inference, dict) else "train"
+
     def samples_per_second(self, *, window: float = 5.0) -> float:
         """The rate over the last `window` seconds of steps; 0 where there is too little to tell."""
         if len(self.recent) < 2:
@@ -141,19 +149,20 @@ class RunHistory:
                 # Workers start before their run says so: these may belong to a life that begins only now.
                 self._lead = self._lead or event.at
             case RunStarted():
-                self.sessions.append(Session(self._lead or event.at, event.at))
+                self.sessions.append(Session(min(self._lead or event.at, event.at), event.at))
                 self._lead = None
             case RunEnded() if self.sessions:
                 total = (event.summary.get("seconds") or {}).get("total") or 0.0
                 start = min(self.sessions[-1].start, event.at - total)
-                self.sessions[-1] = Session(start, event.at)
+                self.sessions[-1] = Session(start, max(start, event.at))
             case _:
                 self._extend_session(event.at)
 
     def _extend_session(self, at: float) -> None:
         self._lead = None
         if self.sessions:
-            self.sessions[-1] = self.sessions[-1]._replace(end=at)
+            session = self.sessions[-1]
+            self.sessions[-1] = session._replace(end=max(session.end, at))
 
     def _add_worker(self, event: WorkerChanged) -> None:
         life = self.workers.setdefault(
@@ -182,9 +191,9 @@ class RunReader:
         self.history = RunHistory(keep_steps=keep_steps)
 
     def poll(self) -> list[Event | StepRecord]:
-        """What is new, in the order of the wall clock."""
-        steps, events = self._steps.poll(), self._events.poll()
-        fresh: list[Event | StepRecord] = list(heapq.merge(events, steps, key=lambda record: record.at))
+        """What is new, each file in its own order, and the two merged by the wall clock."""
+        steps, events = _rising(self._steps.poll()), _rising(self._events.poll())
+        fresh = [record for _, record in heapq.merge(events, steps, key=lambda pair: pair[0])]
         for record in fresh:
             if isinstance(record, StepRecord):
                 self.history.add_step(record)
@@ -193,14 +202,23 @@ class RunReader:
         return fresh
 
 
+def _rising(records: Iterable[Event | StepRecord]) -> Iterator[tuple[float, Event | StepRecord]]:
+    """Each with its time, or with the latest before it: a clock may have been set back between two lives."""
+    latest = -math.inf
+    for record in records:
+        latest = max(latest, record.at)
+        yield latest, record
+
+
 def describe_event(event: Event, history: RunHistory) -> str:
     """One line for people; empty for what they need not be told."""
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
-            return f"training {subject}: {event.steps:,} steps, records in {event.run}"
+            doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
+            return f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
         case DatasetRead():
-            return _describe_dataset(event)
+            return _describe_dataset(event, history)
         case WorkerChanged():
             return _describe_worker(event, history)
         case RoundFormed():
@@ -234,14 +252,14 @@ def _within(history: RunHistory, path: str) -> str:
     return path.removeprefix(f"{history.started.run}/") if history.started else path
 
 
-def _describe_dataset(event: DatasetRead) -> str:
+def _describe_dataset(event: DatasetRead, history: RunHistory) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
         f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in {event.quarantine_path}"
         if event.quarantined
         else ""
     )
-    return f"data: {event.samples:,} samples to train{test}{bad}"
+    return f"data: {event.samples:,} samples to {history.verb}{test}{bad}"
 
 
 def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:

@@ -110,12 +110,13 @@ class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
 
 
 class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint became official."""
+    """A checkpoint became official; training stood still for `pause`, and it was written in `seconds`."""
 
     step: int
     path: str
     bytes: int = 0
     seconds: float = 0.0
+    pause: float = 0.0
 
 
 class Restored(_Record, frozen=True, kw_only=True, tag="restored"):

@@ -27,6 +27,7 @@ class Contributions:
     def __init__(self, model: nn.Module) -> None:
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         buffers = [buffer for buffer in model.buffers() if buffer.numel()]
         self._averaged = [b for b in buffers if b.dtype.is_floating_point or b.dtype.is_complex]
         self._counted = [b for b in buffers if not (b.dtype.is_floating_point or b.dtype.is_complex)]
@@ -51,7 +52,12 @@ class Contributions:
             torch._foreach_copy_(self._counted, self._start_counted)
 
     def take(self, weight: float) -> list[Tensor]:
-        """Take what the backward pass of a micro-batch left; `weight` is its part of the step's samples."""
+        """Take what the backward pass of a micro-batch left; `weight` is its part of the step's samples.
+
+        Raises:
+            SpecError: a gradient that cannot be added up with those of other workers.
+        """
+        self._check_frozen()
         gradients, used = [], [1] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             gradient = parameter.grad
@@ -72,6 +78,16 @@ class Contributions:
             torch._foreach_mul_(changed, weight)
         marks = self._unused.new_tensor(used)
         return [*gradients, *changed, marks, *(buffer.clone() for buffer in self._counted)]
+
+    def _check_frozen(self) -> None:
+        thawed = next((name for name, parameter in self._frozen.items() if parameter.requires_grad), None)
+        if thawed is not None:
+            raise SpecError(
+                f"parameter {thawed!r}",
+                got="requires_grad turned on while training",
+                need="the same trainable parameters from the first step to the last: their gradients have a place",
+                hint="leave requires_grad on, and hold it still by a parameter group of its own with lr=0",
+            )
 
     def nothing(self) -> list[Tensor]:
         """The contribution of a micro-batch without samples."""

@@ -6,22 +6,26 @@ result on nothing but the states in their order: so the value is the same for an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from brim.coordination.reduction import share
+from brim.domain.batch import Span
+from brim.domain.inference import CHUNK, chunks_of_step
+from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.data import fetch
-from brim.train.job import Evaluate, Job, to_device
+from brim.train.job import Evaluate, Job, seed_everything, to_device
 from brim.train.metrics import Metric
 
-__all__ = ["CHUNK", "evaluation"]
+__all__ = ["evaluation", "forward", "observe", "results"]
 
-CHUNK = 2048  # samples
+_EVALUATION = 1 << 40  # in the place of a step, where no step is
 
 
 def evaluation(dataset: Any, metrics: Mapping[str, Metric]) -> Evaluate:
@@ -34,24 +38,54 @@ def evaluation(dataset: Any, metrics: Mapping[str, Metric]) -> Evaluate:
 
     def evaluate(job: Job) -> dict[str, float]:
         chunks = -(-len(dataset) // CHUNK)
-        mine = [_observe(job, dataset, metrics, chunk) for chunk in share(chunks, job.world_size, job.rank)]
+        spans = chunks_of_step(0, max(1, chunks), len(dataset))
+        mine = []
+        for chunk in share(chunks, job.world_size, job.rank):
+            output, target = forward(job.model, dataset, chunk, spans[chunk], seed=job.spec.seed)
+            mine.append(observe(metrics, output, target))
         everyone = job.gather(msgspec.msgpack.encode(mine))
-        states = [state for payload in everyone for state in msgspec.msgpack.decode(payload)]
-        return {name: metric.result([state[name] for state in states]) for name, metric in metrics.items()}
+        return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
 
     return evaluate
 
 
-def _observe(job: Job, dataset: Any, metrics: Mapping[str, Metric], chunk: int) -> dict[str, bytes]:
-    samples = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(dataset)))
-    inputs, target = fetch(dataset, samples)
-    was_training = job.model.training
-    job.model.eval()
+def forward(model: nn.Module, dataset: Any, chunk: int, span: Span, *, seed: int) -> tuple[Any, Any]:
+    """The model's output for a chunk of samples, on the host, and their target (None where samples have none).
+
+    The chunk's chance (a dataset may augment) follows from its number alone.
+    """
+    seed_everything(mix(seed, _EVALUATION, chunk))
+    sample = fetch(dataset, np.arange(span.start, span.stop))
+    inputs, target = sample if isinstance(sample, (tuple, list)) and len(sample) == 2 else (sample, None)
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    was_training = model.training
+    model.eval()
     try:
         with torch.no_grad():
-            output = job.model(to_device(inputs, job.device)).cpu()
-        return {name: metric.observe(output, target) for name, metric in metrics.items()}
-    except (ValueError, TypeError) as error:
-        raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
+            output = model(to_device(inputs, device))
+        return output.cpu() if isinstance(output, Tensor) else output, target
     finally:
-        job.model.train(was_training)
+        model.train(was_training)
+
+
+def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str, bytes]:
+    """The partial state of each metric for one chunk.
+
+    Raises:
+        SpecError: a metric of brim cannot take this output and target. What one of the user's raises is theirs.
+    """
+    return {name: _observe_one(metric, output, target) for name, metric in metrics.items()}
+
+
+def _observe_one(metric: Metric, output: Any, target: Any) -> bytes:
+    try:
+        return metric.observe(output, target)
+    except (ValueError, TypeError, RuntimeError) as error:
+        if not type(metric).__module__.startswith("brim."):
+            raise
+        raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
+
+
+def results(metrics: Mapping[str, Metric], states: Sequence[Mapping[str, bytes]]) -> dict[str, float]:
+    """The values over all chunks, whose states come in chunk order."""
+    return {name: metric.result([state[name] for state in states]) for name, metric in metrics.items()}

@@ -13,7 +13,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.train.accumulate import Accumulator
+from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
 from brim.train.data import fetch
@@ -39,10 +39,10 @@ from brim.train.exchange import Exchange
 from brim.train.job_state import JobState
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.state import weights_sha256
-from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, Warn, failure_of
+from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, failure_of
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Evaluate", "Job", "MicroBatch", "to_device"]
+__all__ = ["Evaluate", "Job", "MicroBatch", "seed_everything", "to_device", "versions"]
 
 IntArray = npt.NDArray[np.int64]
 Evaluate = Callable[["Job"], dict[str, float]]
@@ -86,12 +86,13 @@ class Job:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._evaluate = evaluate
         self._contributions = Contributions(model)
-        self._state = JobState(
-            model,
-            optimizer,
-            scheduler=scheduler,
-            spec=spec,
-            directory=Path(context.run_dir) / "checkpoints" if context else None,
+        self._state = JobState(model, optimizer, scheduler=scheduler, spec=spec)
+        self._checkpoints = Checkpoints(
+            self._state,
+            spec,
+            context=context,
+            tell=lambda message: self.members.tell(message),
+            listen=lambda seconds: self.members.listen(seconds),
         )
         self._weight = 0.0
         self._stepped = True
@@ -131,16 +132,20 @@ class Job:
         schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
         if not schedule.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
+        self._state.schedule = schedule
         self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
         while True:
             try:
-                exchange = self.members.next_round(self._state)
+                exchange = self.members.next_round(self._checkpoints)
                 self._contributions.begin()
                 yield from self._round(dataset, schedule, exchange)
                 self._finish()
                 return
             except RoundChanged:
                 pass
+            except SystemExit:
+                self._checkpoints.drain()
+                raise
             except (Interrupted, PeerLost):
                 self.members.await_replacement()
             finally:
@@ -192,7 +197,7 @@ class Job:
                 accumulator.add(micro, self._contributions.nothing())
                 continue
             started = time.perf_counter()
-            _seed_everything(mix(self.spec.seed, step, micro))
+            seed_everything(mix(self.spec.seed, step, micro))
             inputs, target = fetch(dataset, samples[micro])
             crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
             batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
@@ -247,6 +252,9 @@ class Job:
     def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
         step = self.committed
         started = time.perf_counter()
+        if self.device.type == "cuda":  # what it has still to do is this rank's own work, not the exchange's
+            torch.cuda.synchronize(self.device)
+            started = self._spent("compute", started)
         waited = 0.0
 
         def arrive(phase: str) -> None:
@@ -273,7 +281,8 @@ class Job:
         started = self._spent("wait", before)
         self._apply(total, exchange, schedule)
         self._spent("apply", started)
-        self._checkpoint_if_due()
+        if self.members.rank == 0 and self.committed % schedule.steps_per_epoch:
+            self._checkpoints.at_step()
         if released.hold:
             raise RoundChanged
 
@@ -304,33 +313,13 @@ class Job:
 
     def _end_epoch(self) -> None:
         if self._evaluate is not None:
-            self._state.metrics = self._evaluate(self)
+            self._state.metrics, self._state.measured = self._evaluate(self), self.committed
         self._state.evaluated += 1
         if self.members.rank == 0:
             self.members.tell(
                 Evaluated(epoch=self._state.evaluated, step=self.committed, metrics=self._state.metrics)
             )
-            if not self.spec.checkpoint_every:
-                self._checkpoint()
-
-    def _checkpoint_if_due(self) -> None:
-        every = self.spec.checkpoint_every
-        if every and self.committed % every == 0 and self.members.rank == 0:
-            self._checkpoint()
-
-    def _checkpoint(self, *, last: bool = False) -> None:
-        """Write a checkpoint; where one does not fit, training goes on: the next may, and no other worker could."""
-        if not self._state.is_kept:
-            return
-        try:
-            written = self._state.write()
-        except EnvironmentFault as fault:
-            if last:
-                self.members.tell(failure_of(fault))
-                raise
-            self.members.tell(Warn(message=f"{fault}; training goes on without it"))
-            return
-        self.members.tell(written)
+            self._checkpoints.at_epoch_end()
 
     def _finish(self) -> None:
         """Agree on the weights, have the first worker write them, and wait until all of that is safe."""
@@ -339,10 +328,14 @@ class Job:
         if len(digests) > 1:
             raise InternalError(f"workers ended with different weights: {sorted(digests)}")
         if self.members.rank == 0:
-            if not self._state.is_written():  # who should have written it may have died over it
-                self._checkpoint(last=True)
+            try:
+                self._checkpoints.now()  # that of the last epoch's end, or another: who began it may have died
+            except EnvironmentFault as fault:
+                self.members.tell(failure_of(fault))
+                raise
             self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
         self.members.wait_for_dismissal()
+        self._checkpoints.drain()
 
     def _facts(self, schedule: Schedule, dataset: Any, more: dict[str, Any]) -> Facts:
         known = {
@@ -357,17 +350,22 @@ class Job:
             steps_per_epoch=schedule.steps_per_epoch,
             block_size=int(getattr(dataset, "block_size", 1)),
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            versions={
-                "brim": brim.__version__,
-                "python": platform.python_version(),
-                "torch": str(torch.__version__),
-            },
+            versions=versions(),
             transport=self.spec.transport,
             **{**known, **more},
         )
 
 
-def _seed_everything(seed: int) -> None:
+def versions() -> dict[str, str]:
+    """Of what computes here."""
+    return {
+        "brim": brim.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+
+
+def seed_everything(seed: int) -> None:
     """All sources of chance that a micro-batch may draw from."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
-from brim.storage.checkpoints import newest_sound, stored
-from brim.train.checkpoint import state_of, write_checkpoint
-from brim.wire.messages import CheckpointMade
 
 __all__ = ["JobState"]
 
@@ -26,7 +22,6 @@ class JobState:
         optimizer: over its parameters.
         scheduler: of the learning rate, or None.
         spec: of the job; what decides the bits must not change between its lives.
-        directory: of its checkpoints, or None for a process by itself, which leaves them to its script.
     """
 
     def __init__(
@@ -36,23 +31,19 @@ class JobState:
         *,
         scheduler: Any,
         spec: JobSpec,
-        directory: Path | None,
     ) -> None:
         self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-        self._spec, self._directory = spec, directory
+        self._spec = spec
+        self.schedule: Schedule | None = None  # known once the loop begins
         self.committed = 0  # steps
         self.evaluated = 0  # epochs
         self.metrics: dict[str, float] = {}
+        self.measured = 0  # the step whose weights have these metrics
 
     @property
-    def is_kept(self) -> bool:
-        """Whether there is anywhere to write checkpoints."""
-        return self._directory is not None
-
-    def is_written(self) -> bool:
-        """Whether there is a checkpoint of the last committed step."""
-        newest = stored(self._directory)[-1:] if self._directory else []
-        return [path.name for path in newest] == [f"step-{self.committed:08d}"]
+    def _schedule(self) -> Schedule:
+        assert self.schedule is not None, "a state is given and taken within the loop"
+        return self.schedule
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
@@ -66,6 +57,9 @@ class JobState:
             "committed": self.committed,
             "evaluated": self.evaluated,
             "metrics": self.metrics,
+            "measured": self.measured,
+            "samples": self._schedule.samples,
+            "global_batch_size": self._schedule.global_batch_size,
             "micro_batches": self._spec.micro_batches,
             "seed": self._spec.seed,
         }
@@ -76,47 +70,19 @@ class JobState:
         Raises:
             SpecError: it is of a job that would give other bits.
         """
-        for key in ("micro_batches", "seed"):
-            if tree[key] != getattr(self._spec, key):
-                field = f"--{key.replace('_', '-')}"
-                raise SpecError(field, got=str(getattr(self._spec, key)), need=str(tree[key]))
+        for field, key, got in (
+            ("--micro-batches", "micro_batches", self._spec.micro_batches),
+            ("--seed", "seed", self._spec.seed),
+            ("--global-batch-size", "global_batch_size", self._schedule.global_batch_size),
+            ("dataset('train')", "samples", self._schedule.samples),
+        ):
+            if tree[key] != got:
+                raise SpecError(field, got=str(got), need=f"{tree[key]}, as the state to go on from has it")
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(tree["model"][name])
         self._optimizer.load_state_dict(tree["optimizer"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(tree["scheduler"])
-        self.committed, self.evaluated, self.metrics = tree["committed"], tree["evaluated"], tree["metrics"]
-
-    def restore(self) -> tuple[str, list[str]]:
-        """Take the newest sound checkpoint, or stay as at the start where there never was one.
-
-        Returns:
-            The path of the checkpoint, or nothing; and what is wrong with newer ones.
-
-        Raises:
-            SpecError: there are checkpoints, and all are damaged.
-        """
-        if self._directory is None:
-            return "", []
-        found, problems = newest_sound(self._directory)
-        if found is None and problems:
-            raise SpecError(
-                str(self._directory),
-                got="only damaged checkpoints: " + "; ".join(problems),
-                need="one that is whole",
-                hint="mend the files, or start again in another --run-dir",
-            )
-        if found is None:
-            return "", []
-        path, checkpoint = found
-        self.put(state_of(checkpoint))
-        return str(path), problems
-
-    def write(self) -> CheckpointMade:
-        """Write a checkpoint and say which."""
-        assert self._directory is not None, "only a job under an agent writes checkpoints"
-        started = time.perf_counter()
-        path, size = write_checkpoint(self._directory, self.committed, self.get())
-        seconds = time.perf_counter() - started
-        return CheckpointMade(step=self.committed, path=str(path), size_bytes=size, seconds=seconds)
+        self.committed, self.evaluated = tree["committed"], tree["evaluated"]
+        self.metrics, self.measured = tree["metrics"], tree["measured"]

@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 from brim.domain.job import JobSpec
-from brim.errors import UserCodeError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
+from brim.train.failures import report
 from brim.train.job import Job
-from brim.train.training_file import trace_of
-from brim.wire.link import WorkerLink
-from brim.wire.messages import failure_of
 
 __all__ = ["born_with", "join"]
 
@@ -52,8 +49,8 @@ def _report_failures(context: WorkerContext) -> None:
     """What the script raises ends the job with its traceback first."""
     usual = sys.excepthook
 
-    def report(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    def tell(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         usual(kind, error, trace)
-        WorkerLink(context.link).send(failure_of(UserCodeError(trace_of(error))))
+        report(context, error)
 
-    sys.excepthook = report
+    sys.excepthook = tell

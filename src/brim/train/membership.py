@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
@@ -13,7 +13,6 @@ from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
-from brim.train.job_state import JobState
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
@@ -26,6 +25,8 @@ from brim.wire.messages import (
     Installed,
     InstallRound,
     Leave,
+    NowWritten,
+    Publish,
     Released,
     Warn,
     WorkerBound,
@@ -34,7 +35,7 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 
-__all__ = ["Loner", "Members", "Membership", "RoundChanged", "parts_of"]
+__all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "parts_of"]
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 _PATIENCE = 60.0
@@ -43,6 +44,36 @@ _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 class RoundChanged(Exception):
     """The round is over: what was under way in it is given up, and `next_round` has the new one."""
+
+
+class State(Protocol):
+    """What must be the same on every member of a job."""
+
+    @property
+    def committed(self) -> int: ...
+
+    def get(self) -> Any: ...
+
+    def put(self, tree: Any) -> None: ...
+
+
+class Kept(Protocol):
+    """The state of a job, and how it is kept in storage."""
+
+    @property
+    def state(self) -> State: ...
+
+    def restore(self) -> tuple[str, list[str]]:
+        """Take what is in storage; where it came from, and what is wrong with what is newer."""
+        ...
+
+    def now(self) -> None:
+        """Have this very state in storage when this returns."""
+        ...
+
+    def permit(self, answer: Publish) -> None:
+        """The master's answer to a request to make something official."""
+        ...
 
 
 class Members(Protocol):
@@ -63,7 +94,7 @@ class Members(Protocol):
         """Say that this worker is warm and may be named in a round."""
         ...
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, kept: Kept) -> Exchange:
         """Wait for the next round and take part in it, with the state of the job.
 
         Returns:
@@ -84,6 +115,10 @@ class Members(Protocol):
 
     def poll(self) -> None:
         """Raises RoundChanged where the round is over."""
+        ...
+
+    def listen(self, seconds: float) -> None:
+        """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once."""
         ...
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
@@ -109,8 +144,8 @@ class Loner:
     def join(self, layout: Layout, facts: Facts) -> None:
         pass
 
-    def next_round(self, state: JobState) -> Exchange:
-        state.restore()
+    def next_round(self, kept: Kept) -> Exchange:
+        kept.restore()
         return Alone()
 
     def await_replacement(self) -> None:
@@ -118,6 +153,9 @@ class Loner:
 
     def poll(self) -> None:
         pass
+
+    def listen(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
@@ -205,6 +243,9 @@ class Membership:
         while self._link.pending():
             self._take(self._receive())
 
+    def listen(self, seconds: float) -> None:
+        self._link.listen(seconds)
+
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
         while True:
@@ -220,13 +261,14 @@ class Membership:
 
     # Rounds ------------------------------------------------------------------------------------------------
 
-    def next_round(self, state: JobState) -> Exchange:
+    def next_round(self, kept: Kept) -> Exchange:
+        self._link.on_publish = kept.permit
         while True:
-            self._world = world = self._next or self._await_world(state)
+            self._world = world = self._next or self._await_world(kept)
             self._next = None
             self._listener.drop_waiting(self._is_over)
             try:
-                self._install(world, state)
+                self._install(world, kept)
                 return self._exchange(world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
@@ -234,11 +276,12 @@ class Membership:
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, state: JobState) -> World:
+    def _await_world(self, kept: Kept) -> World:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
-                self.tell(state.write())
+                kept.now()
+                self.tell(NowWritten())
                 continue
             try:
                 self._take(message)
@@ -257,11 +300,12 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, state: JobState) -> None:
+    def _install(self, world: World, kept: Kept) -> None:
+        state = kept.state
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            restored, problems = state.restore()
+            restored, problems = kept.restore()
             for problem in problems:
                 self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:
@@ -273,7 +317,7 @@ class Membership:
                 send_state(peer, state.get(), self._link.pending)
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
-    def _fetch(self, world: World, donor: Member, state: JobState) -> None:
+    def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
         cancelled = self._link.pending
         with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:

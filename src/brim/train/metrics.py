@@ -82,6 +82,7 @@ def mean_squared_error() -> Metric:
 @dataclass(frozen=True, slots=True)
 class _Auc:
     def observe(self, output: Tensor, target: Tensor) -> bytes:
+        _check_tensors(output, target)
         _same_shape(output, target)
         scores = output.detach().to("cpu", torch.float64).numpy().ravel()
         positive = target.detach().to("cpu", torch.float64).numpy().ravel() > 0.5
@@ -121,6 +122,7 @@ class _Mean:
     classes: bool = False  # logits [B, classes] against class numbers [B] are welcome
 
     def observe(self, output: Tensor, target: Tensor) -> bytes:
+        _check_tensors(output, target)
         if not (self.classes and output.ndim == 2 and output.shape[1] > 1 and target.ndim == 1):
             _same_shape(output, target)
         values = self.per_sample(
@@ -152,6 +154,17 @@ def _right(output: Tensor, target: Tensor) -> Tensor:
     if output.ndim == 2:
         return output.argmax(1) == target
     return (output > 0) == (target > 0.5)
+
+
+def _check_tensors(output: object, target: object) -> None:
+    for name, given in (("an output", output), ("a target", target)):
+        if not isinstance(given, Tensor):
+            raise SpecError(
+                "metrics()",
+                got=f"{name} that is a {type(given).__name__}",
+                need="a tensor: what brim.metrics measure has one number, or one row, per sample",
+                hint="a metric of your own, an object with observe(output, target) and result(states)",
+            )
 
 
 def _same_shape(output: Tensor, target: Tensor) -> None:

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,17 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
-from brim.errors import BrimError, SpecError, UserCodeError
+from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.context import WorkerContext
 from brim.train.data import fetch
-from brim.train.evaluation import evaluation
-from brim.train.job import Job
+from brim.train.evaluation import evaluation, observe
+from brim.train.job import Job, to_device
 from brim.train.metrics import Metric
 from brim.train.params import check_all_used
 
 __all__ = ["Prepared", "load", "prepare", "train"]
+
+_OF_BATCH_NORM = "Expected more than 1 value per channel"
 
 
 def load(path: str) -> ModuleType:
@@ -96,6 +99,8 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
     optimizer, scheduler, interval = _three(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_all_used()
+    if spec.keep_best is not None:
+        _check_measured(spec.keep_best.metric, metrics if test is not None else {})
     return Prepared(
         model=model,
         loss=module.loss,
@@ -106,6 +111,17 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
         test=test,
         metrics=metrics,
     )
+
+
+def _check_measured(metric: str, metrics: Mapping[str, Metric]) -> None:
+    """A metric by which the best checkpoint is kept must be one that is measured."""
+    if metric not in metrics:
+        raise SpecError(
+            "--keep-best",
+            got=repr(metric),
+            need="a metric of metrics(), measured on dataset('test')",
+            hint=did_you_mean(metric, metrics) if metrics else "this file measures none",
+        )
 
 
 def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
@@ -156,9 +172,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
         SpecError, UserCodeError: model, loss and data do not fit together.
     """
     size = max(1, min(len(prepared.train), spec.global_batch_size // spec.micro_batches))
-    inputs, target = call(lambda: fetch(prepared.train, np.arange(size)))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
-    loss = call(lambda: prepared.loss(model(inputs), target))
+    loss = _try(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = (
             f"a tensor of shape {list(loss.shape)}"
@@ -171,6 +186,59 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     call(loss.backward)
     call(optimizer.step)
     optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
+    _try_a_single_sample(prepared, model, spec)
+    _try_metrics(prepared, model)
+
+
+def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
+    """The loss of the first so many samples."""
+    inputs, target = _samples(prepared.train, size, model)
+    return call(lambda: prepared.loss(model(inputs), target))
+
+
+def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
+    """Inputs on the device of the model, and the target beside them."""
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    inputs, target = call(lambda: fetch(dataset, np.arange(size)))
+    return to_device(inputs, device), to_device(target, device)
+
+
+def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
+    """Where a micro-batch of the last step has one sample, what cannot take one would fail only there."""
+    schedule = Schedule(samples=len(prepared.train), global_batch_size=spec.global_batch_size, epochs=1)
+    if not spec.exact or 1 not in schedule.part_sizes(spec.micro_batches):
+        return
+    try:
+        _try(prepared, model, 1)
+    except UserCodeError as error:
+        if _OF_BATCH_NORM in error.trace:
+            raise _too_few_for_batch_norm(schedule, spec.micro_batches) from error
+        note = "(with a micro-batch of 1 sample, as there is in the last step of each epoch)"
+        raise UserCodeError(f"{error.trace.rstrip()} {note}\n") from error
+
+
+def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
+    batch = schedule.global_batch_size
+    sizes = range(batch + 1, batch + 10_000)
+    better = next((n for n in sizes if 1 not in replace(schedule, global_batch_size=n).part_sizes(parts)), 0)
+    return SpecError(
+        "--global-batch-size",
+        got=f"{batch}, which leaves micro-batches of 1 of the {schedule.samples:,} samples in a last step",
+        need="at least 2 in each: the model has BatchNorm, which normalises over the samples of a micro-batch",
+        hint=f"--global-batch-size {better}" if better else "a smaller --micro-batches",
+    )
+
+
+def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
+    """Measure a few samples: a metric that does not fit the model would fail only after an epoch."""
+    if prepared.test is None or not len(prepared.test) or not prepared.metrics:
+        return
+    inputs, target = _samples(prepared.test, min(len(prepared.test), 2), model)
+    model.eval()
+    with torch.no_grad():
+        output = call(lambda: model(inputs))
+    on_host = output.cpu() if isinstance(output, Tensor) else output
+    call(lambda: observe(prepared.metrics, on_host, target.cpu() if isinstance(target, Tensor) else target))
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from types import ModuleType
 
 import torch
 
 from brim.domain.job import JobSpec
-from brim.train.training_file import Prepared, load, prepare, warm_up
+from brim.train.inference import Task
+from brim.train.tasks import prepare_task
+from brim.train.training_file import Prepared, load, warm_up
+from brim.train.training_file import prepare as prepare_training
 
-__all__ = ["forking_is_safe", "import_torch", "prepare_file"]
+__all__ = ["forking_is_safe", "import_torch", "prepare", "prepare_file"]
 
 
 def import_torch(threads: int) -> None:
@@ -21,8 +25,8 @@ def import_torch(threads: int) -> None:
         optimizer.step()
 
 
-def prepare_file(spec: JobSpec) -> Prepared | None:
-    """Run the training file, and run one micro-batch through a copy of its model.
+def prepare_file(spec: JobSpec) -> Prepared | Task | None:
+    """Run the training file and, where it is to be trained, one micro-batch through a copy of its model.
 
     A file that says `preload = False` is only imported: then every worker calls its functions for itself.
 
@@ -34,10 +38,19 @@ def prepare_file(spec: JobSpec) -> Prepared | None:
         return None
     prepared = prepare(module, spec)
     if (
-        not torch.cuda.is_available()
+        isinstance(prepared, Prepared) and not torch.cuda.is_available()
     ):  # a backward pass beside a GPU starts threads, and forking them is not safe
         warm_up(prepared, spec)
     return prepared
+
+
+def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
+    """What every worker of a job needs of the training file.
+
+    Raises:
+        SpecError, UserCodeError: the file, its data or a checkpoint will not do.
+    """
+    return prepare_task(module, spec) if spec.inference else prepare_training(module, spec)
 
 
 def forking_is_safe() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import runpy
@@ -14,23 +13,28 @@ from typing import Any
 
 import torch
 
-from brim.errors import BrimError, EnvironmentFault, InternalError, UserCodeError
+from brim.errors import InternalError
+from brim.train import warm
 from brim.train.context import WorkerContext, context_from_environment
-from brim.train.training_file import Prepared, load, prepare, trace_of, train, warm_up
-from brim.wire.link import WorkerLink
-from brim.wire.messages import Warn, failure_of
+from brim.train.failures import report
+from brim.train.inference import Task, infer
+from brim.train.training_file import Prepared, load, train, warm_up
 
 __all__ = ["main", "run_file", "run_script"]
 
 
-def run_file(prepared: Prepared | None, context: WorkerContext) -> int:
-    """Train a training file (level 1); the exit status."""
-    torch.set_num_threads(context.spec.threads)
+def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
+    """Do what a job asks of a training file (level 1); the exit status."""
+    spec = context.spec
+    torch.set_num_threads(spec.threads)
 
     def work() -> None:
-        ready = prepared or prepare(load(context.spec.file), context.spec)
-        warm_up(ready, context.spec)
-        train(ready, context.spec, context)
+        ready = prepared or warm.prepare(load(spec.file), spec)
+        if isinstance(ready, Prepared):
+            warm_up(ready, spec)
+            train(ready, spec, context)
+        else:
+            infer(ready, spec, context)
 
     return _guarded(context, work)
 
@@ -69,25 +73,15 @@ def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
     try:
         work()
     except SystemExit as leaving:
+        if leaving.code not in (None, 0):  # theirs: brim leaves with 0
+            report(context, leaving)
+            return 1
         os.nice(19)  # taking this process apart is 15 ms of work for the kernel: those who train go first
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except EnvironmentFault as fault:
-        print(f"brim: {fault}", file=sys.stderr)  # noqa: T201 - this is the worker's log
-        with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone
-            WorkerLink(context.link).send(Warn(message=f"{context.worker} gives up: {fault}"))
-        return 1
+        return 0
     except BaseException as error:  # noqa: BLE001 - the outermost loop of this role
-        return _report(context, error)
+        report(context, error)
+        return 1
     return 0
-
-
-def _report(context: WorkerContext, error: BaseException) -> int:
-    if not isinstance(error, BrimError):
-        error = UserCodeError(trace_of(error))
-    failure = failure_of(error)
-    print(failure.trace or failure.message, file=sys.stderr)  # noqa: T201 - this is the worker's log
-    WorkerLink(context.link).send(failure)
-    return 1
 
 
 def main() -> None:

@@ -7,16 +7,20 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from brim.errors import EnvironmentFault
 from brim.wire.frames import FrameBuffer, frame
-from brim.wire.messages import Codec, WorkerBound, WorkerMessage
+from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 
 __all__ = ["WorkerLink"]
 
 
 class WorkerLink:
     """Messages to and from the agent. Sending is safe from any thread, receiving from one.
+
+    A permission to publish concerns no wait of the training loop: it goes to `on_publish` as soon as it is heard, is
+    never pending and never received.
 
     Args:
         link: one end of a Unix socket pair; the agent has the other.
@@ -31,6 +35,7 @@ class WorkerLink:
         self._inbox: collections.deque[WorkerBound] = collections.deque()
         self._encode: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._decode: Codec[WorkerBound] = Codec(WorkerBound)
+        self.on_publish: Callable[[Publish], None] = lambda _: None
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -63,6 +68,10 @@ class WorkerLink:
                 break
         return self._inbox.popleft() if self._inbox else None
 
+    def listen(self, seconds: float) -> None:
+        """Hear what comes, and keep it for `receive`; raises as it does."""
+        self._read(seconds)
+
     def _read(self, timeout: float) -> bool:
         """Wait once; True when a signal ended the wait."""
         watched: list[socket.socket] = [self._socket]
@@ -76,7 +85,11 @@ class WorkerLink:
                 data = b""
             if not data:
                 raise EnvironmentFault("the agent of this worker is gone")
-            self._inbox.extend(self._decode.decode(each) for each in self._frames.feed(data))
+            for message in map(self._decode.decode, self._frames.feed(data)):
+                if isinstance(message, Publish):
+                    self.on_publish(message)
+                else:
+                    self._inbox.append(message)
         if self._wakeup in ready and self._wakeup is not None:
             self._wakeup.recv(64)
             return True

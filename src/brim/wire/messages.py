@@ -24,6 +24,7 @@ __all__ = [
     "Ask",
     "AskToStop",
     "Beat",
+    "CheckpointDrafted",
     "CheckpointMade",
     "Codec",
     "CommitRecord",
@@ -48,6 +49,8 @@ __all__ = [
     "LoseWorker",
     "MasterMessage",
     "MicroReport",
+    "NowWritten",
+    "Publish",
     "Refused",
     "ReleaseTogether",
     "Released",
@@ -142,11 +145,24 @@ class Leave(Message, frozen=True):
     """SIGTERM came: leave at the next boundary."""
 
 
+class CheckpointDrafted(Message, frozen=True):
+    """A checkpoint is stored and not official: may it be? The answer is Publish."""
+
+    step: int
+
+
 class CheckpointMade(Message, frozen=True):
+    """It is official. `seconds` is how long it was written; training stood still for `pause` of them, before."""
+
     step: int
     path: str
     size_bytes: int
     seconds: float
+    pause: float
+
+
+class NowWritten(Message, frozen=True):
+    """The answer to WriteNow: a checkpoint of this boundary is official."""
 
 
 class Evaluated(Message, frozen=True):
@@ -175,7 +191,18 @@ class Warn(Message, frozen=True):
 
 
 WorkerMessage = (
-    Hello | Arrive | Installed | Beat | Leave | CheckpointMade | Evaluated | Completed | Failed | Warn
+    Hello
+    | Arrive
+    | Installed
+    | Beat
+    | Leave
+    | CheckpointDrafted
+    | CheckpointMade
+    | NowWritten
+    | Evaluated
+    | Completed
+    | Failed
+    | Warn
 )
 
 
@@ -198,11 +225,21 @@ class WriteNow(Message, frozen=True):
     """Write a checkpoint: the job ends at this boundary."""
 
 
+class Publish(Message, frozen=True):
+    """Make the draft of this step official: the master has every commit that led there.
+
+    `writers` may have drafts of their own; those of everyone else are left from the dead.
+    """
+
+    step: int
+    writers: list[str]
+
+
 class Dismissed(Message, frozen=True):
     """Nothing of this worker is needed any more."""
 
 
-WorkerBound = InstallRound | Released | WriteNow | Dismissed
+WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed
 
 
 # agent → master -------------------------------------------------------------------------------------------
@@ -436,7 +473,7 @@ def failure_of(error: BaseException) -> Failed:
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`) or `stop` (with a `reason`)."""
+    """`status`, `resize` (with `workers`) or `suspend` (with a `reason`)."""
 
     verb: str
     workers: int = 0

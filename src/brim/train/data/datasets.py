@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,29 @@ from torch.utils.data import Dataset
 
 from brim.train.data.batches import Indices
 from brim.train.data.encoding import Block, Encoder
+from brim.train.data.files import Paths
+from brim.train.data.sources import Source
+from brim.train.data.survey import Survey
 from brim.train.data.typed import Group
 
-__all__ = ["ByGroup", "Columnar", "InMemory", "PackedGroup", "Quarantine"]
+__all__ = ["ByGroup", "Columnar", "InMemory", "PackedGroup", "Unread"]
 
 _CACHED_BLOCKS = 3
 Sample = tuple[dict[str, Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantine:
-    """How many rows were bad, and where they were written (None where nothing was)."""
+class Opener(Protocol):
+    """Reads other files as the columns of a dataset see them."""
 
-    count: int
-    path: Path | None
+    @property
+    def source(self) -> Source: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+    def over(self, path: Paths) -> Columnar: ...
+
+    def inputs_of(self, path: Paths) -> Columnar: ...
 
 
 class Columnar(Dataset[Sample]):
@@ -42,21 +52,60 @@ class Columnar(Dataset[Sample]):
         vocabulary_size: ids over all fields.
         fields: categorical fields (F).
         numbers: numeric columns (N).
-        quarantined: rows of the files that were bad and were left out, over all splits.
-        quarantine_path: the file they were written to, or the folder of several; None where nothing was.
+        source: the files it reads.
         block_size: samples that are cheap to read together; 1 where any order is.
     """
 
     block_size = 1
 
-    def __init__(self, encoder: Encoder, quarantine: Quarantine, keeps: object = None) -> None:
+    def __init__(self, opener: Opener, survey: Survey | None, keeps: object = None) -> None:
         self._keeps = keeps  # lives as long as this dataset does
-        self.encoder = encoder
-        self.vocabulary_size = encoder.vocabulary_size
-        self.fields = encoder.fields
-        self.numbers = encoder.numbers
-        self.quarantined = quarantine.count
-        self.quarantine_path = quarantine.path
+        self._opener, self._survey = opener, survey
+        self.encoder = opener.encoder
+        self.vocabulary_size = self.encoder.vocabulary_size
+        self.fields = self.encoder.fields
+        self.numbers = self.encoder.numbers
+        self.source = opener.source
+
+    @property
+    def survey(self) -> Survey:
+        """What was found when all rows were looked at."""
+        assert self._survey is not None
+        return self._survey
+
+    @property
+    def quarantined(self) -> int:
+        """Rows of the files that were bad and were left out, over all splits."""
+        return self.survey.quarantine.count
+
+    @property
+    def quarantine_path(self) -> Path | None:
+        """The file they were written to, or the folder of several; None where nothing was."""
+        return self.survey.quarantine.path
+
+    def over(self, path: Paths) -> Columnar:
+        """All samples of other files, as these columns see them: with what was fitted here.
+
+        Args:
+            path: as `brim.data.csv` takes it; the suffix says what kind of file it is.
+
+        Raises:
+            SpecError: a file or column that is not there or not as described, no rows.
+        """
+        return self._opener.over(path)
+
+    def inputs_of(self, path: Paths) -> Columnar:
+        """As `over`, for rows that are to be predicted: without a target, and whatever `keep=` says."""
+        return self._opener.inputs_of(path)
+
+    def example(self, count: int) -> dict[str, Tensor]:
+        """Inputs of the right names, shapes and types that stand for no row, for looking at a model."""
+        inputs = {}
+        if self.fields:
+            inputs["ids"] = torch.zeros(count, self.fields, dtype=torch.int64)
+        if self.numbers:
+            inputs["numbers"] = torch.zeros(count, self.numbers)
+        return inputs
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -84,9 +133,9 @@ class InMemory(Columnar):
     """All rows encoded, in three tensors; a forked worker shares them."""
 
     def __init__(
-        self, encoder: Encoder, quarantine: Quarantine, blocks: Sequence[Block], *, keeps: object = None
+        self, opener: Opener, survey: Survey, blocks: Sequence[Block], *, keeps: object = None
     ) -> None:
-        super().__init__(encoder, quarantine, keeps)
+        super().__init__(opener, survey, keeps)
         self._block = blocks[0] if len(blocks) == 1 else _joined(blocks)
 
     def __len__(self) -> int:
@@ -117,15 +166,8 @@ class ByGroup(Columnar):
     no group is read twice for a block, or for the one after it.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        quarantine: Quarantine,
-        groups: Sequence[PackedGroup],
-        *,
-        keeps: object = None,
-    ) -> None:
-        super().__init__(encoder, quarantine, keeps)
+    def __init__(self, opener: Opener, survey: Survey, groups: Sequence[PackedGroup]) -> None:
+        super().__init__(opener, survey)
         self._groups = [group for group in groups if group.count]
         self._ends = np.cumsum([group.count for group in self._groups])
         self.block_size = max(group.count for group in self._groups)
@@ -160,7 +202,33 @@ class ByGroup(Columnar):
         return self._cache[number]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cache": OrderedDict(), "_keeps": None}
+        return self.__dict__ | {"_cache": OrderedDict()}
+
+
+class Unread(Columnar):
+    """A dataset whose columns are known already: no row is read before one is asked for."""
+
+    def __init__(self, opener: Opener, read: Callable[[], Columnar]) -> None:
+        super().__init__(opener, None)
+        self._read = read
+
+    @cached_property
+    def _rows(self) -> Columnar:
+        return self._read()
+
+    @property
+    def survey(self) -> Survey:
+        return self._rows.survey
+
+    @property
+    def block_size(self) -> int:  # type: ignore[override]
+        return self._rows.block_size
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, indices: Indices) -> Sample:
+        return self._rows.take(indices)
 
 
 def _joined(blocks: Sequence[Block]) -> Block:

@@ -36,13 +36,13 @@ class Encoder:
 
     Args:
         columns: as the user gave them.
-        target: as the user gave it.
+        target: as the user gave it; None where rows are inputs alone, whose target counts as 0.
         tables: the ids, from 0 within the field, of the values of each vocabulary, by place in `columns`.
         moments: mean and standard deviation (after a `log`) and the mean of the raw numbers, by place.
     """
 
     columns: tuple[Column, ...]
-    target: Target
+    target: Target | None
     tables: Mapping[int, Mapping[str, int]]
     moments: Mapping[int, tuple[float, float, float]]
 
@@ -84,7 +84,7 @@ class Encoder:
         return Block(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target(self.target, rows, kept)),
+            target=torch.from_numpy(_target(self.target, rows, kept)) if self.target else torch.zeros(count),
         )
 
     def _number(self, place: int, column: Numeric, values: Floats) -> Floats:
@@ -110,7 +110,7 @@ class Fitter:
     """Sees the training rows part by part, in order; `finish` gives the encoder."""
 
     columns: tuple[Column, ...]
-    target: Target
+    target: Target | None
     _counts: dict[int, dict[str, int]] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Never
 
 import numpy as np
-import numpy.typing as npt
 
 from brim.errors import SpecError, did_you_mean
+from brim.train.data import fitted
 from brim.train.data.columns import Categorical, Column, Numeric, Target, Where
-from brim.train.data.datasets import ByGroup, Columnar, InMemory, PackedGroup, Quarantine
-from brim.train.data.encoding import Encoder, Fitter
-from brim.train.data.files import File, Paths, resolve
-from brim.train.data.quarantine import write
-from brim.train.data.screening import Plan, check_share, screen
+from brim.train.data.datasets import ByGroup, Columnar, InMemory, PackedGroup, Unread
+from brim.train.data.encoding import Encoder
+from brim.train.data.files import Paths
+from brim.train.data.screening import Plan
+from brim.train.data.sources import NULL, Source, shown_paths
 from brim.train.data.splits import Split
-from brim.train.data.tables import BadRow, Rows
-from brim.train.data.text import read_text
-from brim.train.data.typed import Group, arrow_groups, parquet_groups
+from brim.train.data.survey import RUN_DIRECTORY, Survey, survey
+from brim.train.data.typed import arrow_groups, parquet_groups
 
-__all__ = ["RUN_DIRECTORY", "arrow", "csv", "parquet"]
+__all__ = ["arrow", "csv", "parquet"]
 
-RUN_DIRECTORY = "BRIM_RUN_DIR"
 SplitName = Literal["train", "test"]
-Mask = npt.NDArray[np.bool_]
 
 
 def csv(
@@ -40,7 +37,7 @@ def csv(
     keep: Where | None = None,
     names: Sequence[str] | None = None,
     delimiter: str | None = None,
-    null: Sequence[str] = ("", "NA", "NaN", "nan", "null", "NULL"),
+    null: Sequence[str] = NULL,
     **unknown: Never,
 ) -> Columnar:
     """Rows of delimited text files, held in memory.
@@ -66,21 +63,13 @@ def csv(
         SpecError: a file or column that is not there or not as described, an unknown option, no rows.
     """
     _known(csv, unknown)
-    plan = _plan(columns, target, keep, test)
-    files = resolve(path)
-
-    def read() -> list[Rows]:
-        parts: list[Rows] = []
-        for file in files:
-            between = delimiter or ("\t" if ".tsv" in file.path.rpartition("/")[2] else ",")
-            start = parts[-1].start + parts[-1].size if parts else 0
-            parts.append(
-                read_text(file, wanted=plan.names, names=names, delimiter=between, null=null, start=start)
-            )
-        return parts
-
-    options = (None if names is None else tuple(names), delimiter, tuple(null))
-    return _in_memory(read, plan, split, (*(file.identity for file in files), options))
+    source = Source(
+        path=path,
+        names=None if names is None else tuple(names),
+        delimiter=delimiter,
+        null=tuple(null),
+    )
+    return _dataset(source, _plan(columns, target, keep, test), split)
 
 
 def parquet(
@@ -114,10 +103,10 @@ def parquet(
         SpecError: a file or column that is not there or not as described, an unknown option, no rows.
     """
     _known(parquet, unknown)
-    files = resolve(path)
     suffixes = (".arrow", ".feather", ".ipc")
-    kind = arrow_groups if all(file.path.endswith(suffixes) for file in files) else parquet_groups
-    return _grouped(kind, files, _plan(columns, target, keep, test), split, in_memory)
+    kind = arrow_groups if all(name.endswith(suffixes) for name in shown_paths(path)) else parquet_groups
+    source = Source(path=path, typed=kind, in_memory=in_memory)
+    return _dataset(source, _plan(columns, target, keep, test), split)
 
 
 def arrow(
@@ -137,81 +126,90 @@ def arrow(
         SpecError: see `parquet`.
     """
     _known(arrow, unknown)
-    return _grouped(arrow_groups, resolve(path), _plan(columns, target, keep, test), split, in_memory)
+    source = Source(path=path, typed=arrow_groups, in_memory=in_memory)
+    return _dataset(source, _plan(columns, target, keep, test), split)
 
 
-def _grouped(
-    kind: Callable[..., list[Group]], files: list[File], plan: Plan, split: SplitName | None, in_memory: bool
-) -> Columnar:
+def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
     _check_split(split, plan)
-    groups = kind(files, wanted=plan.names, numbers=set(plan.number_names))
-    identity = tuple(file.identity for file in files)
-    if in_memory:
-        return _in_memory(lambda: [group.read() for group in groups], plan, split, identity)
-    key = (identity, plan, os.environ.get(RUN_DIRECTORY, ""))
-    survey = _surveys.get(key)
-    if survey is None:
-        survey = _survey((group.read() for group in groups), sum(group.size for group in groups), plan)
-        _surveys[key] = survey
-    packed = []
-    for group, rows in zip(groups, survey.parts, strict=True):
-        mask = rows.of(split)
-        packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
-    if not any(group.count for group in packed):
-        raise _nothing_left(split)
-    return ByGroup(survey.encoder, survey.quarantine, packed, keeps=survey)
-
-
-def _in_memory(
-    read: Callable[[], list[Rows]], plan: Plan, split: SplitName | None, identity: tuple[object, ...]
-) -> Columnar:
-    _check_split(split, plan)
-    key = (identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
-    splits = _encoded.get(key)
-    if splits is None:
-        splits = _encode(read(), plan, ("train", "test") if split else (None,))
-        _encoded[key] = splits
-    dataset = splits.by_name[split]
-    if not len(dataset):
-        raise _nothing_left(split)
+    encoder = fitted.find(source.shown, plan.columns, plan.target)
+    if encoder is not None:
+        return Unread(_Opener(source, plan, encoder), lambda: _read(source, plan, split, encoder))
+    dataset = _fit(source, plan, split)
+    fitted.remember(os.environ.get(RUN_DIRECTORY, ""), source.shown, dataset.encoder)
     return dataset
 
 
-def _encode(parts: list[Rows], plan: Plan, wanted: Sequence[SplitName | None]) -> _Splits:
-    survey = _survey(parts, sum(part.size for part in parts), plan)
-    splits = _Splits()
+def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
+    """Fit the columns to the training rows; for the other split, what was found for the first is used."""
+    key = (source.identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
+    if not source.in_memory:
+        found = _surveys.get(key)
+        if found is None:
+            found = _surveys[key] = _survey_groups(source, plan, None)
+        return _by_group(source, plan, split, found)
+    splits = _encoded.get(key)
+    if splits is None:
+        splits = _encoded[key] = _encode(source, plan, ("train", "test") if split else (None,), None)
+    return _some(splits.by_name[split], split)
+
+
+def _read(source: Source, plan: Plan, split: SplitName | None, encoder: Encoder) -> Columnar:
+    """Rows as columns that were fitted elsewhere see them."""
+    if source.in_memory:
+        return _some(_encode(source, plan, (split,), encoder).by_name[split], split)
+    return _by_group(source, plan, split, _survey_groups(source, plan, encoder))
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Reads other files as a dataset's columns see them."""
+
+    source: Source
+    plan: Plan
+    encoder: Encoder
+
+    def over(self, path: Paths) -> Columnar:
+        return _read(self.source.at(path), replace(self.plan, test=None), None, self.encoder)
+
+    def inputs_of(self, path: Paths) -> Columnar:
+        alone = Plan(self.plan.columns, None, None, None)
+        return _read(self.source.at(path), alone, None, replace(self.encoder, target=None))
+
+
+def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
+    groups = source.groups(plan.names, plan.number_names)
+    return survey((group.read() for group in groups), sum(group.size for group in groups), plan, encoder)
+
+
+def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
+    packed = []
+    for group, part in zip(source.groups(plan.names, plan.number_names), found.parts, strict=True):
+        mask = part.of(split)
+        packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
+    if not any(group.count for group in packed):
+        raise _nothing_left(split)
+    return ByGroup(_Opener(source, plan, found.encoder), found, packed)
+
+
+def _encode(
+    source: Source, plan: Plan, wanted: Sequence[SplitName | None], encoder: Encoder | None
+) -> _Splits:
+    rows = list(source.read(plan.names, plan.number_names))
+    found = survey(rows, sum(part.size for part in rows), plan, encoder)
+    opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in wanted:
         blocks = [
-            survey.encoder.encode(part, rows.of(split))
-            for part, rows in zip(parts, survey.parts, strict=True)
+            found.encoder.encode(each, part.of(split)) for each, part in zip(rows, found.parts, strict=True)
         ]
-        splits.by_name[split] = InMemory(survey.encoder, survey.quarantine, blocks, keeps=splits)
+        splits.by_name[split] = InMemory(opener, found, blocks, keeps=splits)
     return splits
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Which rows of a part are samples, and which belong to the test split; one bit per row."""
-
-    size: int
-    kept: npt.NDArray[np.uint8]
-    test: npt.NDArray[np.uint8]
-
-    def of(self, split: SplitName | None) -> Mask:
-        kept: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
-        if split is None:
-            return kept
-        test: Mask = np.unpackbits(self.test, count=self.size).astype(bool)
-        return kept & (test if split == "test" else ~test)
-
-
-@dataclass(frozen=True, eq=False)
-class _Survey:
-    """What one pass over all rows finds: who is a sample, of which split, and what the columns hold."""
-
-    parts: list[_Part]
-    encoder: Encoder
-    quarantine: Quarantine
+def _some(dataset: InMemory, split: str | None) -> InMemory:
+    if not len(dataset):
+        raise _nothing_left(split)
+    return dataset
 
 
 class _Splits:
@@ -224,24 +222,7 @@ class _Splits:
 # A training file asks for its train split and then for its test split, from the same columns: while one of them
 # is alive the other is not read again.
 _encoded: weakref.WeakValueDictionary[Any, _Splits] = weakref.WeakValueDictionary()
-_surveys: weakref.WeakValueDictionary[Any, _Survey] = weakref.WeakValueDictionary()
-
-
-def _survey(rows: Iterable[Rows], total: int, plan: Plan) -> _Survey:
-    refused = 0
-    bad: list[tuple[str, BadRow]] = []
-    parts: list[_Part] = []
-    fitter = Fitter(plan.columns, plan.target)
-    for part in rows:
-        kept, bad_rows = screen(part, plan)
-        test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
-        parts.append(_Part(part.size, np.packbits(kept), np.packbits(test)))
-        fitter.observe(part, kept & ~test)
-        bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
-        refused += len(part.refused)
-    check_share(bad, total + refused)
-    path = write(os.environ.get(RUN_DIRECTORY, ""), bad)
-    return _Survey(parts, fitter.finish(), Quarantine(len(bad), path))
+_surveys: weakref.WeakValueDictionary[Any, Survey] = weakref.WeakValueDictionary()
 
 
 def _plan(columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None) -> Plan:

@@ -22,10 +22,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked of the files' columns."""
+    """What was asked of the files' columns; without a target, rows are inputs alone."""
 
     columns: tuple[Column, ...]
-    target: Target
+    target: Target | None
     keep: Where | None
     test: Split | None
 
@@ -35,7 +35,7 @@ class Plan:
         names: list[str] = []
         for column in self.columns:
             names += column.names if isinstance(column, Categorical) else [column.name]
-        names += self.target.names
+        names += self.target.names if self.target else ()
         names += self.keep.names if self.keep else ()
         if isinstance(self.test, Sample) and self.test.by:
             names.append(self.test.by)
@@ -50,7 +50,7 @@ class Plan:
                 names.append(column.name)
             elif column.by is not None:
                 names += column.names
-        if not isinstance(self.target.equals, str):
+        if self.target and not isinstance(self.target.equals, str):
             names += self.target.names
         return list(dict.fromkeys(names))
 
@@ -60,7 +60,7 @@ class Plan:
         needed = [
             column.name for column in self.columns if isinstance(column, Numeric) and column.missing is None
         ]
-        return list(dict.fromkeys((*needed, *self.target.names)))
+        return list(dict.fromkeys((*needed, *(self.target.names if self.target else ()))))
 
 
 def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
@@ -89,7 +89,12 @@ def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         check_numbers(name)
     for name in plan.full_names:
         check(name, rows.column(name).empty, "empty")
-    if plan.target.classes and not isinstance(plan.target.equals, str) and plan.target.by is None:
+    if (
+        plan.target
+        and plan.target.classes
+        and not isinstance(plan.target.equals, str)
+        and plan.target.by is None
+    ):
         classes = rows.column(plan.target.names[0]).numbers
         check(plan.target.names[0], (classes < 0) | (classes != np.floor(classes)), "not a class number")
     lines = rows.lines() if found else ()

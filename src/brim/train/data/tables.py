@@ -45,6 +45,10 @@ class Cells(Protocol):
     def text(self, row: int) -> str:
         """The cell as it was written."""
 
+    @property
+    def column(self) -> pa.Array:
+        """The cells as they were read, to be written again: text where the file knows no types."""
+
 
 class TextCells:
     """A column of a text file, dictionary-encoded by the reader: each distinct text is parsed once."""
@@ -81,6 +85,11 @@ class TextCells:
     def text(self, row: int) -> str:
         return "" if self.codes[row] < 0 else self.tokens[self.codes[row]]
 
+    @property
+    def column(self) -> pa.Array:
+        codes = pa.array(self.codes, mask=self.codes < 0)
+        return pa.DictionaryArray.from_arrays(codes, pa.array(self.tokens, pa.string())).dictionary_decode()
+
 
 class TypedCells:
     """A column of a file that knows its types."""
@@ -88,11 +97,16 @@ class TypedCells:
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
 
-    @cached_property
-    def _encoded(self) -> pa.DictionaryArray:
+    @property
+    def column(self) -> pa.Array:
         column = self._column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
             column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        return column
+
+    @cached_property
+    def _encoded(self) -> pa.DictionaryArray:
+        column = self.column
         return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
     @cached_property
@@ -142,6 +156,7 @@ class Rows:
         cells: the columns that were asked for.
         lines: gives the 1-based line (or, in a file without lines, row) of each row here; called when needed.
         refused: rows that the reader could not split into the right number of fields.
+        skipped: the places of the refused among all rows here, from 0.
     """
 
     file: str
@@ -150,6 +165,7 @@ class Rows:
     cells: Mapping[str, Cells]
     lines: Callable[[], Sequence[int]]
     refused: Sequence[BadRow] = field(default=())
+    skipped: Sequence[int] = field(default=())
 
     def column(self, name: str) -> Cells:
         return self.cells[name]

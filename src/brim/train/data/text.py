@@ -12,7 +12,7 @@ from brim.errors import SpecError, did_you_mean
 from brim.train.data.files import File
 from brim.train.data.tables import BadRow, Rows, TextCells
 
-__all__ = ["read_text"]
+__all__ = ["check_text", "read_text"]
 
 _LARGEST_BLOCK = 1 << 30
 
@@ -83,7 +83,22 @@ def read_text(
     broken = _broken(refused, _record_lines(content, delimiter), len(found)) if refused else []
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
     cells = {name: TextCells(table.column(name)) for name in wanted}
-    return Rows(file=file.shown, start=start, size=table.num_rows, cells=cells, lines=lines, refused=broken)
+    return Rows(
+        file=file.shown,
+        start=start,
+        size=table.num_rows,
+        cells=cells,
+        lines=lines,
+        refused=broken,
+        skipped=[number - 1 - skipped for number, _, _ in refused],
+    )
+
+
+def check_text(file: File, *, wanted: Sequence[str], names: Sequence[str] | None, delimiter: str) -> None:
+    """Raises SpecError where a file lacks one of these columns."""
+    _check_columns(
+        file, list(names) if names is not None else _header(file, file.content(), delimiter), wanted
+    )
 
 
 def _header(file: File, content: bytes, delimiter: str) -> list[str]:

@@ -1,0 +1,214 @@
+"""What a checkpoint every 50 steps costs training, and how long a restore takes, beside torch's own ways."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.brim_run import repository
+from benchmarks.harness.report import Report, ms, ratio, table
+
+HERE = Path(__file__).parent
+CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
+EVERY, NEVER = 50, 10**9
+WAYS = ("none", "brim", "torch.save", "async_save")
+BEHIND, AROUND = 10, range(-10, 31)  # steps: those that a write may slow down, and those that are drawn
+AIM = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run of brim: seconds between commits within an epoch, by step; and what was written."""
+
+    gaps: dict[int, float]
+    checkpoints: list[dict[str, Any]]
+
+    @property
+    def step(self) -> float:
+        """Seconds per step, the mean: what is rare and long must count."""
+        return statistics.fmean(self.gaps.values())
+
+    def around(self, offset: int) -> list[float]:
+        """Gaps that end so many steps behind a copy; the copy of step k is taken in the gap that ends with k + 1."""
+        steps = [each["step"] + offset for each in self.checkpoints]
+        return [self.gaps[step] for step in steps if step in self.gaps]
+
+
+def train(path: str, *, every: int, workers: int, epochs: int) -> Job:
+    with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
+        command = [
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "train",
+            str(CRITEO),
+            "--json",
+            "--run-dir",
+            f"{scratch}/run",
+        ]
+        command += ["--set", f"path={path}", "--workers", str(workers), "--epochs", str(epochs)]
+        command += ["--checkpoint-every", str(every)]
+        _output(command)
+        steps, events = (
+            [json.loads(line) for line in Path(scratch, "run", name).read_text().splitlines()]
+            for name in ("steps.jsonl", "events.jsonl")
+        )
+    gaps = {
+        after["step"]: after["at"] - before["at"]
+        for before, after in pairwise(steps[20:])  # behind the first times
+        if before["epoch"] == after["epoch"] and before["round"] == after["round"]
+    }
+    made = [event for event in events if event["kind"] == "checkpoint" and event["step"] % every == 0]
+    return Job(gaps, made)
+
+
+def alone(path: str, way: str, steps: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.checkpoints.alone", "--path", path, "--way", way]
+    result: dict[str, Any] = json.loads(_output([*command, "--every", str(EVERY), "--steps", str(steps)]))
+    return result
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600, cwd=repository())
+    if done.returncode:
+        raise RuntimeError(f"{command[2]} ended with status {done.returncode}: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def tell_jobs(report: Report, pairs: list[tuple[Job, Job]], workers: int) -> bool:
+    """What training of several workers sees; whether it is within the aim."""
+    never, every = [without for without, _ in pairs], [with_ for _, with_ in pairs]
+    steps = statistics.median(job.step for job in every)
+    pauses = [each["pause"] for job in every for each in job.checkpoints]
+    behind = [
+        sum(job.around(1 + n)[i] - statistics.median(job.gaps.values()) for n in range(BEHIND))
+        for job in every
+        for i in range(min(len(job.around(1 + n)) for n in range(BEHIND)))
+    ]
+    share = statistics.median(pauses) / (EVERY * steps)
+    rows = [
+        ["time per step, none", ms([job.step for job in never])],
+        [f"time per step, one every {EVERY} steps", ms([job.step for job in every])],
+        ["the pause: rank 0 copies its state", ms(pauses)],
+        [f"more than {BEHIND} median steps, behind a copy", ms(behind)],
+        [
+            "written and official, in the background",
+            ms([e["seconds"] for job in every for e in job.checkpoints]),
+        ],
+    ]
+    size = every[0].checkpoints[0]["bytes"] / 1e6
+    report.add(f"## Wide & Deep on Criteo, {workers} workers, {size:.1f} MB a checkpoint")
+    report.add("Milliseconds, median (minimum–maximum).\n\n" + table(["", "ms"], rows))
+    ratios = sorted(with_.step / without.step - 1 for without, with_ in pairs)
+    report.add(
+        f"**The pause is {percent(share)} of the time of {EVERY} steps** (aim: under {percent(AIM)}); it was at most "
+        f"{percent(max(pauses) / (EVERY * steps))}. Time per step against none, pair by pair: "
+        + ", ".join(f"{100 * each:+.1f} %" for each in ratios)
+        + f"; {sum(len(job.checkpoints) for job in every)} checkpoints."
+    )
+    return share < AIM
+
+
+def tell_ways(report: Report, results: dict[str, list[dict[str, Any]]]) -> None:
+    none = [each["step"] for each in results["none"]]
+    rows = []
+    for way in WAYS[1:]:
+        pauses = [pause for each in results[way] for pause in each["pauses"]]
+        share = statistics.median(pauses) / (EVERY * statistics.median(none))
+        cpu = statistics.median(
+            each["cpu"] / base["cpu"] - 1 for each, base in zip(results[way], results["none"], strict=True)
+        )
+        restores = [seconds for each in results[way] for seconds in each["restores"]]
+        peers = [pause for each in results["brim"] for pause in each["pauses"]]
+        rows.append([way, ms(pauses), percent(share), ratio(pauses, peers), percent(cpu), ms(restores)])
+    report.add("## One process, the same loop and state, three ways to keep it")
+    head = [
+        *("way", "the loop stands still, ms", f"of {EVERY} steps", "against brim"),
+        *("processor time", "time to restore, ms"),
+    ]
+    report.add(table(head, rows))
+
+
+def plot(pairs: list[tuple[Job, Job]], results: dict[str, list[dict[str, Any]]]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2))
+    left, right = figure.subplots(1, 2)
+    for place, way in enumerate(WAYS[1:]):
+        pauses = [1000 * pause for each in results[way] for pause in each["pauses"]]
+        left.plot(pauses, [place] * len(pauses), "|", markersize=14, color="C0" if way == "brim" else "C1")
+        left.plot([statistics.median(pauses)], [place], "o", color="black", markersize=4)
+    left.set_yticks(range(len(WAYS) - 1), WAYS[1:])
+    left.set_ylim(len(WAYS) - 1.5, -0.5)
+    left.set_xscale("log")
+    left.set_xlabel("ms that the loop stands still (dot: median)")
+    around: dict[int, list[float]] = defaultdict(list)
+    for _, job in pairs:
+        for offset in AROUND:
+            around[offset] += job.around(offset)
+    shown = [offset for offset in AROUND if around[offset]]
+    right.plot(shown, [1000 * statistics.median(around[offset]) for offset in shown], color="C0")
+    usual = statistics.median(gap for without, _ in pairs for gap in without.gaps.values())
+    right.axhline(1000 * usual, color="grey", linestyle=":", label="no checkpoints")
+    right.axvline(1, color="black", linewidth=0.8, label="the copy")
+    right.set_ylim(bottom=0)
+    right.set_xlabel("steps since a checkpoint")
+    right.set_ylabel("ms a step, median")
+    right.legend()
+    figure.tight_layout()
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
+    arguments = parser.parse_args()
+    times, epochs, steps = (1, 1, 100) if arguments.quick else (5, 3, 500)
+    workers = 4
+    report = Report(HERE, "Checkpoints: what they cost training, and a restore", seed=0)
+    pairs: list[tuple[Job, Job]] = []
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    for number in range(times):
+        report.say(f"round {number + 1} of {times}: brim, {workers} workers, without and with")
+        without, with_ = (
+            report.attempt(
+                lambda every=every: train(arguments.path, every=every, workers=workers, epochs=epochs)
+            )
+            for every in (NEVER, EVERY)
+        )
+        pairs.append((without, with_))
+        for way in WAYS:
+            report.say(f"round {number + 1} of {times}: one process, {way}")
+            results[way].append(report.attempt(alone, arguments.path, way, steps))
+    within = tell_jobs(report, pairs, workers)
+    tell_ways(report, results)
+    if not arguments.quick:
+        data = {
+            "jobs": [[{"gaps": job.gaps, "checkpoints": job.checkpoints} for job in pair] for pair in pairs],
+            "alone": results,
+        }
+        for pair in data["jobs"]:
+            for job in pair:
+                for each in job["checkpoints"]:
+                    each.pop("path")
+        report.write(data, plot(pairs, results))
+    if not within:
+        sys.exit(f"the pause is above {percent(AIM)} of the time of {EVERY} steps")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What must hold after every trial: each check returns what is broken, in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.errors import BrimError
+from brim.storage.checkpoints import Store
+from brim.storage.places import open_place
+from brim.telemetry.events import EVENTS, STEPS
+from brim.telemetry.history import read_history
+from brim.telemetry.ledger import audit_run
+
+__all__ = [
+    "brim_did_not_stumble",
+    "nothing_left_behind",
+    "result_is_the_calm_one",
+    "run_directory_is_whole",
+    "shared_memory",
+]
+
+_SHARED = Path("/dev/shm")
+_LOCK = ".journal.lock"  # it stays: only its lock goes
+
+
+def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) -> list[str]:
+    """The same weights, and every sample of every epoch applied once."""
+    broken = []
+    if summary.get("exit") != "done":
+        broken.append(f"the run ended as {summary.get('exit')!r}, not as done")
+    elif summary.get("weights_sha256") != digest:
+        broken.append(f"weights {summary.get('weights_sha256')}, those of the calm run are {digest}")
+    try:
+        ledger = audit_run(run_dir, read_history(run_dir))
+    except BrimError as error:
+        return [*broken, f"there is no ledger: {error}"]
+    if not ledger.exact:
+        counts = [
+            f"epoch {e.epoch}: {e.missing} missing, {e.repeated} repeated"
+            for e in ledger.epochs
+            if not e.exact
+        ]
+        broken.append("the ledger is not exact: " + "; ".join([*counts, *ledger.problems][:4]))
+    return broken
+
+
+def run_directory_is_whole(run_dir: Path) -> list[str]:
+    """No draft, no torn line, no damaged checkpoint, and no address of a master that is gone."""
+    drafts = [path for path in run_dir.rglob(".*") if path.name != _LOCK]
+    broken = [f"left behind: {path.relative_to(run_dir)}" for path in drafts]
+    if (run_dir / "master.json").exists():
+        broken.append("left behind: master.json")
+    for name in (EVENTS, STEPS):
+        broken += _torn_lines(run_dir / name)
+    return broken + _checkpoints(run_dir / "checkpoints")
+
+
+def _checkpoints(directory: Path) -> list[str]:
+    """Every one is sound, and no file is there that no manifest names."""
+    store, broken, named = Store(open_place(str(directory))), [], set()
+    for step in store.steps():
+        try:
+            store.load(step)
+        except BrimError as error:
+            broken.append(str(error))
+            continue
+        manifest = Path(store.where(step)) / "manifest.json"
+        named |= {
+            manifest,
+            *(manifest.with_name(file) for file in json.loads(manifest.read_bytes())["files"]),
+        }
+    drafts = {path for path in directory.rglob("*") if path.is_file()} - named
+    return broken + [f"a draft is left: {path.relative_to(directory)}" for path in sorted(drafts)]
+
+
+def _torn_lines(path: Path) -> list[str]:
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    broken = [f"{path.name} ends within a line"] if lines.pop() else []
+    for number, line in enumerate(lines, start=1):
+        with contextlib.suppress(msgspec.DecodeError):
+            msgspec.json.decode(line)
+            continue
+        broken.append(f"{path.name}:{number} is not a record: {line[:80]!r}")
+    return broken
+
+
+def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
+    """No traceback of master or agent: what is foreseen is told in words, and the rest is a bug that was survived."""
+    broken = []
+    for log in logs:
+        text = log.read_text(errors="replace") if log.exists() else ""
+        if "Traceback" in text:
+            broken.append(f"a traceback in {log.name}: {text.strip().splitlines()[-1]}")
+    return broken
+
+
+def shared_memory() -> frozenset[str]:
+    """Names of shared memory and semaphores on this machine."""
+    return frozenset(path.name for path in _SHARED.iterdir()) if _SHARED.is_dir() else frozenset()
+
+
+def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: int) -> list[str]:
+    """No socket or temporary file, and no shared memory that has a name.
+
+    Args:
+        killed: how many agents were killed; nobody is left then to remove the temporary directory of each.
+    """
+    left = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
+    left = left if len(left) > killed else []
+    return left + [f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))]

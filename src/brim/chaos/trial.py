@@ -1,0 +1,352 @@
+"""One trial: a short job, a schedule of faults, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brim.chaos.clocks import JumpingClock
+from brim.chaos.disk import can_mount, small_disk
+from brim.chaos.hosts import can_make_hosts, two_hosts
+from brim.chaos.outside import SECOND_LOG, Outside, SecondAgent
+from brim.chaos.processes import Marked
+from brim.chaos.promises import (
+    brim_did_not_stumble,
+    nothing_left_behind,
+    result_is_the_calm_one,
+    run_directory_is_whole,
+    shared_memory,
+)
+from brim.clock import SystemClock
+from brim.domain.accounting import StepRecord
+from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind, describe, parse_faults
+from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
+from brim.telemetry.history import RunReader
+from brim.telemetry.records import FaultPerformed
+
+__all__ = ["Calm", "Job", "Result", "Strike", "Trial", "calm_run", "kinds_possible_here", "run_trial"]
+
+_POLL = 0.01
+_TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
+_TO_GIVE_UP = 75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
+_PORT = 7077
+# A run may end before its end because of these; then it is resumed.
+_MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What every trial runs.
+
+    Args:
+        file: the training file, as its user names it.
+        options: of `brim train`, the same in every trial; trials run in directories of their own.
+    """
+
+    file: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run and what is done to it; `seed` is what both were drawn from."""
+
+    seed: int
+    workers: WorkerRange
+    hosts: int = 1
+    faults: tuple[Fault, ...] = ()
+
+    def command(self, job: Job) -> str:
+        """What repeats this trial."""
+        words = ["brim", "chaos", job.file, "--workers", str(self.workers), *job.options]
+        words += ["--hosts", str(self.hosts)] if self.hosts > 1 else []
+        if FROM_OUTSIDE.isdisjoint(fault.kind for fault in self.faults) and self.hosts == 1:
+            words[1] = "train"
+        return shlex.join([*words, "--faults", "; ".join(map(describe, self.faults))])
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """How the job ends where nothing is done to it."""
+
+    digest: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault as it was performed; `pause` is the longest time without a commit from it to the next one.
+
+    Args:
+        pause: seconds; None where nothing was left to commit.
+    """
+
+    fault: Fault
+    pause: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of a trial.
+
+    Args:
+        broken: the promises that did not hold, in words.
+        seconds: wall time.
+        lives: how often the job was started: 1 plus its resumptions.
+    """
+
+    trial: Trial
+    broken: tuple[str, ...]
+    seconds: float
+    lives: int
+    strikes: tuple[Strike, ...]
+
+
+def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
+    """Why a kind of fault cannot be performed on this machine, or "" where it can be."""
+    found = dict.fromkeys(FaultKind, "")
+    for kind in [*ON_NETWORK, FaultKind.KILL_AGENT]:
+        found[kind] = "" if hosts > 1 else "needs --hosts 2"
+        if not can_make_hosts():
+            found[kind] = "needs root, ip and /dev/net/tun"
+    if not can_mount():
+        found[FaultKind.FILL_DISK] = "needs root, to mount a small disk"
+    return found
+
+
+def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
+    """Run the job undisturbed, by one worker.
+
+    Raises:
+        EnvironmentFault: it did not end as it should; the message has its last words.
+    """
+    directory.mkdir(parents=True)
+    trial = Trial(seed=0, workers=WorkerRange(minimum=1, maximum=1))
+    run = _Running(job, trial, directory, directory / "run")
+    with run:
+        run.live(deadline=SystemClock().now() + deadline)
+    summary = run.summary()
+    if run.code != 0 or summary.get("exit") != "done":
+        raise EnvironmentFault(
+            f"{job.file} does not end well even if nothing is done to it:\n{run.last_words()}"
+        )
+    return Calm(summary["weights_sha256"], summary["steps"])
+
+
+def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: float) -> Result:
+    """Run a trial in a new directory, which is kept only where a promise is broken.
+
+    Args:
+        deadline: seconds that the whole trial may take, beside what its faults take themselves.
+    """
+    clock = SystemClock()
+    began, shared_before = clock.now(), shared_memory()
+    end = began + deadline + sum(fault.seconds for fault in trial.faults)
+    directory.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        run_dir, disk, hosts, cable = directory / "run", None, None, None
+        if any(fault.kind is FaultKind.FILL_DISK for fault in trial.faults):
+            disk = stack.enter_context(small_disk(directory / "disk"))
+            run_dir = disk.path / "run"
+        if trial.hosts > 1:
+            hosts, cable = stack.enter_context(two_hosts())
+        run = stack.enter_context(_Running(job, trial, directory, run_dir))
+        if hosts is not None:
+            run.spread(hosts)
+        run.outside.cable, run.outside.disk = cable, disk
+        broken = run.to_the_end(end)
+        run.outside.wait_for_undone(end)
+        left = run.marked.left_after(_TO_GIVE_UP if trial.hosts > 1 else _TO_CLEAN_UP)
+        broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
+        broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
+        broken += run_directory_is_whole(run_dir)
+        logs = [run_dir / "logs" / "master.log", run_dir / "logs" / "agent.log", directory / SECOND_LOG]
+        broken += brim_did_not_stumble(logs)
+        broken += nothing_left_behind(run.scratch, shared_before, killed=run.agents_killed)
+        if broken and disk is not None:
+            shutil.copytree(run_dir, directory / "run")
+    result = Result(
+        trial=trial,
+        broken=tuple(broken),
+        seconds=clock.now() - began,
+        lives=run.lives,
+        strikes=tuple(run.strikes()),
+    )
+    if not broken:
+        shutil.rmtree(directory)
+    return result
+
+
+@dataclass
+class _Running:
+    """A trial under way: its processes, and what was seen of it."""
+
+    job: Job
+    trial: Trial
+    directory: Path
+    run_dir: Path
+    lives: int = 0
+    code: int | None = None
+    began: float = 0.0
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    struck: list[tuple[float, Fault]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.began = self.clock.now()
+        self.scratch = Path(tempfile.mkdtemp(prefix="brim-chaos-"))  # short, as a socket's path must be
+        self.marked = Marked(uuid.uuid4().hex)
+        jumping = JumpingClock(self.directory / "clock")
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("BRIM_")},
+            **self.marked.environment,
+            **jumping.environment,
+            "TMPDIR": str(self.scratch),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "torch"),  # torch's own, made and kept by it
+        }
+        self.prefix: tuple[str, ...] = ()
+        self.outside = Outside(self.run_dir, self.marked, jumping, self.clock)
+        self.reader = RunReader(self.run_dir)
+        self.own = sorted((f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step)
+        self.others = sorted((f for f in self.trial.faults if f.kind in FROM_OUTSIDE), key=lambda f: f.step)
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.marked.kill()
+        if self.outside.second is not None:
+            self.outside.second.kill()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def spread(self, hosts: Any) -> None:
+        """Run on two hosts: the command on the first, an agent on the second."""
+        self.prefix = hosts[0].prefix
+        self.outside.second = SecondAgent(
+            hosts[1].prefix, f"{hosts[0].address}:{_PORT}", self.run_dir, self.directory, self.environment
+        )
+
+    # The run -----------------------------------------------------------------------------------------------
+
+    def to_the_end(self, end: float) -> list[str]:
+        """Live as often as it takes; what is broken about that."""
+        while True:
+            self.live(deadline=end)
+            if self.code is None:
+                return [f"it had not ended by its deadline, {end - self.began:.0f} s after its start"]
+            if self.summary().get("exit") == "done":
+                return []
+            ending = {fault.kind for _, fault in self.struck if fault.kind in _MAY_END}
+            if not ending:
+                return [
+                    f"it ended with code {self.code} though nothing was done that may end it: {self.last_words()}"
+                ]
+            if self.lives > 1 + len(ending) + len(self.trial.faults):
+                return [f"it ended {self.lives} times: {self.last_words()}"]
+            self.outside.wait_for_undone(end)
+
+    def live(self, *, deadline: float) -> None:
+        """Start or resume the run and follow it until it ends; `code` is None where it had to be killed."""
+        self.code = None
+        command = self._command()
+        self.lives += 1
+        with (
+            (self.directory / f"summary-{self.lives}.json").open("wb") as out,
+            (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
+        ):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.environment,
+                cwd=self.directory,
+            )
+        while process.poll() is None:
+            if self.clock.now() > deadline:
+                self.marked.kill()
+                process.wait()
+                return
+            self._look()
+            self.outside.poll()
+            time.sleep(_POLL)
+        self._look()
+        self.code = process.returncode
+
+    def _command(self) -> list[str]:
+        words = [*self.prefix, sys.executable, "-m", "brim.cli", "train", str(Path(self.job.file).resolve())]
+        words += [
+            "--run-dir",
+            str(self.run_dir),
+            "--json",
+            "--workers",
+            str(self.trial.workers),
+            *self.job.options,
+        ]
+        if self.prefix:
+            words += ["--listen", f"10.77.0.1:{_PORT}", "--agents", "2"]
+        left = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
+        if left:
+            words += ["--faults", "; ".join(map(describe, left))]
+        return [*words, "--resume"] if self.lives else words
+
+    def _look(self) -> None:
+        now = self.clock.now()
+        for record in self.reader.poll():
+            if isinstance(record, StepRecord):
+                self.commits.append((now, record.step))
+            elif isinstance(record, FaultPerformed):
+                self.struck.append((now, parse_faults(record.text)[0]))
+        while self.others and self.commits and self.others[0].step <= self.commits[-1][1]:
+            fault = self.others.pop(0)
+            self.struck.append((self.clock.now(), fault))
+            self.outside.perform(fault)
+
+    # What came of it ---------------------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """What the last life said of itself."""
+        text = (self.directory / f"summary-{self.lives}.json").read_text()
+        return dict(json.loads(text)) if text.strip() else {}
+
+    def last_words(self) -> str:
+        return (self.directory / f"stderr-{self.lives}.log").read_text()[-2000:].strip()
+
+    @property
+    def agents_killed(self) -> int:
+        """How many agents were killed: each leaves the directory that its socket or its logs were in."""
+        killed = [fault.kind for _, fault in self.struck]
+        return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(FaultKind.KILL_AGENT)
+
+    def strikes(self) -> list[Strike]:
+        times = [at for at, _ in self.commits]
+        ends = [*(at for at, _ in self.struck), math.inf][1:]
+        return [
+            Strike(fault, longest_pause(times, at, end))
+            for (at, fault), end in zip(self.struck, ends, strict=True)
+        ]
+
+
+def longest_pause(commits: list[float], start: float, end: float) -> float | None:
+    """The longest time without a commit that begins in `[start, end)`; None where no commit follows `start`.
+
+    >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
+    3.0
+    """
+    begins = [start, *(at for at in commits if start < at < end)]
+    follows = [at for at in commits if at > start][: len(begins)]
+    gaps = [after - before for before, after in zip(begins, follows, strict=False)]
+    return max(gaps, default=None)

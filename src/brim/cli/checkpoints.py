@@ -1,0 +1,125 @@
+"""`brim checkpoints`, and the look at the place of a run's checkpoints before the run starts."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.options import option
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.errors import EnvironmentFault, SpecError
+
+if TYPE_CHECKING:
+    from brim.domain.checkpointing import Best
+    from brim.storage.checkpoints import Store
+
+__all__ = ["check_place", "checkpoints"]
+
+_PROBE = ".probe"
+
+
+def check_place(location: str, *, resume: bool) -> None:
+    """Check that checkpoints can be written to a place that the user named, and whose are there.
+
+    Args:
+        location: the path or the URL.
+        resume: the run goes on from what is there; without it, there must be none.
+
+    Raises:
+        SpecError: it does not answer or cannot be written, or it holds what it should not, or not what it should.
+    """
+    from brim.storage.checkpoints import Store
+    from brim.storage.places import open_place
+
+    place = open_place(location, patience=0.0)
+    need = "a place that all workers can write to"
+    try:
+        place.write(_PROBE, b"")
+        place.remove(_PROBE)
+        steps = Store(place).steps()
+    except EnvironmentFault as fault:
+        raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
+    if resume and not steps:
+        raise SpecError("--checkpoints", got=f"{location!r}, which holds none", need="some to go on from")
+    if steps and not resume:
+        raise SpecError(
+            "--checkpoints",
+            got=f"{location!r}, which holds those of another run",
+            need="a place of this run's own",
+            hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to go on from them",
+        )
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN|URL]")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def checkpoints(run: str | None, as_json: bool) -> int:
+    """List the checkpoints of RUN, or at a URL, newest last, and check every byte of them.
+
+    \b
+    brim checkpoints
+    brim checkpoints flights-20260102-030405 --json
+    brim checkpoints s3://bucket/run
+
+    Exit code 0 if all are whole, else 1.
+    """
+    from brim.storage.checkpoints import Store
+    from brim.storage.places import open_place
+
+    location, best = _place_of(run)
+    store = Store(open_place(location, field="RUN"))
+    rows = [_row(store, step) for step in store.steps()]
+    if best is not None:
+        chosen = best.of({row["step"]: row.get("metrics", {}) for row in rows})
+        for row in rows:
+            row["best"] = row["step"] == chosen
+    if as_json:
+        click.echo(json.dumps({"run": run or location, "place": location, "checkpoints": rows}))
+    else:
+        click.echo("\n".join(map(_line, rows)) or f"there is no checkpoint at {location} yet")
+    return EXIT_DONE if all(row["whole"] for row in rows) else EXIT_FAILED
+
+
+def _place_of(run: str | None) -> tuple[str, Best | None]:
+    """Where the checkpoints are, and by which metric the best is kept."""
+    from brim.cli.runs import find_run
+    from brim.domain.checkpointing import Best
+    from brim.storage.places import is_url, location_of
+    from brim.telemetry.history import read_history
+
+    if run is not None and is_url(run):
+        return run, None
+    run_dir = find_run(run)
+    spec = read_history(run_dir).spec
+    known = spec.get("keep_best")
+    best = Best(**known) if isinstance(known, dict) else None
+    return location_of(str(spec.get("checkpoints") or ""), run_dir), best
+
+
+def _row(store: Store, step: int) -> dict[str, Any]:
+    known = {"step": step, "path": store.where(step)}
+    try:
+        whole = store.load(step)
+    except EnvironmentFault as fault:
+        return {**known, "whole": False, "problem": str(fault)}
+    return {
+        **known,
+        "whole": True,
+        "bytes": len(whole.data),
+        "written_at": whole.written_at,
+        "metrics": dict(whole.metrics),
+        "versions": dict(whole.versions),
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    if not row["whole"]:
+        return f"damaged  step {row['step']:>8,}  {row['problem']}"
+    when = datetime.fromtimestamp(row["written_at"]).strftime("%Y-%m-%d %H:%M:%S")
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in row["metrics"].items())
+    best = "best  " if row.get("best") else ""
+    measured = f"{metrics}  " if metrics else ""
+    return f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  {best}{measured}{row['path']}"

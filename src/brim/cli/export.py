@@ -1,0 +1,60 @@
+"""`brim export`: a trained model as files that load without brim."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from brim.cli.follow import require_train_extra
+from brim.cli.options import choice, option
+from brim.cli.trained import find_trained, wanted_of
+from brim.cli.usage import EXIT_DONE
+from brim.errors import SpecError
+from brim.storage.places import absolute
+
+__all__ = ["export"]
+
+_FORMATS = ("safetensors", "torch-export", "onnx")
+
+
+@click.command()
+@click.argument("trained", metavar="RUN|CHECKPOINT")
+@option("--output", required=True, metavar="DIR", help="A new directory.")
+@option(
+    "--format",
+    type=choice(_FORMATS),
+    default="safetensors",
+    metavar="|".join(_FORMATS),
+    help="What besides the weights: a program of torch.export, or an ONNX graph.",
+)
+def export(trained: str, output: str, format: str) -> int:
+    """Write the model of RUN (its newest checkpoint) or CHECKPOINT so that it loads without brim.
+
+    \b
+    brim export latest --output flights-model
+    brim export latest --output flights-model --format onnx
+
+    DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
+    model.pt2 or model.onnx, whose number of rows is open.
+    """
+    from dataclasses import replace
+
+    require_train_extra()
+    directory = Path(absolute(output))
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        what = "a directory with files in it" if directory.is_dir() else "a file"
+        raise SpecError(
+            "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
+        )
+    model = find_trained(trained)
+    spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
+    from brim.train.export import export as write
+
+    # The user's file may print; stdout is data.
+    with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):
+        write(spec, directory, format=format)
+    click.echo(output)
+    return EXIT_DONE

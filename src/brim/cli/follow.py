@@ -1,0 +1,162 @@
+"""From a spec that was checked to a run's last line: start it, show it, say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+
+if TYPE_CHECKING:
+    from brim.cli.runs import RunDirectory
+    from brim.cli.watch import View
+    from brim.telemetry.history import RunHistory
+
+__all__ = ["Ready", "follow", "require_train_extra"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that may start.
+
+    Args:
+        spec: what to do.
+        run_dir: where its records go.
+        fresh: the directory, where it was made for this run.
+        resumes: there is something to go on from.
+        listen: `HOST:PORT` for agents of other hosts, or None.
+    """
+
+    spec: JobSpec
+    run_dir: Path
+    fresh: RunDirectory | None = None
+    resumes: bool = False
+    listen: str | None = None
+
+
+def follow(ready: Ready, *, as_json: bool) -> int:
+    """Start a run and follow it to its end; the exit code.
+
+    Raises:
+        SpecError, EnvironmentFault: it cannot be started.
+    """
+    from brim.backends import local
+    from brim.cli.invite import Invitation
+    from brim.cli.watch import watch
+    from brim.storage.files import partial_of
+    from brim.storage.journal import set_aside_if_damaged
+    from brim.telemetry.history import RunReader
+
+    reader = RunReader(ready.run_dir, keep_steps=False)
+    reader.poll()  # an earlier life of the run is known, but not shown again
+    invitation = Invitation(ready.run_dir) if ready.listen else None
+    damage = set_aside_if_damaged(ready.run_dir / "journal")
+    try:
+        handle = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
+    except SpecError:
+        if ready.fresh:
+            ready.fresh.withdraw()
+        raise
+    view = _view()
+    if damage:
+        view.note(damage)
+    view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
+    code = watch(handle, reader, view, invitation)
+    if (
+        ready.spec.inference and ready.spec.inference.output
+    ):  # who was writing it may have been killed over it
+        with contextlib.suppress(OSError):
+            partial_of(Path(ready.spec.inference.output), ready.run_dir.name).unlink()
+    return _finish(code, ready, as_json=as_json)
+
+
+def require_train_extra() -> None:
+    """Raises SpecError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise SpecError(
+            "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"
+        )
+
+
+def _view() -> View:
+    from brim.clock import SystemClock
+
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from rich.console import Console
+
+        from brim.cli.live import LiveView
+
+        return LiveView(Console(stderr=True), clock=SystemClock())
+    from brim.cli.plain import PlainView
+
+    return PlainView(sys.stderr, clock=SystemClock())
+
+
+def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
+    """Say how it ended: the user's own trace first, then the summary, then where the report is."""
+    from brim.cli.records import write_report
+    from brim.cli.watch import exit_code, summary_of
+    from brim.telemetry.history import read_history
+
+    history = read_history(ready.run_dir)
+    failed = history.failed
+    if failed and failed.who == "spec":
+        click.echo(failed.message, err=True)
+        if ready.fresh and not history.steps:
+            ready.fresh.withdraw()
+        return exit_code(code, history)
+    if failed:
+        trace = failed.trace.rstrip()
+        click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
+    elif not history.ended:
+        gone = "the agent of this run is gone, and its master and workers ended with it"
+        click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
+    report = None if ready.spec.inference else write_report(ready.run_dir, history)
+    resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""
+    summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
+    _print_summary(summary, report, resume, as_json=as_json)
+    return exit_code(code, history)
+
+
+def _of_inference(spec: JobSpec) -> dict[str, Any]:
+    """What the summary of an evaluation or a prediction says besides: which weights, which rows, where to."""
+    if spec.inference is None:
+        return {}
+    wanted = spec.inference
+    data = {"input": wanted.input} if wanted.input else {"split": wanted.split}
+    output = {"output": wanted.output} if wanted.output else {}
+    return {"checkpoint": wanted.checkpoint, **data, **output}
+
+
+def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps(summary))
+        return
+    from brim.cli.summary import render_summary
+
+    click.echo(render_summary(summary, report=str(report or ""), resume=resume))
+
+
+def _can_resume(history: RunHistory) -> bool:
+    """It has something to go on from and was not done; what the user's code did once it would do again."""
+    from brim.telemetry.records import CheckpointWritten
+
+    done = history.ended is not None and history.ended.summary.get("exit") == "done"
+    theirs = history.failed is not None and history.failed.who == "user"
+    kept = history.verb != "train" or any(isinstance(event, CheckpointWritten) for event in history.events)
+    return not done and not theirs and kept
+
+
+def _workers(spec: JobSpec) -> str:
+    return "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"

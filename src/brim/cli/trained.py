@@ -1,0 +1,127 @@
+"""Finding what was trained: a run or one of its checkpoints, and the spec of a job that uses it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from brim.cli.runs import check_source, find_run, holds_run, recorded_spec
+from brim.domain.checkpointing import Interval
+from brim.domain.inference import CHUNK, Inference
+from brim.domain.job import JobSpec, default_micro_batches
+from brim.errors import SpecError
+
+if TYPE_CHECKING:
+    from brim.storage.checkpoints import Store
+
+__all__ = ["Trained", "find_trained", "job_with", "wanted_of"]
+
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run that trained a model, and the checkpoint that has it.
+
+    Args:
+        place: directory or URL of the run's checkpoints.
+        where: what people call the checkpoint.
+    """
+
+    run_dir: Path
+    spec: JobSpec
+    place: str
+    step: int
+    where: str
+
+
+def find_trained(name: str) -> Trained:
+    """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a checkpoint.
+
+    Raises:
+        SpecError: there is no such run or checkpoint, or the training file is gone.
+        EnvironmentFault: its checkpoints cannot be read.
+    """
+    from brim.storage.checkpoints import Store
+    from brim.storage.places import location_of, open_place
+    from brim.telemetry.history import read_history
+
+    chosen = _STEP.fullmatch(Path(name).name)
+    if chosen:
+        run_dir = Path(name).resolve().parent.parent
+        if not Path(name).is_dir() or not holds_run(run_dir):
+            raise SpecError(
+                name,
+                got="no directory of a checkpoint within a run",
+                need="RUN/checkpoints/step-…: the run says which training file and data go with it",
+                hint="brim checkpoints RUN lists them",
+            )
+    else:
+        run_dir = find_run(name)
+    spec = recorded_spec(run_dir, read_history(run_dir))
+    if not spec.file or spec.inference:
+        raise SpecError(
+            name,
+            got="a loop of one's own" if spec.command else "a run that trained nothing",
+            need="a run of brim train: its file says how to make the model and read the data",
+            hint="torch can load what your loop saved"
+            if spec.command
+            else "name the run that trained the model",
+        )
+    check_source(spec)
+    run_dir = run_dir.resolve()
+    place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)
+    store = Store(open_place(place))
+    step = int(chosen[1]) if chosen else _newest(store, run_dir)
+    return Trained(run_dir, spec, place, step, store.where(step))
+
+
+def _newest(store: Store, run_dir: Path) -> int:
+    found, problems = store.newest_sound()
+    for problem in problems:
+        click.echo(f"brim: {problem}", err=True)
+    if found is None:
+        got = "only damaged checkpoints" if problems else "a run without a checkpoint"
+        raise SpecError(str(run_dir), got=got, need="a run that has one", hint=f"brim checkpoints {run_dir}")
+    return found.step
+
+
+def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **how: Any) -> Inference:
+    """What is to be done with the model; `how` as `Inference` has it."""
+    return Inference(
+        kind=kind,
+        run=str(trained.run_dir),
+        checkpoints=trained.place,
+        step=trained.step,
+        checkpoint=trained.where,
+        **how,
+    )
+
+
+def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpec:
+    """The spec of a job that uses a model, where what was not given is as in training.
+
+    Raises:
+        SpecError: values that are wrong by themselves or beside each other.
+    """
+    workers = values["workers"] or spec.workers
+    parts = default_micro_batches(workers)
+    return replace(
+        spec,
+        inference=wanted,
+        device=values["device"] or spec.device,
+        workers=workers,
+        micro_batches=parts,
+        global_batch_size=parts * CHUNK,
+        epochs=1,
+        checkpoints="",
+        checkpoint_every=Interval(),
+        keep_best=None,
+        faults=values["faults"],
+        transport="auto",
+        agents=1,
+    )

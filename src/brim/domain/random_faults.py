@@ -1,0 +1,125 @@
+"""Schedules of faults drawn by chance. Pure: the same seed gives the same schedule, in every version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind
+from brim.domain.job import WorkerRange
+from brim.domain.seeds import mix
+
+__all__ = ["random_faults", "random_workers"]
+
+T = TypeVar("T")
+MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
+_MOST_FAULTS = 4
+# These take seconds or a new life of the job each: one of a kind is enough for a short run.
+_ONCE = ON_NETWORK | {FaultKind.KILL_AGENT, FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK}
+_SECONDS = {
+    FaultKind.STOP: (0.2, 0.5, 2.0, 0.0),
+    FaultKind.STOP_MASTER: (0.2, 0.5, 1.0, 2.0),
+    FaultKind.DELAY: (0.5, 1.0, 2.0),
+    FaultKind.FILL_DISK: (0.3, 1.0, 2.0),
+    # The last is longer than anybody waits for a silent host.
+    **dict.fromkeys((FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 1.5, 20.0)),
+}
+_BY = {
+    FaultKind.DELAY: (0.005, 0.02, 0.05),
+    FaultKind.JUMP_CLOCK: (1.0, -1.0, 60.0, -60.0, 3600.0, -3600.0, 86400.0, -86400.0),
+}
+
+
+class _Draws:
+    """A stream of choices that follows from a seed."""
+
+    def __init__(self, *seed: int) -> None:
+        self._seed, self._drawn = seed, 0
+
+    def below(self, bound: int) -> int:
+        self._drawn += 1
+        return mix(*self._seed, self._drawn) % bound
+
+    def one_of(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
+
+
+def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
+    """How many workers the run of this seed has: a range within the given one.
+
+    >>> str(random_workers(3, WorkerRange.parse("2:4")))
+    '2'
+    """
+    draws = _Draws(seed, 0)
+    low, high = sorted(within.minimum + draws.below(within.maximum - within.minimum + 1) for _ in range(2))
+    return WorkerRange(minimum=low, maximum=high)
+
+
+def random_faults(
+    seed: int, *, kinds: Sequence[FaultKind], steps: int, workers: int, hosts: int = 1
+) -> tuple[Fault, ...]:
+    """One to four faults, in the order in which they strike.
+
+    A third of them strike at the step of the one before or at the next, while the job still recovers. There is
+    always a worker left that nobody told to go, and never more than there are micro-batches.
+
+    Args:
+        kinds: to draw from; what cannot be (a cut with one host) is left out.
+        steps: how many the whole run has.
+        workers: how many the job wants at its start.
+        hosts: how many it has.
+
+    >>> from brim.domain.faults import describe
+    >>> [describe(f) for f in random_faults(4, kinds=[FaultKind.KILL, FaultKind.ADD], steps=90, workers=3)]
+    ['kill rank 0 at step 4', 'kill rank 0 at step 4', 'kill rank 1 at step 58', 'add 1 at step 59']
+    """
+    draws = _Draws(seed, 1)
+    count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
+    at = sorted(1 + draws.below(last) for _ in range(count))
+    for index in range(1, count):
+        if not draws.below(3):
+            at[index] = min(at[index], at[index - 1] + draws.below(2))
+    room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
+    for step in at:
+        possible = [kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)]
+        if not possible:
+            break
+        fault = _fault(draws.one_of(possible), step, draws, hosts=hosts, wanted=wanted, room=room)
+        faults.append(fault)
+        used |= ON_NETWORK if fault.kind in ON_NETWORK else {fault.kind}
+        match fault.kind:
+            case FaultKind.ADD:
+                room, wanted = room - fault.count, wanted + fault.count
+            case FaultKind.REMOVE:
+                wanted -= fault.count
+            case FaultKind.TERM:
+                wanted -= 1
+    return tuple(faults)
+
+
+def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int, room: int) -> bool:
+    if kind in _ONCE and kind in used:
+        return False
+    match kind:
+        case FaultKind.ADD:
+            return room > 0
+        case FaultKind.REMOVE | FaultKind.TERM:
+            return wanted > 1
+        case FaultKind.KILL_AGENT | FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO | FaultKind.DELAY:
+            return hosts > 1
+        case _:
+            return True
+
+
+def _fault(kind: FaultKind, step: int, draws: _Draws, *, hosts: int, wanted: int, room: int) -> Fault:
+    counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(wanted - 1, 2)}
+    on_host = kind in ON_NETWORK or kind is FaultKind.KILL_AGENT
+    return Fault(
+        kind=kind,
+        step=step,
+        rank=draws.below(wanted) if kind not in FROM_OUTSIDE and kind not in counts else 0,
+        count=1 + draws.below(counts[kind]) if kind in counts else 0,
+        host=2 + draws.below(hosts - 1) if on_host else 0,
+        seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
+        by=draws.one_of(_BY[kind]) if kind in _BY else 0.0,
+    )

@@ -1,0 +1,48 @@
+"""The ledger of a run, from its records and from nothing that its workers claim."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from brim.domain.accounting import Ledger, audit
+from brim.domain.order import EpochOrder
+from brim.errors import SpecError
+from brim.telemetry.history import RunHistory
+
+__all__ = ["audit_run"]
+
+
+def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
+    """The ledger of a run.
+
+    Raises:
+        SpecError: the run died before it knew its data.
+    """
+    dataset, started, spec = history.dataset, history.started, history.spec
+    if dataset is None or started is None:
+        raise SpecError(
+            str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
+        )
+    seed = int(str(spec.get("seed", 0)))
+    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
+
+    @lru_cache(maxsize=1)
+    def epoch_order(epoch: int) -> EpochOrder:
+        return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
+
+    def samples(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
+        if history.verb != "train":  # rows in the order of the input
+            return np.arange(start, stop)
+        return epoch_order(epoch).samples(start, stop)
+
+    return audit(
+        history.steps,
+        history.restores,
+        samples_per_epoch=dataset.samples,
+        epochs=epochs,
+        order=samples,
+    )

@@ -1,0 +1,181 @@
+"""A worker's checkpoints: when one is due, the copy that is taken for it, and what is gone on from.
+
+Training sees the copy and nothing else: storing, the master's permission and tidying up are the writer's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import torch
+
+import brim
+from brim.clock import SystemClock
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.places import location_of, open_place
+from brim.train.checkpoint import Image, state_of
+from brim.train.context import WorkerContext
+from brim.train.job_state import JobState
+from brim.train.writer import Writer
+from brim.wire.messages import Publish, Warn, WorkerMessage
+
+__all__ = ["Checkpoints"]
+
+_SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at the end of an epoch, of the job
+_LOOK = 0.01
+
+
+class Checkpoints:
+    """The checkpoints of a job as one of its workers takes part in them.
+
+    Args:
+        state: of the job on this worker.
+        spec: of the job.
+        context: the worker's place among others; a process by itself leaves checkpoints to its script.
+        tell: sends a message to the master, from any thread.
+        listen: hears the master for so many seconds, without leaving what this thread is at.
+    """
+
+    def __init__(
+        self,
+        state: JobState,
+        spec: JobSpec,
+        *,
+        context: WorkerContext | None,
+        tell: Callable[[WorkerMessage], None],
+        listen: Callable[[float], None],
+    ) -> None:
+        self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
+        self._image = Image()
+        self._last = time.monotonic()
+        self._warned_of: int | None = None
+        self._store: Store | None = None
+        self._writer: Writer | None = None
+        if context is not None:
+            self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
+
+    def keep_in(self, location: str, *, writer: str) -> None:
+        """Say where checkpoints are, and who this worker is."""
+        place = open_place(location, warn=lambda text: self._tell(Warn(message=text)))
+        self._store = Store(place)
+        self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
+
+    def permit(self, answer: Publish) -> None:
+        """The master's answer to a draft."""
+        assert self._writer is not None, "who has no writer has no drafts"
+        self._writer.permit(answer)
+
+    # Writing -----------------------------------------------------------------------------------------------
+
+    def at_step(self) -> None:
+        """A step is committed, and it does not end an epoch: write where it is time to."""
+        if self._is_due():
+            self._begin(patience=0.0)
+
+    def at_epoch_end(self) -> None:
+        """An epoch is evaluated: its metrics are those of this state."""
+        every = self._spec.checkpoint_every
+        if self._spec.keep_best or not (every.steps or every.seconds) or self._is_due():
+            self._begin(patience=_SHORT)
+
+    def _is_due(self) -> bool:
+        every = self._spec.checkpoint_every
+        if every.seconds:
+            return time.monotonic() - self._last >= every.seconds
+        return bool(every.steps) and self.state.committed % every.steps == 0
+
+    def _begin(self, *, patience: float, needed: bool = False) -> None:
+        """Copy the state and have it written; leave it out where another write is under way for too long."""
+        if self._writer is None:
+            return
+        self._settle(patience)
+        step, busy = self.state.committed, self._writer.in_flight
+        if busy is not None:
+            if busy != self._warned_of:
+                self._warned_of = busy
+                text = f"no checkpoint at step {step}: that of step {busy} is still being written"
+                self._tell(Warn(message=text))
+            return
+        self._last = started = time.monotonic()
+        tree = self._image.take(self.state.get())
+        checkpoint = Checkpoint(
+            step=step,
+            tree=tree,
+            versions={"brim": brim.__version__, "torch": str(torch.__version__)},
+            data=self._image.data,
+            written_at=SystemClock().wall(),
+            metrics=self.state.metrics if self.state.measured == step else {},
+        )
+        self._writer.start(checkpoint, pause=time.monotonic() - started, needed=needed)
+
+    def _settle(self, patience: float) -> bool:
+        """Wait until nothing is being written, and hear the master meanwhile; whether it is so."""
+        deadline = time.monotonic() + patience
+        while self._writer is not None and self._writer.in_flight is not None:
+            if time.monotonic() >= deadline:
+                return False
+            self._listen(_LOOK)
+        return True
+
+    def now(self) -> None:
+        """Have a checkpoint of this very state, official when this returns.
+
+        Raises:
+            EnvironmentFault: the place did not take it, or the master did not permit it.
+        """
+        if self._writer is None or self._has_this_state():
+            return
+        self._begin(patience=_LONG, needed=True)
+        self._settle(_LONG)
+        if not self._has_this_state():
+            raise self._writer.fault or EnvironmentFault(
+                f"no checkpoint at step {self.state.committed}: it was not written in {_LONG:.0f} s"
+            )
+
+    def _has_this_state(self) -> bool:
+        """Whether the state as it is was made official here, or is being so."""
+        self._settle(_LONG)
+        return self._writer is not None and self._writer.official == self.state.committed
+
+    def drain(self) -> None:
+        """Before this worker leaves: finish what is being written."""
+        if not self._settle(_LONG):
+            assert self._writer is not None
+            self._tell(Warn(message=f"the checkpoint of step {self._writer.in_flight} is given up"))
+
+    # Restoring ---------------------------------------------------------------------------------------------
+
+    def restore(self) -> tuple[str, list[str]]:
+        """Take the newest sound checkpoint, or stay as at the start where there never was one.
+
+        Whoever restores is the only writer: the master names such a round when all who had the state are gone.
+        So every draft that is found is a dead writer's.
+
+        Returns:
+            Where the checkpoint is, or nothing; and what is wrong with newer ones.
+
+        Raises:
+            SpecError: there are checkpoints, and all are damaged.
+            EnvironmentFault: the place does not answer.
+        """
+        if self._store is None or self._writer is None:
+            return "", []
+        found, problems = self._store.newest_sound()
+        if found is None and problems:
+            raise SpecError(
+                self._store.where(),
+                got="only damaged checkpoints: " + "; ".join(problems),
+                need="one that is whole",
+                hint="mend the files, or start again in another --run-dir",
+            )
+        with contextlib.suppress(EnvironmentFault):  # they only take space, and go with the next write
+            self._store.tidy()
+        if found is None:
+            return "", []
+        self.state.put(state_of(found))
+        self._writer.official = found.step
+        return self._store.where(found.step), problems

@@ -1,0 +1,127 @@
+"""What was fitted to the training rows, kept with a run: `columns.json`.
+
+A model must see other rows as it saw those that it was trained on: the same ids, the same means. So every call of
+`brim.data` within a run leaves what it fitted in the run's directory. A process that uses the model says `use`, and
+calls with the same columns then get what was fitted, and read no row before one is asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from brim.errors import EnvironmentFault
+from brim.storage.files import write_whole
+from brim.train.data.columns import Categorical, Column, Numeric, Target
+from brim.train.data.encoding import Encoder
+
+__all__ = ["COLUMNS", "find", "remember", "use"]
+
+COLUMNS = "columns.json"
+_remembered: dict[str, list[dict[str, Any]]] = {}  # by run directory
+_in_use: list[dict[str, Any]] | None = None
+
+
+def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
+    """Add what was fitted to the run's file; every process of a run writes the same.
+
+    Args:
+        run_directory: the run's directory; empty writes nothing.
+        files: what was read, as its user wrote it.
+        encoder: with what was fitted.
+
+    Raises:
+        EnvironmentFault: the file cannot be written.
+    """
+    if not run_directory or _in_use is not None:
+        return
+    entry = {"files": list(files), "columns": _plain(encoder.columns), "fitted": _fitted(encoder)}
+    fits = _remembered.setdefault(run_directory, [])
+    if entry in fits:
+        return
+    fits.append(entry)
+    content = {"fits": fits, "sha256": _checksum(fits)}
+    try:
+        Path(run_directory).mkdir(parents=True, exist_ok=True)
+        write_whole(Path(run_directory) / COLUMNS, json.dumps(content).encode())
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {Path(run_directory) / COLUMNS}: {error.strerror}") from error
+
+
+def use(run_directory: Path) -> None:
+    """From now on, take what was fitted in this run. A run that fitted nothing changes nothing.
+
+    Raises:
+        EnvironmentFault: the file is damaged.
+    """
+    global _in_use
+    path = run_directory / COLUMNS
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise EnvironmentFault(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict) or content.get("sha256") != _checksum(content.get("fits")):
+        raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
+    _in_use = content["fits"]
+
+
+def find(files: Sequence[str], columns: tuple[Column, ...], target: Target | None) -> Encoder | None:
+    """What was fitted for these columns in the run in use; where several fits have them, that of these files."""
+    wanted = _plain(columns)
+    known = [entry for entry in _in_use or [] if entry["columns"] == wanted]
+    if len(known) > 1:
+        known = [entry for entry in known if entry["files"] == list(files)]
+    if not known:
+        return None
+    fitted = dict(enumerate(known[0]["fitted"]))
+    return Encoder(
+        columns,
+        target,
+        {place: _ids(each["values"]) for place, each in fitted.items() if "values" in each},
+        {place: tuple(each["moments"]) for place, each in fitted.items() if "moments" in each},
+    )
+
+
+def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """The columns as JSON can say them; of a function, only that there is one."""
+    plain: list[dict[str, Any]] = []
+    for column in columns:
+        if isinstance(column, Numeric):
+            known: dict[str, Any] = {
+                "numeric": column.name,
+                "transform": column.transform,
+                "missing": column.missing,
+            }
+        else:
+            kind = "vocabulary" if column.buckets is None else "hashed"
+            known = {kind: list(column.names), "buckets": column.buckets, "min_count": column.min_count}
+            known["by"] = column.by is not None
+        plain.append(known)
+    return plain
+
+
+def _fitted(encoder: Encoder) -> list[dict[str, Any]]:
+    """For each column its values in the order of their ids, or its mean, deviation and raw mean, or nothing."""
+    fitted: list[dict[str, Any]] = []
+    for place, column in enumerate(encoder.columns):
+        if not isinstance(column, Categorical):
+            fitted.append({"moments": list(encoder.moments[place])})
+        elif column.buckets is None:
+            table = encoder.tables[place]
+            fitted.append({"values": sorted(table, key=table.__getitem__)})
+        else:
+            fitted.append({})
+    return fitted
+
+
+def _ids(values: Sequence[str]) -> dict[str, int]:
+    return {value: id_ for id_, value in enumerate(values, 1)}
+
+
+def _checksum(fits: Any) -> str:
+    return hashlib.sha256(json.dumps(fits).encode()).hexdigest()

@@ -1,0 +1,250 @@
+"""A trained model as files that load without brim: a directory that is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.files import sync_directory, write_through
+from brim.train.context import shared_environment
+from brim.train.data import Columnar, fetch
+from brim.train.job import versions
+from brim.train.state import weights_sha256
+from brim.train.training_file import call, load
+from brim.train.weights import trained_model
+
+__all__ = ["FORMATS", "export"]
+
+WEIGHTS, MANIFEST, README = "model.safetensors", "manifest.json", "README.md"
+_EXAMPLE_ROWS = 4  # not 0 or 1, which a tracer would take for constants
+_STATE = f"""from safetensors.torch import load_file
+model.load_state_dict(load_file("{WEIGHTS}"))  # model: your own class, as in the training file"""
+_EXPORTED = """import torch
+model = torch.export.load("model.pt2").module()
+output = model(inputs)  # any number of rows"""
+_ONNX = """import onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+output = session.run(None, {name: array for name, array in inputs.items()})"""
+
+
+def export(spec: JobSpec, directory: Path, *, format: str) -> None:
+    """Write the model of `spec.inference` to a new directory.
+
+    Args:
+        spec: of a job that uses a model.
+        directory: it must not exist, or be empty.
+        format: `safetensors` (the state_dict alone), or besides it `torch-export` or `onnx`.
+
+    Raises:
+        SpecError: the model cannot be written in this format.
+        EnvironmentFault: the disk did not take it; nothing of it is left.
+    """
+    os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+    module = load(spec.file)
+    model = trained_model(module, spec).cpu()
+    draft = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        draft.mkdir(parents=True)
+        state = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+        write_through(draft / WEIGHTS, save(state))
+        about = FORMATS[format](draft, model, module)
+        _describe(draft, spec, model, state, about)
+        if directory.exists():
+            directory.rmdir()
+        draft.rename(directory)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {directory}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    return {}
+
+
+def _torch_export(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    inputs = _example(module)
+    traced = _traced("torch-export", lambda: _trace(model, inputs))
+    torch.export.save(traced, draft / "model.pt2")
+    loaded = torch.export.load(draft / "model.pt2").module()
+    with torch.no_grad():
+        differs = _largest_difference(model(inputs), loaded(inputs))
+    return {"inputs": _shapes(inputs), "largest_difference": differs, "load": _EXPORTED}
+
+
+def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    for package in ("onnx", "onnxscript"):
+        _require(package)
+    inputs = _example(module)
+    names = list(inputs) if isinstance(inputs, dict) else ["inputs"]
+
+    def write() -> None:
+        program = torch.onnx.export(
+            _trace(model, inputs),
+            dynamo=True,
+            input_names=names,
+            output_names=["output"],
+            verbose=False,
+        )
+        assert program is not None
+        program.save(draft / "model.onnx")
+
+    _traced("onnx", write)
+    return {"inputs": _shapes(inputs), "load": _ONNX}
+
+
+FORMATS: dict[str, Callable[[Path, nn.Module, ModuleType], dict[str, Any]]] = {
+    "safetensors": _state_alone,
+    "torch-export": _torch_export,
+    "onnx": _onnx,
+}
+
+
+def _require(package: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise SpecError(
+            package,
+            got="a Python without it",
+            need="the extra 'onnx'",
+            hint="pip install 'brim[onnx]', or --format torch-export",
+        )
+
+
+def _trace(model: nn.Module, inputs: Any) -> Any:
+    return torch.export.export(model, (inputs,), dynamic_shapes=(_dynamic(inputs),))
+
+
+def _traced(format: str, function: Callable[[], Any]) -> Any:
+    """Run a tracer; what it cannot do is the model's matter, and said in its own words."""
+    logging.disable(logging.WARNING)  # tracers tell of packages that are not there, and of their own insides
+    try:
+        # When they fail they print the graph as far as they came.
+        with (
+            torch.no_grad(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            return function()
+    except Exception as error:  # tracers raise what they like
+        cause = error.__cause__ or error
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        raise SpecError(
+            f"--format {format}",
+            got=f"{type(cause).__name__}: {lines[0] if lines else 'no reason given'}{_place(cause)}",
+            need="a model whose forward() does not depend on the values of its inputs",
+            hint="change that line (torch.where, torch.cond), or --format safetensors: the weights alone",
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's code a tracer stopped, if its message says so."""
+    places = [line.strip() for line in str(error).splitlines() if line.strip().startswith('File "')]
+    ours = str(Path(torch.__file__).parent)
+    own = [place for place in places if ours not in place]
+    return f" ({own[-1]})" if own else ""
+
+
+def _example(module: ModuleType) -> Any:
+    """Inputs for a few rows: those of the data, or zeros where the columns say what they look like."""
+    dataset = call(lambda: module.dataset("train"))
+    if isinstance(dataset, Columnar):
+        return dataset.example(_EXAMPLE_ROWS)
+    sample = call(lambda: fetch(dataset, np.arange(min(_EXAMPLE_ROWS, len(dataset)))))
+    return sample[0] if isinstance(sample, (tuple, list)) else sample
+
+
+def _dynamic(inputs: Any) -> Any:
+    """The same tree, with the first dimension of each tensor left open."""
+    rows = torch.export.Dim("rows")
+
+    def walk(node: Any) -> Any:
+        match node:
+            case Tensor():
+                return {0: rows}
+            case dict():
+                return {key: walk(each) for key, each in node.items()}
+            case tuple() | list():
+                return type(node)(walk(each) for each in node)
+        return None
+
+    return walk(inputs)
+
+
+def _shapes(inputs: Any) -> Any:
+    match inputs:
+        case Tensor():
+            return {"dtype": _dtype(inputs), "shape": ["rows", *inputs.shape[1:]]}
+        case dict():
+            return {key: _shapes(each) for key, each in inputs.items()}
+        case tuple() | list():
+            return [_shapes(each) for each in inputs]
+    return str(type(inputs).__name__)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _largest_difference(one: Any, other: Any) -> float | None:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return None
+    return float((one - other).abs().max())
+
+
+def _describe(
+    draft: Path, spec: JobSpec, model: nn.Module, state: dict[str, Tensor], about: dict[str, Any]
+) -> None:
+    """`manifest.json` for programs, `README.md` for people."""
+    assert spec.inference is not None
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in sorted(draft.iterdir())
+    }
+    load_with = about.pop("load", "")
+    manifest = {
+        "checkpoint": spec.inference.checkpoint,
+        "training_file": spec.file,
+        "parameters": spec.parameters,
+        "weights_sha256": weights_sha256(model),
+        "versions": versions(),
+        "files": files,
+        "tensors": {
+            name: {"dtype": _dtype(tensor), "shape": list(tensor.shape)} for name, tensor in state.items()
+        },
+        **about,
+    }
+    write_through(draft / MANIFEST, json.dumps(manifest, indent=2).encode())
+    words = [
+        f"# A model trained by brim: {Path(spec.file).stem}",
+        f"Weights of `{spec.inference.checkpoint}`. Nothing here needs brim.",
+        f"```python\n{_STATE}\n```",
+        *([f"```python\n{load_with}\n```"] if load_with else []),
+        *([f"Inputs: `{json.dumps(about['inputs'])}`"] if "inputs" in about else []),
+        f"`{MANIFEST}` has shapes, dtypes, checksums and versions.",
+    ]
+    write_through(draft / README, ("\n\n".join(words) + "\n").encode())

@@ -1,0 +1,125 @@
+"""The results of an inference job, step by step: files that are whole or absent, under `parts/` of the run.
+
+A step's file is written before the step is committed, and holds the results of its chunks in their order. So the
+files from the first on, as far as there is no gap, are all the state that such a job has: whoever dies, what was
+committed is not computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.files import write_whole
+from brim.wire.messages import Publish
+
+__all__ = ["Parts"]
+
+
+class _Step(msgspec.Struct, frozen=True, array_like=True):
+    samples: int
+    sha256: str
+    chunks: list[bytes]
+
+
+class Parts:
+    """How far an inference job is, as its members agree on it.
+
+    Args:
+        directory: of the files.
+        samples: of the whole job; another number means other data.
+    """
+
+    def __init__(self, directory: Path, *, samples: int) -> None:
+        self._directory, self._samples = directory, samples
+        self.committed = 0  # steps
+
+    @property
+    def state(self) -> Parts:
+        """The state of the job: it is what is in the files."""
+        return self
+
+    def get(self) -> Any:
+        """The state as a tree."""
+        return {"committed": self.committed}
+
+    def put(self, tree: Any) -> None:
+        """Take the state that `get` gave elsewhere."""
+        self.committed = tree["committed"]
+
+    def restore(self) -> tuple[str, list[str]]:
+        """Count the files that are there; the directory, where there are any, and what is wrong with one.
+
+        Raises:
+            SpecError: they are of other data.
+        """
+        self.committed, problems = 0, []
+        while self._file(self.committed).exists():
+            try:
+                self._read(self.committed)
+            except EnvironmentFault as damaged:
+                problems.append(str(damaged))
+                break
+            self.committed += 1
+        return str(self._directory) if self.committed else "", problems
+
+    def now(self) -> None:
+        """Nothing is left to be written: every committed step is."""
+
+    def permit(self, answer: Publish) -> None:
+        """Nothing here needs a permission: whoever writes a step's file writes the same."""
+
+    def keep(self, step: int, chunks: list[bytes]) -> None:
+        """Write the results of a step that is about to be committed.
+
+        Raises:
+            EnvironmentFault: the disk did not take it.
+        """
+        content = msgspec.msgpack.encode(_Step(self._samples, _checksum(chunks), chunks))
+        try:
+            self._directory.mkdir(exist_ok=True)
+            write_whole(self._file(step), content)
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {self._file(step)}: {error.strerror}") from error
+
+    def chunks(self) -> Iterator[bytes]:
+        """All results in order.
+
+        Raises:
+            EnvironmentFault: a file is missing or damaged.
+        """
+        for step in range(self.committed):
+            yield from self._read(step)
+
+    def _file(self, step: int) -> Path:
+        return self._directory / f"step-{step + 1:08d}"
+
+    def _read(self, step: int) -> list[bytes]:
+        path = self._file(step)
+        try:
+            held = msgspec.msgpack.decode(path.read_bytes(), type=_Step)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise EnvironmentFault(f"{path} cannot be read: {error}") from error
+        if held.sha256 != _checksum(held.chunks):
+            raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
+        if held.samples != self._samples:
+            raise SpecError(
+                "the data",
+                got=f"{self._samples:,} rows",
+                need=f"the {held.samples:,} that this job began with",
+                hint="start a new job for other data",
+            )
+        return held.chunks
+
+
+def _checksum(chunks: list[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(f"{len(chunk)}\n".encode())
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,181 @@
+"""Outputs of a model as columns, and the file that holds one row of them for every row of the input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.files import partial_of, sync_directory
+from brim.train.data import Columnar
+
+__all__ = ["Rows", "output_columns", "pack", "rows_of", "write_predictions"]
+
+Indices = npt.NDArray[np.int64]
+_HINT = "a function predict(output) in the training file may return a dict of tensors [rows]"
+
+
+def output_columns(output: Any, function: Callable[[Any], Any] | None, rows: int) -> dict[str, Tensor]:
+    """The columns of a chunk, each [rows].
+
+    Args:
+        output: of the model.
+        function: `predict` of the training file, which may return a tensor or a dict of them; None takes the
+            output as it is.
+        rows: samples of the chunk.
+
+    Raises:
+        SpecError: no tensors, or tensors that do not have a row for every sample.
+
+    >>> list(output_columns(torch.zeros(2, 3), None, 2))
+    ['output_0', 'output_1', 'output_2']
+    """
+    made = output if function is None else function(output)
+    named = dict(made) if isinstance(made, Mapping) else {"output": made}
+    subject = "the model's output" if function is None else "predict(output)"
+    columns: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor) or tensor.ndim not in (1, 2) or len(tensor) != rows:
+            got = (
+                f"shape {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+            )
+            need = f"a tensor of shape [{rows}] or [{rows}, units], or a dict of them"
+            raise SpecError(subject, got=got, need=need, hint=_HINT)
+        host = tensor.detach().cpu()
+        host = host.float() if host.dtype is torch.bfloat16 else host
+        if host.ndim == 2 and host.shape[1] != 1:
+            columns |= {f"{name}_{unit}": part for unit, part in enumerate(host.unbind(1))}
+        else:
+            columns[str(name)] = host.reshape(rows)
+    return columns
+
+
+def pack(columns: Mapping[str, Tensor]) -> bytes:
+    """Columns as the bytes of an Arrow stream."""
+    batch = pa.record_batch({name: pa.array(tensor.numpy()) for name, tensor in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Consecutive rows of what was predicted.
+
+    Args:
+        total: rows here.
+        places: int64, which of them have an output; the others were bad.
+        kept: columns of the input, each as long as `total`.
+    """
+
+    total: int
+    places: Indices
+    kept: dict[str, pa.Array] = field(default_factory=dict)
+
+
+class _Writer(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def rows_of(dataset: Any, *, of_file: bool, keep: Sequence[str]) -> Iterable[Rows]:
+    """The rows that a dataset's samples are, part by part.
+
+    Args:
+        of_file: the rows are those of its files, the bad ones among them; else they are its samples.
+        keep: columns of the files to copy.
+    """
+    if not of_file or not isinstance(dataset, Columnar):
+        yield Rows(len(dataset), np.arange(len(dataset)))
+        return
+    files = dataset.source.read(keep) if keep else None
+    for part in dataset.survey.parts:
+        kept: dict[str, pa.Array] = {}
+        if files is not None:
+            read = next(files)
+            back = np.full(part.total, -1)
+            back[part.places] = np.arange(part.size)
+            indices = pa.array(back, mask=back < 0)
+            kept = {name: read.column(name).column.take(indices) for name in keep}
+        yield Rows(part.total, part.places[part.of(None)], kept)
+
+
+def write_predictions(path: Path, rows: Iterable[Rows], chunks: Iterator[bytes], *, job: str) -> None:
+    """Write one row for every row of the input, whole or not at all.
+
+    Columns: `row` (from 0), those of the outputs, those that are kept. Rows without an output have nulls.
+
+    Args:
+        path: ends in .csv, or is a Parquet file.
+        rows: what the outputs belong to, part by part.
+        chunks: `pack`ed outputs of all good rows, in order.
+        job: names the unfinished file, so that who takes over from a writer that died writes to the same.
+
+    Raises:
+        EnvironmentFault: the disk did not take it.
+    """
+    partial = partial_of(path, job)
+    try:
+        _write(partial, rows, _Outputs(chunks), text=path.suffix == ".csv")
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise EnvironmentFault(f"cannot write {path}: {error}") from error
+
+
+def _write(partial: Path, rows: Iterable[Rows], outputs: _Outputs, *, text: bool) -> None:
+    writer: _Writer | None = None
+    start = 0
+    for part in rows:
+        table = _table(part, outputs.take(len(part.places)), start)
+        start += part.total
+        if writer is None:
+            kind = arrow_csv.CSVWriter if text else pq.ParquetWriter
+            writer = kind(partial, table.schema)
+        writer.write_table(table)
+    assert writer is not None, "a file has at least one part"
+    writer.close()
+
+
+def _table(part: Rows, outputs: pa.Table, start: int) -> pa.Table:
+    back = np.full(part.total, -1)
+    back[part.places] = np.arange(len(part.places))
+    indices = pa.array(back, mask=back < 0)
+    columns: dict[str, Any] = {"row": pa.array(np.arange(start, start + part.total))}
+    columns |= {name: outputs.column(name).take(indices) for name in outputs.column_names}
+    return pa.table({**part.kept, **columns}).select([*columns, *part.kept])
+
+
+class _Outputs:
+    """The outputs of all good rows, taken in order."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = (pa.ipc.open_stream(chunk).read_all() for chunk in chunks)
+        self._left: pa.Table | None = None
+
+    def take(self, count: int) -> pa.Table:
+        tables = [] if self._left is None else [self._left]
+        while not tables or sum(table.num_rows for table in tables) < count:
+            tables.append(next(self._chunks))
+        whole = pa.concat_tables(tables)
+        self._left = whole.slice(count)
+        return whole.slice(0, count)

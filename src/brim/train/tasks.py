@@ -1,0 +1,106 @@
+"""What can be done with a trained model: evaluate it, or predict with it. Made once, from the training file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from brim.domain.batch import Span
+from brim.domain.inference import Inference
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+from brim.train.data import Columnar
+from brim.train.evaluation import forward, observe, results
+from brim.train.inference import Task
+from brim.train.metrics import Metric
+from brim.train.predictions import output_columns, pack, rows_of, write_predictions
+from brim.train.training_file import call
+from brim.train.weights import trained_model
+
+__all__ = ["prepare_task"]
+
+
+def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
+    """The task of an inference job: its model with its weights, and its rows.
+
+    Raises:
+        SpecError, UserCodeError: the file, the checkpoint or the data will not do.
+    """
+    wanted = spec.inference
+    assert wanted is not None
+    model = trained_model(module, spec)
+    dataset = _rows(module, wanted)
+    if wanted.kind == "evaluate":
+        metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
+        if not metrics:
+            raise SpecError(
+                spec.file,
+                got="no metrics",
+                need="a function metrics() that names some",
+                hint='def metrics(): return {"auc": brim.metrics.auc()}',
+            )
+        return _Evaluation(model, dataset, spec.seed, metrics)
+    if wanted.keep:
+        call(lambda: dataset.source.check(wanted.keep))
+    return _Prediction(model, dataset, spec.seed, getattr(module, "predict", None), wanted)
+
+
+def _rows(module: ModuleType, wanted: Inference) -> Any:
+    if not wanted.input:
+        dataset = call(lambda: module.dataset(wanted.split))
+        if dataset is None or not len(dataset):
+            got = "None" if dataset is None else "no samples"
+            raise SpecError(f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train")
+        return dataset
+    trained_on = call(lambda: module.dataset("train"))
+    if not isinstance(trained_on, Columnar):
+        raise SpecError(
+            "--input",
+            got=f"a training file whose dataset is a {type(trained_on).__name__}",
+            need="columns of brim.data, which can be read from other files",
+            hint="--split NAME takes the rows of dataset(NAME)",
+        )
+    return (trained_on.inputs_of if wanted.kind == "predict" else trained_on.over)(wanted.input)
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    model: nn.Module
+    dataset: Any
+    seed: int
+    metrics: Mapping[str, Metric]
+
+    def compute(self, chunk: int, span: Span) -> bytes:
+        output, target = forward(self.model, self.dataset, chunk, span, seed=self.seed)
+        return msgspec.msgpack.encode(observe(self.metrics, output, target))
+
+    def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
+        return results(self.metrics, [msgspec.msgpack.decode(chunk) for chunk in chunks])
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    model: nn.Module
+    dataset: Any
+    seed: int
+    function: Callable[[Any], Any] | None
+    wanted: Inference
+
+    def compute(self, chunk: int, span: Span) -> bytes:
+        output, _ = forward(self.model, self.dataset, chunk, span, seed=self.seed)
+        columns = output_columns(output, self.function, len(span))
+        for name in self.wanted.keep:
+            if name in (*columns, "row"):
+                raise SpecError("--keep", got=repr(name), need="a name that the predictions do not have")
+        return pack(columns)
+
+    def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
+        rows = rows_of(self.dataset, of_file=bool(self.wanted.input), keep=self.wanted.keep)
+        write_predictions(Path(self.wanted.output), rows, chunks, job=job)
+        return {}

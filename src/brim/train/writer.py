@@ -1,0 +1,116 @@
+"""Writes checkpoints behind the training loop's back: one at a time, official once the master permits it.
+
+A draft is stored first. Then the master is asked, and it answers once it has every commit that led there: so no
+checkpoint is ahead of the records, whoever dies in between. Only then the draft becomes official.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
+
+__all__ = ["Writer"]
+
+_ASK_AGAIN = 20.0  # seconds without an answer
+_NICENESS = 10  # training goes first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    checkpoint: Checkpoint
+    pause: float
+    needed: bool
+
+
+class Writer:
+    """The writer of one worker; its thread starts with the first checkpoint.
+
+    Args:
+        store: of the job's checkpoints.
+        name: of the worker.
+        spec: says which checkpoints are kept.
+        tell: sends a message to the master; safe from any thread.
+    """
+
+    def __init__(
+        self, store: Store, *, name: str, spec: JobSpec, tell: Callable[[WorkerMessage], None]
+    ) -> None:
+        self._store, self._name, self._spec, self._tell = store, name, spec, tell
+        self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Publish] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.in_flight: int | None = None  # the step of the checkpoint that is being written
+        self.official: int | None = None  # the step of the last one that this worker knows to be official
+        self.fault: EnvironmentFault | None = None  # why the last one was not
+
+    def start(self, checkpoint: Checkpoint, *, pause: float, needed: bool) -> None:
+        """Begin to write; its bytes must stay as they are until `in_flight` is None.
+
+        Args:
+            pause: seconds that training stood still for its copy, for the record.
+            needed: whoever began it looks at `fault`; else a failure is a warning.
+        """
+        assert self.in_flight is None, "one at a time"
+        self.in_flight, self.fault = checkpoint.step, None
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="brim-checkpoint", daemon=True)
+            self._thread.start()
+        self._orders.put(_Order(checkpoint=checkpoint, pause=pause, needed=needed))
+
+    def permit(self, answer: Publish) -> None:
+        """The master's answer to a draft."""
+        self._answers.put(answer)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        with contextlib.suppress(EnvironmentFault):  # the agent is gone: the other threads see to that
+            while True:
+                order = self._orders.get()
+                try:
+                    self._write(order.checkpoint, order.pause)
+                except EnvironmentFault as fault:
+                    self.fault = fault
+                    if not order.needed:
+                        self._tell(Warn(message=f"{fault}; training goes on without it"))
+                self.in_flight = None
+
+    def _write(self, checkpoint: Checkpoint, pause: float) -> None:
+        started = time.perf_counter()
+        draft = self._store.draft(checkpoint, writer=self._name)
+        answer = self._permission(draft)
+        path = self._store.publish(draft)
+        self.official = draft.step
+        self._tell(
+            CheckpointMade(
+                step=draft.step,
+                path=path,
+                size_bytes=len(checkpoint.data),
+                seconds=time.perf_counter() - started,
+                pause=pause,
+            )
+        )
+        try:
+            others = set(answer.writers) - {self._name}
+            self._store.prune(keep=self._spec.keep, best=self._spec.keep_best, writers=others)
+        except EnvironmentFault as fault:
+            self._tell(Warn(message=f"old checkpoints are not removed: {fault}"))
+
+    def _permission(self, draft: Draft) -> Publish:
+        while True:
+            self._tell(CheckpointDrafted(step=draft.step))
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    answer = self._answers.get(timeout=_ASK_AGAIN)
+                    if answer.step == draft.step:  # else it was asked for twice
+                        return answer

@@ -1,0 +1,84 @@
+"""Short jobs under chaos keep every promise: a fixed schedule for each kind of fault, and a few seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brim.chaos.trial import Calm, Job, Result, Trial, calm_run, kinds_possible_here, run_trial
+from brim.domain.faults import FaultKind, parse_faults
+from brim.domain.job import WorkerRange
+from brim.domain.random_faults import random_faults, random_workers
+from e2e.running import ROOT
+
+pytestmark = pytest.mark.e2e
+
+OPTIONS = "--epochs 20 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 1s"
+JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=tuple(OPTIONS.split()))
+DEADLINE = 90.0
+ONE_HOST = (
+    "kill rank 1 at step 20; add 2 at step 21; stop rank 0 for 200ms at step 60; kill master at step 80;"
+    " remove 1 at step 120; term rank 0 at step 160; stop master for 300ms at step 200",
+    "jump clock by -1h at step 10; kill everything at step 50; jump clock by 1d at step 52; stop rank 1 for ever"
+    " at step 90",
+    "fill disk for 500ms at step 30; kill rank 0 at step 150",
+)
+TWO_HOSTS = (
+    "delay host 2 by 20ms for 500ms at step 20; cut host 2 for 500ms at step 80; kill agent 2 at step 140",
+    "cut to host 2 for 300ms at step 30; cut from host 2 for 300ms at step 90; kill master at step 150",
+)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    return calm_run(JOB, tmp_path_factory.mktemp("calm") / "calm", deadline=DEADLINE)
+
+
+def perform(text: str, calm: Calm, directory: Path, *, hosts: int = 1) -> Result:
+    trial = Trial(seed=0, workers=WorkerRange.parse("3"), hosts=hosts, faults=parse_faults(text))
+    reasons = kinds_possible_here(hosts)
+    lacking = {reasons[fault.kind] for fault in trial.faults} - {""}
+    if lacking:
+        pytest.skip(f"this machine {', '.join(lacking)}")
+    return run_trial(JOB, trial, calm, directory, deadline=DEADLINE)
+
+
+@pytest.mark.parametrize("text", ONE_HOST)
+def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
+    result = perform(text, calm, tmp_path / "trial")
+    assert not result.broken
+    assert sorted(strike.fault.step for strike in result.strikes) == [f.step for f in parse_faults(text)]
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("text", TWO_HOSTS)
+def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path) -> None:
+    result = perform(text, calm, tmp_path / "trial", hosts=2)
+    assert not result.broken
+    assert result.lives == 1
+
+
+def test_every_kind_is_performed_here() -> None:
+    assert {fault.kind for text in (*ONE_HOST, *TWO_HOSTS) for fault in parse_faults(text)} == set(FaultKind)
+
+
+@pytest.mark.parametrize("seed", [9])
+def test_a_seed_keeps_every_promise(seed: int, calm: Calm, tmp_path: Path) -> None:
+    workers = random_workers(seed, WorkerRange.parse("1:4"))
+    kinds = [kind for kind, reason in kinds_possible_here(1).items() if not reason]
+    faults = random_faults(seed, kinds=kinds, steps=calm.steps, workers=workers.maximum)
+    trial = Trial(seed=seed, workers=workers, faults=faults)
+    assert not run_trial(JOB, trial, calm, tmp_path / "trial", deadline=DEADLINE).broken
+
+
+def test_a_broken_promise_is_found_and_its_run_is_kept(calm: Calm, tmp_path: Path) -> None:
+    """The weights are not those of another job, and a run that cannot end in time is ended."""
+    other = Calm(digest="0" * 64, steps=calm.steps)
+    (broken,) = perform("add 1 at step 9", other, tmp_path / "other").broken
+    assert broken.startswith(f"weights {calm.digest}, those of the calm run are 000")
+    assert (tmp_path / "other" / "run" / "events.jsonl").exists()
+    slow = Trial(seed=0, workers=WorkerRange.parse("2"))
+    late = run_trial(JOB, slow, calm, tmp_path / "late", deadline=1.0)
+    assert late.broken[0].startswith("it had not ended by its deadline")
+    assert not any("process" in each for each in late.broken)

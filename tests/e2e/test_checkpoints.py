@@ -1,0 +1,110 @@
+"""Checkpoints of real runs: what dies, is away or is lost while they are written, and what is gone on from."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from e2e.running import DIGITS, ledger, started, train, until
+from objectstore import ObjectStore, object_store
+
+pytestmark = pytest.mark.e2e
+
+JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStore]:
+    with object_store() as store:
+        yield store
+
+
+def whole(place: str) -> bool:
+    """Whether `brim checkpoints` finds every byte of all of them."""
+    command = [sys.executable, "-m", "brim.cli", "checkpoints", place]
+    return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_writers_that_are_killed_leave_nothing_half_written(tmp_path: Path) -> None:
+    """A checkpoint at every step, so that a kill of rank 0 meets one in whatever state."""
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    kills = "; ".join(f"kill rank 0 at step {step}" for step in (20, 41, 62, 83, 104))
+    summary = train(
+        tmp_path / "run", *JOB[1:], "--workers", "2", "--checkpoint-every", "1", "--faults", kills
+    )
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
+    assert whole(str(tmp_path / "run"))
+    left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file())
+    assert len(left) == 4, f"two files for each of two checkpoints, and no draft: {left}"
+
+
+def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: ObjectStore) -> None:
+    s3.clear()
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
+    stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
+    with started(tmp_path / "run", *JOB, "--workers", "2", *options, *stop) as run:
+        assert run.finish()["exit"] == "stopped"
+    stopped_at = run.steps()[-1]["step"]
+    shutil.rmtree(tmp_path / "run")
+    assert whole(s3.url)
+    with started(tmp_path / "new", *JOB, "--workers", "3", *options, "--resume") as again:
+        summary = again.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    (restored,) = again.events("restored")
+    assert (restored["step"], restored["path"]) == (stopped_at, f"{s3.url}/step-{stopped_at:08d}")
+    assert again.steps()[0]["step"] == stopped_at + 1
+
+
+def test_training_goes_on_while_the_store_is_away(tmp_path: Path, s3: ObjectStore) -> None:
+    s3.clear()
+    options = ("--checkpoints", s3.url, "--checkpoint-every", "5", "--workers", "2")
+    with started(tmp_path / "run", "train", DIGITS, "--epochs", "60", *options) as run:
+        until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
+        s3.go_away()
+        until(lambda: bool(run.events("warning")), "a word that it is away", run)
+        step = run.steps()[-1]["step"]
+        run.wait_for_step(step + 20)
+        s3.come_back()
+        assert run.finish()["exit"] == "done"
+    texts = [event["message"] for event in run.events("warning")]
+    assert any("trying again" in text for text in texts)
+    assert any("is still being written" in text for text in texts)
+    assert whole(s3.url)
+
+
+def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
+    with started(
+        tmp_path / "run", "train", DIGITS, "--epochs", "40", "--checkpoint-every", "200ms", "--workers", "2"
+    ) as run:
+        assert run.finish()["exit"] == "done"
+    made = run.events("checkpoint")
+    assert len(made) >= 2
+    gaps = [after["at"] - before["at"] for before, after in pairwise(made[:-1])]
+    assert all(gap > 0.1 for gap in gaps)
+    assert ledger(tmp_path / "run")["exact"]
+
+
+@pytest.mark.parametrize(
+    ("best", "problem"),
+    [("nosuch", "this file measures none"), ("auc", "known: accuracy")],
+)
+def test_a_metric_that_is_not_measured_is_refused_before_a_step(
+    tmp_path: Path, best: str, problem: str
+) -> None:
+    file = tmp_path / "measured.py"
+    file.write_text(Path(DIGITS).read_text())
+    if best == "nosuch":
+        file.write_text(Path(DIGITS).read_text().replace("def metrics", "def none_of_these"))
+    with started(tmp_path / "run", "train", str(file), "--keep-best", best) as run:
+        run.finish()
+        assert run.process.returncode == 2
+        assert problem in run.err
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,141 @@
+"""What a master decides of slow workers and bad hosts follows from its journal, and is told to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import recorded_run
+from brim.domain.job import WorkerRange
+from brim.master.decisions import Decisions, Effect, Record
+from brim.master.entries import Asked, Began, Entry, Heard, Joined
+from brim.master.snapshot import freeze, thaw
+from brim.telemetry.events import EVENTS
+from brim.wire import messages as wire
+from edges.test_master import FACTS
+
+
+class Job:
+    """The entries of a job with one agent, as it goes on."""
+
+    def __init__(self, workers: int, **more: Any) -> None:
+        self.workers = [f"w{number}" for number in range(1, workers + 1)]
+        spec = recorded_run.spec(
+            **{"workers": WorkerRange(minimum=workers, maximum=workers), "faults": (), "spares": 0, **more}
+        )
+        self.began = Began(
+            at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, sizes={}, step=0
+        )
+        self.entries: list[Entry] = [Joined(at=1.0, now=1.0, agent="a1", session="s", host="node7")]
+        for worker in self.workers:
+            self.hears(wire.WorkerStarted(worker=worker, pid=1))
+            self.hears(
+                wire.FromWorker(worker=worker, message=wire.Hello(address="h:1", layout="", facts=FACTS))
+            )
+
+    def hears(self, message: wire.AgentMessage) -> None:
+        at = float(len(self.entries))
+        number = sum(isinstance(entry, Heard) for entry in self.entries) + 1
+        self.entries.append(Heard(at=at, now=at, agent="a1", number=number, message=message))
+
+    def steps(self, count: int, *, round: int, shares: list[int], slow: float) -> None:
+        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch."""
+        paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
+        own = [pace * share for pace, share in zip(paces, shares, strict=True)]
+        for step in range(count):
+            payloads = []
+            for rank, (share, work) in enumerate(zip(shares, own, strict=True)):
+                parts = [wire.MicroReport(rank, micro, 0, 1, 0, 0.5) for micro in range(share)]
+                seconds = {
+                    "data": 0.2 * work,
+                    "compute": 0.8 * work,
+                    "wait": max(own) - work,
+                    "reduce": 0.001,
+                }
+                payloads.append(
+                    msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=parts, seconds=seconds))
+                )
+            record = wire.CommitRecord(round=round, step=step + 1, at=float(step), payloads=payloads)
+            self.hears(wire.Commits(records=[record]))
+
+    def effects(self, *, restated_at: int | None = None) -> list[Effect]:
+        """What follows from the entries; on the way the master may be put to sleep and woken."""
+        decisions, effects = Decisions(self.began), []
+        for index, entry in enumerate(self.entries):
+            if index == restated_at:
+                decisions = thaw(freeze(decisions))
+            effects += decisions.take(entry)
+        return effects
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        records = [effect for effect in self.effects() if isinstance(effect, Record)]
+        lines = [msgspec.json.decode(record.line) for record in records if record.file == EVENTS]
+        return [line for line in lines if line["kind"] == kind]
+
+
+def straggling() -> Job:
+    job = Job(4)
+    job.steps(80, round=1, shares=[2, 2, 2, 2], slow=3.0)
+    job.hears(wire.HeldAt(round=1, step=80))
+    job.steps(80, round=2, shares=[3, 2, 2, 1], slow=3.0)
+    return job
+
+
+def test_shares_move_once_and_are_on_record() -> None:
+    job = straggling()
+    assert [(each["shares"], each["cause"]) for each in job.events("round")] == [
+        ([2, 2, 2, 2], "start"),
+        ([3, 2, 2, 1], "w4 is 3.0 times slower"),
+    ]
+    assert not job.events("warning")
+
+
+@pytest.mark.parametrize("restated_at", [None, 30, 60, 120])
+def test_a_replay_comes_to_the_same(restated_at: int | None) -> None:
+    job = straggling()
+    assert job.effects(restated_at=restated_at) == job.effects()
+
+
+def test_without_canonical_reduction_nothing_moves() -> None:
+    job = Job(4, exact=False)
+    job.steps(200, round=1, shares=[1, 1, 1, 1], slow=3.0)
+    assert [each["shares"] for each in job.events("round")] == [[1, 1, 1, 1]]
+
+
+def test_who_is_far_too_slow_is_named_with_its_host() -> None:
+    job = Job(4)
+    job.steps(200, round=1, shares=[2, 2, 2, 2], slow=30.0)
+    (warning,) = job.events("warning")
+    assert warning["message"].startswith(
+        "w4 on node7 (agent a1) takes 30.0 times as long for a micro-batch as its peers: everyone waits for it even "
+        "where it has one of 8, and without it steps would be 9.9 times as fast"
+    )
+
+
+def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
+    job = Job(2)
+    for number in range(2, 8):
+        job.hears(wire.LoseWorker(worker=f"w{number}", reason="signal 9"))
+    (warning,) = job.events("warning")
+    assert warning["message"] == (
+        "node7 (agent a1) gets no more workers: 6 in a row died young there, the last of signal 9; the job goes on "
+        "with 1 worker; brim resize run 2 gives it another try"
+    )
+    job.entries.append(Asked(at=99.0, now=99.0, question=wire.Ask(verb="resize", workers=2)))
+    decisions = Decisions(job.began)
+    for entry in job.entries:
+        decisions.take(entry)
+    starts = [m for _, m in decisions.agents["a1"].outbox.after(0) if isinstance(m, wire.StartWorkers)]
+    assert [start.delay for start in starts] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 0.0]
+
+
+def test_silence_is_on_record_until_it_ends() -> None:
+    job = Job(2)
+    job.hears(wire.Silence(worker="w2", silent=True))
+    job.hears(wire.Silence(worker="w2", silent=False))
+    job.hears(wire.Silence(worker="w9", silent=True))
+    told = [each["state"] for each in job.events("worker") if each["worker"] == "w2"]
+    assert told == ["started", "ready", "active", "suspect", "active"]
+    assert all(each["worker"] != "w9" for each in job.events("worker"))
