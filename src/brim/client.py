@@ -28,7 +28,7 @@ from brim.wire.cluster import (
 from brim.wire.control import ask
 from brim.wire.messages import Answer, Ask
 
-__all__ = ["Client", "default_state_dir", "resize", "status", "suspend"]
+__all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
 
 _TIMEOUT = 30.0
 _POLL = 20.0  # seconds that one request waits for a job; then it is asked again
@@ -38,6 +38,11 @@ T = TypeVar("T")
 def default_state_dir() -> Path:
     """Where a scheduler keeps its state: `$BRIM_HOME`, else below the user's home."""
     return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
+
+
+def jobs_dir(state_dir: Path | None = None) -> Path:
+    """Has the run directories of a scheduler's jobs."""
+    return (state_dir or default_state_dir()) / "jobs"
 
 
 class Client:

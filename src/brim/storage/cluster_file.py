@@ -45,8 +45,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 _WORDS = {name for struct in (_File, _Node, _Tenant) for name in struct.__struct_fields__}
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """YAML without a key twice, which its standard forbids and its readers let pass."""
+class _NoKeyTwice:
+    """YAML's standard forbids it, its readers let it pass."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -54,18 +54,29 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
         if twice:
             line = node.start_mark.line + 1
             raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} twice in the mapping of line {line}")
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)  # type: ignore[misc]
         return found
 
 
-def read_yaml(path: Path) -> Any:
+class _Typed(_NoKeyTwice, yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+    pass
+
+
+class _Words(_NoKeyTwice, yaml.BaseLoader):  # type: ignore[misc]
+    pass
+
+
+def read_yaml(path: Path, *, words: bool = False) -> Any:
     """The content of a YAML file.
+
+    Args:
+        words: leave every value as it was written: `1:4` is a number of base 60 else.
 
     Raises:
         SpecError: it cannot be read, or is no YAML.
     """
     try:
-        return yaml.load(path.read_bytes(), _Loader)
+        return yaml.load(path.read_bytes(), _Words if words else _Typed)
     except OSError as error:
         raise SpecError(str(path), got=str(error.strerror), need="a file that can be read") from None
     except yaml.YAMLError as error:
