@@ -9,97 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import assert_never
 
+from brim.backends.picture import Picture
+from brim.backends.processes import Processes, Seen
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
 from brim.domain.cluster import ClusterSpec
-from brim.domain.measuring import Measured, curve_of
 from brim.domain.resizing import OVERHEADS, Overheads
-from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Rejected, Snapshot, Standing, Verdict
-from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.storage.book import Book, JobRecord
 
-__all__ = ["LiveBackend", "Processes", "Seen"]
+__all__ = ["LiveBackend"]
 
 _LOOK = 0.2  # seconds between two looks at the processes
 _REPLAN = 15.0  # seconds after which plans are made anew from measured progress
-_UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What is so of one job's processes.
-
-    Args:
-        alive: it has some.
-        workers: worker processes among them.
-        step, steps: committed, and planned in all (None: it has not said so yet).
-        saved: when its last checkpoint was written.
-        outcome: `done`, `failed`, something else that says that it can go on, or empty.
-        who: must act, where it failed.
-    """
-
-    alive: bool
-    workers: int = 0
-    step: int = 0
-    steps: int | None = None
-    saved: float = 0.0
-    first_step: float | None = None
-    outcome: str = ""
-    who: str = ""
-    problem: str = ""
-    summary: dict[str, Any] = field(default_factory=dict)
-    measured: Measured = field(default_factory=Measured)
-
-
-class Processes(Protocol):
-    """Starts, asks and ends the processes of jobs. What it is asked may come to nothing: it is looked at again."""
-
-    def look(self, record: JobRecord) -> Seen: ...
-
-    async def start(self, record: JobRecord, workers: int) -> None:
-        """Raises EnvironmentFault where it cannot; returns before they are up."""
-        ...
-
-    async def resize(self, record: JobRecord, workers: int) -> None:
-        """Raises EnvironmentFault where they do not say yes."""
-        ...
-
-    async def suspend(self, record: JobRecord) -> None:
-        """Raises EnvironmentFault where they do not say yes."""
-        ...
-
-    async def force(self, record: JobRecord, workers: int) -> None:
-        """End what is beyond so many workers, at once; 0 ends all processes."""
-        ...
-
-
-@dataclass(slots=True)
-class _Track:
-    """What this life of the scheduler knows of a job beyond the book.
-
-    Args:
-        seen: at the last look.
-        looked: when that was.
-        confirmed: its processes have said yes to their target; those of an earlier life are asked again.
-        begun: the step at which its processes were started.
-        forced: it was told on that its grace period is over.
-    """
-
-    seen: Seen = field(default_factory=lambda: Seen(alive=False))
-    looked: float | None = None
-    confirmed: bool = False
-    begun: int = 0
-    forced: bool = False
-    rates: dict[int, float] = field(default_factory=dict)
-    curve: ScalingCurve | None = None
 
 
 class LiveBackend:
@@ -126,7 +54,7 @@ class LiveBackend:
     ) -> None:
         self.book, self.spec, self.memory = book, spec, memory
         self._processes, self._clock, self._overheads = processes, clock, overheads
-        self._tracks: dict[str, _Track] = {}
+        self._picture = Picture(book, overheads)
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
@@ -191,16 +119,15 @@ class LiveBackend:
 
     def snapshot(self, records: list[JobRecord], now: float) -> Snapshot:
         """These jobs as a policy sees them."""
-        return Snapshot(
-            now=now,
-            cluster=self.spec.cluster,
-            capacity=self.spec.capacity,
-            jobs=tuple(self.state(record, now) for record in records),
-            arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
-            overheads=self._overheads,
-            tenants=self.spec.tenants,
-            memory=self.memory,
-        )
+        return self._picture.snapshot(records, self.spec, memory=self.memory, now=now)
+
+    def state(self, record: JobRecord, now: float) -> JobState:
+        """One job as a policy sees it."""
+        return self._picture.state(record, self.spec, now)
+
+    def is_known(self, record: JobRecord) -> bool:
+        """Whether its deadline can be judged."""
+        return self._picture.is_known(record)
 
     async def apply(self, decision: Decision) -> None:
         """Write down who should have what, and begin to bring it about."""
@@ -236,66 +163,6 @@ class LiveBackend:
         elif not self.book.happen(record, Happening.REFUSE, now=now, detail=record.detail):
             self.book.save(record)  # its processes end first
 
-    # Jobs as a policy sees them ----------------------------------------------------------------------------
-
-    def _track(self, record: JobRecord) -> _Track:
-        return self._tracks.setdefault(record.id, _Track())
-
-    def _rates(self, record: JobRecord) -> dict[int, float]:
-        earlier = self.book.measured(record.submission.fingerprint)
-        return self._track(record).seen.measured.merged([earlier]).rates
-
-    def _steps(self, record: JobRecord) -> int | None:
-        return record.steps or self.book.steps_of(record.submission)
-
-    def is_known(self, record: JobRecord) -> bool:
-        """Whether it can be judged: a deadline can be promised only to what was measured."""
-        return record.submission.deadline is None or bool(self._rates(record) and self._steps(record))
-
-    def _curve(self, record: JobRecord) -> ScalingCurve:
-        track, rates, spec = self._track(record), self._rates(record), record.submission.spec
-        if track.curve is None or _differ(rates, track.rates):
-            track.rates, track.curve = (
-                rates,
-                curve_of(
-                    rates,
-                    parts=spec.micro_batches if spec.exact else 0,
-                    minimum=spec.workers.minimum,
-                    maximum=min(spec.workers.maximum, max(self.spec.capacity, spec.workers.minimum)),
-                ),
-            )
-        return track.curve
-
-    def state(self, record: JobRecord, now: float) -> JobState:
-        """One job as a policy sees it."""
-        submission, workers = record.submission, record.submission.spec.workers
-        curve, known = self._curve(record), self.is_known(record)
-        work = float(self._steps(record) or _UNKNOWN_WORK)
-        job = Job(
-            id=record.id,
-            submitted=record.submitted,
-            work=work,
-            curve=curve,
-            deadline=submission.deadline if known else None,
-            requested=workers.maximum,
-            duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
-            minimum=workers.minimum,
-            maximum=workers.maximum,
-            tenant=submission.tenant,
-            priority=submission.priority,
-        )
-        saved = self._track(record).seen.saved
-        return JobState(
-            job=job,
-            remaining=max(work - record.step, 1.0),
-            workers=record.target if record.running else 0,
-            standing=record.standing if known else Standing.BEST_EFFORT,
-            attained=record.attained,
-            ready=record.ready,
-            changed=record.changed,
-            unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
-        )
-
     # What is seen ------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
@@ -304,18 +171,19 @@ class LiveBackend:
             if record.running:
                 self._take(record, self._processes.look(record))
         for record in self.book.unfinished():
-            if record.running and not self._track(record).confirmed:
+            if record.running and not self._picture.track(record).confirmed:
                 await self._confirm(record)
         for action in self._steps_to_take():
             await self._perform(action)
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
-        now, track = self._clock.wall(), self._track(record)
+        now, track = self._clock.wall(), self._picture.track(record)
         if track.looked is not None:
             record.attained += record.target * max(0.0, now - track.looked)
-        if seen.measured.rates.keys() != track.seen.measured.rates.keys():
-            self.tell()  # a number of workers was measured for the first time
-        if seen.steps is not None and record.steps is None:
+        sizes = seen.measured.rates.keys() - track.seen.measured.rates.keys()
+        if sizes or (seen.steps is not None and record.steps is None):
+            # For the first time: jobs like it that wait can be judged now.
+            self.book.learn(record.submission, seen.measured, seen.steps)
             self.tell()
         track.seen, track.looked = seen, now
         record.step, record.steps = seen.step, seen.steps or record.steps
@@ -328,9 +196,10 @@ class LiveBackend:
         self.book.learn(record.submission, seen.measured, seen.steps)
         asked, record.target = record.target == 0, 0
         record.summary, record.problem = seen.summary, seen.problem
-        begun = self._tracks.pop(record.id).begun
+        begun = self._picture.end(record).begun
         if seen.outcome == "done":
-            self.book.must(record, Happening.FINISH, now=now)
+            error = f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
+            self.book.must(record, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
             self.book.must(record, Happening.FAIL, now=now, detail=seen.problem)
         elif asked:
@@ -359,7 +228,7 @@ class LiveBackend:
         now = self._clock.wall()
         holdings, desired = [], {}
         for record in self.book.unfinished():
-            seen, alive = self._track(record).seen, record.running
+            seen, alive = self._picture.track(record).seen, record.running
             gives = record.target == 0 or seen.workers > record.target
             holdings.append(
                 Holding(record.id, alive, seen.workers, record.target, record.asked if gives else None)
@@ -392,7 +261,7 @@ class LiveBackend:
         """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
         now = self._clock.wall()
         record.launches += 1
-        self._tracks[record.id] = _Track(confirmed=True, begun=record.step, looked=now)
+        self._picture.begin(record, now)
         self._retarget(record, workers, now)
         self.book.must(record, Happening.START, now=now, detail=_workers(workers))
         try:
@@ -402,7 +271,7 @@ class LiveBackend:
 
     def _asked(self, record: JobRecord, workers: int) -> None:
         """Its processes said yes."""
-        now, track = self._clock.wall(), self._track(record)
+        now, track = self._clock.wall(), self._picture.track(record)
         if workers < record.target:
             record.asked, track.forced = now, False
         track.confirmed = True
@@ -420,22 +289,17 @@ class LiveBackend:
                 await self._processes.resize(record, record.target)
             else:
                 await self._processes.suspend(record)
-            self._track(record).confirmed = True
+            self._picture.track(record).confirmed = True
 
     async def _force(self, record: JobRecord, workers: int) -> None:
-        track = self._track(record)
-        if not track.forced:
+        track, now = self._picture.track(record), self._clock.wall()
+        if self._killing:
+            self._retarget(record, 0, now)  # nobody calls it a setback
+        elif not track.forced:
             track.forced = True
             text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
-            self.book.note(self._clock.wall(), record, "forced", after=workers, detail=text)
+            self.book.note(now, record, "forced", after=workers, detail=text)
         await self._processes.force(record, workers)
-
-
-def _differ(rates: dict[int, float], others: dict[int, float]) -> bool:
-    """Whether a curve through one is another than through the other, by more than a fiftieth."""
-    return rates.keys() != others.keys() or any(
-        abs(rate / others[n] - 1.0) > 0.02 for n, rate in rates.items()
-    )
 
 
 def _workers(count: int) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from brim import client
-from brim.backends.live import Seen
 from brim.backends.local import launch
+from brim.backends.processes import Seen
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec, WorkerRange

@@ -149,7 +149,8 @@ class Scheduler:
 
     def _view(self, record: JobRecord) -> JobView:
         now = self._clock.wall()
-        return view_of(record, self._backend.state(record, now), run_dir=self._folder / record.id, now=now)
+        state = self._backend.state(record, now) if record.running else None
+        return view_of(record, state, run_dir=self._folder / record.id, now=now)
 
     def wish(self, id: str, happening: Happening) -> JobView:
         """Hold, release or cancel a job.

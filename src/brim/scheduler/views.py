@@ -12,11 +12,11 @@ from brim.wire.cluster import Forecast, JobView
 __all__ = ["forecast_of", "view_of"]
 
 
-def view_of(record: JobRecord, state: JobState, *, run_dir: Path, now: float) -> JobView:
+def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
     """One job.
 
     Args:
-        state: as a policy sees it.
+        state: as a policy sees it; None where it has no processes.
     """
     submission, workers = record.submission, record.submission.spec.workers
     return JobView(
@@ -50,9 +50,9 @@ def view_of(record: JobRecord, state: JobState, *, run_dir: Path, now: float) ->
     )
 
 
-def _finish(record: JobRecord, state: JobState, now: float) -> float | None:
+def _finish(record: JobRecord, state: JobState | None, now: float) -> float | None:
     """When it ends on the workers that it has."""
-    if record.steps is None or not state.workers or record.life.ended:
+    if record.steps is None or state is None or not state.workers:
         return None
     rate = state.job.curve.rate(state.workers)
     return max(now, state.ready) + state.remaining / rate if rate else None

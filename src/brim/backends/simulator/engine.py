@@ -253,7 +253,7 @@ class _World:
     async def apply(self, decision: Decision) -> None:
         """Give the jobs the workers that were decided, at what that costs them."""
         self.cycles += 1
-        self.last = self.now
+        self.last, self.arrived = self.now, ()
         self.memory = decision.memory
         for verdict in decision.verdicts:
             self._judge(verdict)
