@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -66,21 +65,14 @@ class Client:
             address, token = f"{contact.host}:{contact.port}", contact.token
         self._address = address
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._connection = http.client.HTTPConnection(address, timeout=_TIMEOUT)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._connection.close()
 
     def submit(self, request: Submit) -> JobView:
         """Take a job in, which `request` describes; returns before it was judged."""
-        return self._call("POST", "/v1/jobs", JobView, msgspec.structs.replace(request, dry_run=False))
+        return self._call("POST", "/v1/jobs", JobView, request)
 
     def forecast(self, request: Submit) -> Forecast:
         """What would happen to a job if it were submitted now."""
-        return self._call("POST", "/v1/jobs", Forecast, msgspec.structs.replace(request, dry_run=True))
+        return self._call("POST", "/v1/forecast", Forecast, request)
 
     def jobs(self) -> list[JobView]:
         return self._call("GET", "/v1/jobs", list[JobView])
@@ -134,13 +126,16 @@ class Client:
 
     def _call(self, method: str, path: str, gives: type[T], body: object = None) -> T:
         content = msgspec.json.encode(body) if body is not None else None
+        # A connection for each call: one that is kept may belong to a scheduler that is gone.
+        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT)
         try:
-            self._connection.request(method, path, content, self._headers)
-            answer = self._connection.getresponse()
+            connection.request(method, path, content, self._headers)
+            answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
             raise EnvironmentFault(f"the scheduler at {self._address} does not answer: {error}") from error
+        finally:
+            connection.close()
         try:
             if answer.status == http.HTTPStatus.OK:
                 return msgspec.json.decode(data, type=gives)

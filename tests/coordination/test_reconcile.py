@@ -64,7 +64,9 @@ def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
         stubborn = ""
         for _ in range(20):
             now += 2.0
-            perform(reconcile(list(rows.values()), desired, capacity=CAPACITY, now=now, grace=GRACE), rows, now)
+            perform(
+                reconcile(list(rows.values()), desired, capacity=CAPACITY, now=now, grace=GRACE), rows, now
+            )
             move(rows, rng, stubborn)
         got = {name: row.target if row.alive else 0 for name, row in rows.items()}
         assert got == desired

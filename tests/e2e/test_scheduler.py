@@ -57,8 +57,8 @@ class Home:
         return self.brim("submit", *JOB, *words, "--tenant", tenant).strip()
 
     def job(self, job: str) -> JobView:
-        with Client(self.state) as client:
-            return client.job(job)
+        client = Client(self.state)
+        return client.job(job)
 
     def wait_for_step(self, job: str, step: int) -> None:
         until(lambda: self.job(job).step >= step, f"step {step} of {job}")

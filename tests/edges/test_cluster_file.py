@@ -23,7 +23,10 @@ tenants:
 def test_a_whole_file(tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(WHOLE)
     spec = read_cluster_file(tmp_path / "cluster.yaml")
-    assert [(node.id, node.devices, node.switch) for node in spec.cluster.nodes] == [("n1", 8, 0), ("n2", 8, 1)]
+    assert [(node.id, node.devices, node.switch) for node in spec.cluster.nodes] == [
+        ("n1", 8, 0),
+        ("n2", 8, 1),
+    ]
     assert spec.tenants == (Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),)
     assert (spec.policy, spec.headroom, spec.grace, spec.capacity) == ("elasticflow", 2, 60.0, 14)
 

@@ -198,7 +198,9 @@ class LiveBackend:
         record.summary, record.problem = seen.summary, seen.problem
         begun = self._picture.end(record).begun
         if seen.outcome == "done":
-            error = f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
+            error = (
+                f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
+            )
             self.book.must(record, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
             self.book.must(record, Happening.FAIL, now=now, detail=seen.problem)

@@ -39,8 +39,8 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
 
     state = (state or default_state_dir()).resolve()
     try:
-        with Client(state) as client:
-            client.cluster()
+        client = Client(state)
+        client.cluster()
     except EnvironmentFault:
         pass
     else:
@@ -54,8 +54,8 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     host, _, port = listen.rpartition(":")
     process = _spawn(state, host, port)
     _await_scheduler(state, process)
-    with Client(state) as client:
-        view = client.cluster()
+    client = Client(state)
+    view = client.cluster()
     text = f"{view.devices} devices on {len(view.nodes)} nodes, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
     return EXIT_DONE
@@ -103,8 +103,8 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + _TO_COME_UP
     while time.monotonic() < end:
         try:
-            with Client(state) as client:
-                client.cluster()
+            client = Client(state)
+            client.cluster()
             return
         except EnvironmentFault:
             if process.poll() is not None:
@@ -125,9 +125,9 @@ def down(kill: bool, state: Path | None) -> int:
     from brim.storage.files import is_locked
 
     state = (state or default_state_dir()).resolve()
-    with Client(state) as client:
-        running = [view.job for view in client.jobs() if view.state == "running"]
-        client.down(kill=kill)
+    client = Client(state)
+    running = [view.job for view in client.jobs() if view.state == "running"]
+    client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
     while is_locked(state / ".scheduler.lock"):
         if time.monotonic() > end:
@@ -153,8 +153,8 @@ def apply(file: Path, state: Path | None) -> int:
     from brim.storage.cluster_file import read_cluster_file
 
     spec = read_cluster_file(file)
-    with Client(state) as client:
-        view = client.apply(spec)
+    client = Client(state)
+    view = client.apply(spec)
     text = f"{view.devices} devices, {len(spec.tenants)} tenants, policy {view.policy}"
     click.echo(f"applied {file}: {text}", err=True)
     return EXIT_DONE
@@ -167,8 +167,8 @@ def tenants(as_json: bool, state: Path | None) -> int:
     """Who owns how many devices, who holds how many, and who has borrowed."""
     from brim.client import Client
 
-    with Client(state) as client:
-        views = client.tenants()
+    client = Client(state)
+    views = client.tenants()
     if as_json:
         import msgspec
 

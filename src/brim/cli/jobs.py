@@ -48,8 +48,8 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
     from brim.cli.tables import table
     from brim.client import Client
 
-    with Client(state) as client:
-        views = [view for view in client.jobs() if everything or as_json or not view.has_ended]
+    client = Client(state)
+    views = [view for view in client.jobs() if everything or as_json or not view.has_ended]
     if as_json:
         click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
         return EXIT_DONE
@@ -65,16 +65,15 @@ def cancel(job: str, state: Path | None) -> int:
     """End JOB for good; its run directory and its last checkpoint stay."""
     from brim.client import Client
 
-    with Client(state) as client:
-        client.cancel(job)
+    client = Client(state)
+    client.cancel(job)
     click.echo(f"{job}: cancelled", err=True)
     return EXIT_DONE
 
 
 def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
     """Show a job, at once or once it has ended."""
-    with client:
-        view = client.wait(job) if wait else client.job(job)
+    view = client.wait(job) if wait else client.job(job)
     if wait:
         return end_of(view, as_json=as_json)
     click.echo(json.dumps(_fields(view)) if as_json else _render(view))
@@ -108,22 +107,19 @@ def _fields(view: JobView) -> dict[str, Any]:
 
 
 def resize_job(client: Client, job: str, workers: WorkerRange) -> int:
-    with client:
-        client.resize(job, workers)
+    client.resize(job, workers)
     click.echo(f"{job}: may have {workers} workers", err=True)
     return EXIT_DONE
 
 
 def suspend_job(client: Client, job: str) -> int:
-    with client:
-        client.suspend(job)
+    client.suspend(job)
     click.echo(f"{job}: suspending at the next step; brim resume {job} lets it run again", err=True)
     return EXIT_DONE
 
 
 def resume_job(client: Client, job: str) -> int:
-    with client:
-        client.resume(job)
+    client.resume(job)
     click.echo(f"{job}: may run again", err=True)
     return EXIT_DONE
 
@@ -132,8 +128,7 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     """Its story, line by line."""
     import msgspec
 
-    with client:
-        story = client.explain(job)
+    story = client.explain(job)
     if as_json:
         click.echo(json.dumps({"job": job, "story": msgspec.to_builtins(story)}))
         return EXIT_DONE

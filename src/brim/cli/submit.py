@@ -73,17 +73,17 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
     from brim.client import Client
 
     request = _request(file, values)
-    with Client(state) as client:
-        if values["dry_run"]:
-            return _show_forecast(client.forecast(request), request, as_json=values["as_json"])
-        view = client.submit(request)
-        if view.deadline is not None:
-            view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
-        if values["wait"]:
-            from brim.cli.jobs import end_of
+    client = Client(state)
+    if values["dry_run"]:
+        return _show_forecast(client.forecast(request), request, as_json=values["as_json"])
+    view = client.submit(request)
+    if view.deadline is not None:
+        view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
+    if values["wait"]:
+        from brim.cli.jobs import end_of
 
-            click.echo(f"{view.job}: submitted", err=True)
-            return end_of(client.wait(view.job), as_json=values["as_json"])
+        click.echo(f"{view.job}: submitted", err=True)
+        return end_of(client.wait(view.job), as_json=values["as_json"])
     return _show_submitted(view, as_json=values["as_json"])
 
 

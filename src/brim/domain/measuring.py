@@ -76,8 +76,8 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
         minimum, maximum: the fewest and the most workers that it may have.
 
     >>> curve = curve_of({1: 10.0}, parts=8, minimum=1, maximum=8)
-    >>> curve.rates[1], round(curve.rates[2], 1), curve.rates[5] == curve.rates[4]
-    (10.0, 19.0, True)
+    >>> curve.rates[1], round(curve.rates[2], 1), curve.sizes
+    (10.0, 19.0, (1, 2, 3, 4, 8))
     """
     known = dict(rates)
     if not known:
@@ -89,9 +89,22 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
         model = ThroughputModel(fixed=_SERIAL * alone, compute=(1.0 - _SERIAL) * alone, tree=0.0, ring=0.0)
     else:
         model = ThroughputModel.fit(points)
-    every = range(minimum, maximum + 1)
-    sizes = every if maximum <= _EVERY_SIZE else sorted({*known, *_powers(maximum), minimum} & {*every})
-    return ScalingCurve(points=tuple((n, known.get(n) or model.rate(divides(parts, n))) for n in sizes))
+    return ScalingCurve(
+        points=tuple(
+            (n, known.get(n) or model.rate(divides(parts, n))) for n in _sizes(known, parts, minimum, maximum)
+        )
+    )
+
+
+def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
+    """Where a curve has points: a size that divides no better than a smaller one is no step upwards."""
+    if maximum > _EVERY_SIZE:
+        return sorted({n for n in {*known, *_powers(maximum), minimum} if minimum <= n <= maximum})
+    return [
+        n
+        for n in range(minimum, maximum + 1)
+        if n == minimum or n in known or divides(parts, n) > divides(parts, n - 1)
+    ]
 
 
 def _powers(maximum: int) -> set[int]:

@@ -29,7 +29,7 @@ from brim.storage.cycles import decode_memory
 from brim.storage.database import Database
 from brim.storage.files import lock
 
-__all__ = ["main"]
+__all__ = ["listen", "main", "offer"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,29 +65,42 @@ async def serve(settings: Settings) -> None:
     memory = decode_memory(remembered, policy=spec.policy) if remembered else None
     backend = LiveBackend(book, RunProcesses(state_dir / "jobs"), spec, clock=clock, memory=memory)
     scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
+    listener = listen(settings.host, settings.port)
+    scheduling = asyncio.create_task(scheduler.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
+    try:
+        await offer(scheduler, listener, state_dir, until=scheduling)
+    finally:
+        database.close()
+
+
+async def offer(
+    scheduler: Scheduler, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]
+) -> None:
+    """Answer people until the scheduling has ended, and let them know where.
+
+    Args:
+        listener: where; it is closed at the end.
+    """
     token = secrets.token_hex(16)
-    listener = _listen(settings.host, settings.port)
     config = uvicorn.Config(
         application(scheduler, token=token), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
     )
     server = _Server(config)
     host, port = listener.getsockname()[:2]
-    contact = SchedulerContact(host=host, port=port, token=token, pid=os.getpid())
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    scheduling = asyncio.create_task(scheduler.run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
-    write_scheduler_contact(state_dir, contact)
+    write_scheduler_contact(state_dir, SchedulerContact(host=host, port=port, token=token, pid=os.getpid()))
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await scheduling
+        await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
         (state_dir / SCHEDULER).unlink(missing_ok=True)
         server.should_exit = True
         await serving
-        database.close()
+    if not until.cancelled():
+        await until
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -63,8 +63,12 @@ def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable
     return handle
 
 
-async def _submit(scheduler: Scheduler, _: Request, body: Submit) -> JobView | Forecast:
-    return scheduler.forecast(body) if body.dry_run else scheduler.submit(body)
+async def _submit(scheduler: Scheduler, _: Request, body: Submit) -> JobView:
+    return scheduler.submit(body)
+
+
+async def _forecast(scheduler: Scheduler, _: Request, body: Submit) -> Forecast:
+    return scheduler.forecast(body)
 
 
 async def _jobs(scheduler: Scheduler, _: Request, __: Any) -> list[JobView]:
@@ -124,7 +128,8 @@ _CALLS = (
     _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply),
     _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants),
     _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs),
-    _Call("POST", "/v1/jobs", "Submit a job, or ask what would happen", Submit, JobView | Forecast, _submit),
+    _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit),
+    _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
     _Call("GET", "/v1/jobs/{job}", "One job; ?wait=30&until=ended waits", None, JobView, _job),
     _Call("GET", "/v1/jobs/{job}/explain", "Its story, with reasons", None, list[ChangeView], _explain),
     _Call("POST", "/v1/jobs/{job}/resize", "Let it have other numbers of workers", Range, JobView, _resize),

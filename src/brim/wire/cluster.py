@@ -26,12 +26,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Args:
         name: what its id begins with.
-        dry_run: only say what would happen.
     """
 
     submission: Submission
     name: str = "job"
-    dry_run: bool = False
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
