@@ -39,7 +39,9 @@ def model():
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Dropout(0.2),
-        nn.Linear(128, 4),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Linear(64, 4),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault, SpecError
@@ -140,7 +141,7 @@ class Client:
             if answer.status == http.HTTPStatus.OK:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise EnvironmentFault(f"{self._address} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)

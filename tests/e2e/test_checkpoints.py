@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brim.storage.places import Directory
 from e2e.running import DIGITS, ledger, started, train, until
 from objectstore import ObjectStore, object_store
 
@@ -31,17 +32,21 @@ def whole(place: str) -> bool:
     return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
-def test_writers_that_are_killed_leave_nothing_half_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("remote", [False, True])
+def test_writers_that_are_killed_leave_nothing_half_written(
+    tmp_path: Path, s3: ObjectStore, remote: bool
+) -> None:
     """A checkpoint at every step, so that a kill of rank 0 meets one in whatever state."""
+    s3.clear()
+    place = s3.url if remote else str(tmp_path / "checkpoints")
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
     kills = "; ".join(f"kill rank 0 at step {step}" for step in (20, 41, 62, 83, 104))
-    summary = train(
-        tmp_path / "run", *JOB[1:], "--workers", "2", "--checkpoint-every", "1", "--faults", kills
-    )
+    options = ("--workers", "2", "--checkpoint-every", "1", "--checkpoints", place, "--faults", kills)
+    summary = train(tmp_path / "run", *JOB[1:], *options)
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert ledger(tmp_path / "run")["exact"]
     assert whole(str(tmp_path / "run"))
-    left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file())
+    left = s3.names() if remote else sorted(Directory(Path(place)).names())
     assert len(left) == 4, f"two files for each of two checkpoints, and no draft: {left}"
 
 
@@ -51,7 +56,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: 
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
     stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
     with started(tmp_path / "run", *JOB, "--workers", "2", *options, *stop) as run:
-        assert run.finish()["exit"] == "stopped"
+        assert run.finish()["exit"] == "suspended"
     stopped_at = run.steps()[-1]["step"]
     shutil.rmtree(tmp_path / "run")
     assert whole(s3.url)

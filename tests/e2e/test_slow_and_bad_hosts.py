@@ -26,12 +26,12 @@ def step_time(steps: list[dict[str, Any]]) -> float:
 
 
 def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
-    job = (SLOW, "--epochs", "14", "--global-batch-size", "128")
+    job = (SLOW, "--epochs", "10", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
-    with started(tmp_path / "run", "train", *job, "--workers", "4") as run:
+    with started(tmp_path / "run", "train", *job, "--workers", "4", "--set", "pause=0.03") as run:
         run.wait_for_step(10)
         slow_since = run.steps()[-1]["step"] + 1
-        (tmp_path / "run" / "slow-w2").write_text("0.03")
+        (tmp_path / "run" / "slow-w2").write_text("0.09")
         until(lambda: len(run.events("round")) > 1, "other shares", run)
         status = json.loads(
             subprocess.run(
@@ -48,7 +48,7 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     assert summary["steps_redone"] == 0
     before = step_time([step for step in run.steps() if slow_since <= step["step"] <= second["step"]])
     after = step_time([step for step in run.steps() if step["step"] > second["step"]])
-    assert after < 0.75 * before  # 4 units of 10 ms for 8, but for what else a step takes
+    assert after < 0.8 * before  # 4 units of 30 ms for 8, but for what else a step takes on a busy machine
     assert ledger(tmp_path / "run")["exact"]
 
 

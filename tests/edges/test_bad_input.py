@@ -149,6 +149,40 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "resize without number": ("resize old", {}, "WORKERS", "nothing", "a number of workers", "--help"),
     "logs of no worker": ("logs old --worker w9", {}, "--worker", "'w9'", "a worker of old", "hint"),
     "ledger of nothing": ("ledger", {}, "RUN", "'latest'", "a run", "none here yet"),
+    "resume of nothing": ("resume nix", {}, "RUN", "'nix'", "a path, a name under runs", "none here yet"),
+    "resume without workers": ("resume old --workers 0", {}, "--workers", "'0'", "1 <= MINIMUM", "1:4"),
+    "resume with too many workers": (
+        "resume old --workers 9", {}, "--micro-batches", "8 for up to 9 workers", "one micro-batch", "hint",
+    ),
+    "evaluate without a run": ("evaluate", {}, "RUN|CHECKPOINT", "nothing", "a run that trained", "--help"),
+    "evaluate of nothing": ("evaluate nix", {}, "RUN", "'nix'", "a path, a name under runs", "none here yet"),
+    "evaluate without a checkpoint": (
+        "evaluate old", {}, "old", "a run without a checkpoint", "a run that has one", "brim checkpoints old",
+    ),
+    "evaluate no such checkpoint": (
+        "evaluate old/checkpoints/step-00000009", {}, "old/checkpoints", "no directory", "RUN/checkpoints",
+        "brim checkpoints RUN",
+    ),
+    "evaluate two things": (
+        "evaluate old --split test --input a.csv", {}, "--split", "--input beside it", "one of them", "leave",
+    ),
+    "predict without rows": ("predict old --output p.csv", {}, "--input", "nothing", "rows", "--input FILE"),
+    "predict without output": ("predict old --input a.csv", {}, "--output", "nothing", "a value", "--help"),
+    "predict to an odd file": (
+        "predict old --input a.csv --output p.json", {}, "--output", "'p.json'", ".parquet or .csv", "p.csv",
+    ),
+    "predict to nowhere": (
+        "predict old --input a.csv --output nix/p.csv", {}, "--output", "'nix/p.csv'", "a folder", "mkdir -p",
+    ),
+    "keep without a file": (
+        "predict old --split test --output p.csv --keep a", {}, "--keep", "'a'", "--input", "leave it out",
+    ),
+    "export to a full directory": (
+        "export old --output full", {}, "--output", "files in it", "a new directory", "full-1",
+    ),
+    "export in no such format": (
+        "export old --output m --format onxx", {}, "--format", "'onxx'", "safetensors, torch-export", "'onnx'",
+    ),
     "agent without token": ("agent 10.0.0.1:4000", {}, "--token", "nothing", "a value", "--help"),
     "agent bad address": ("agent nowhere --token t", {}, "MASTER_ADDRESS", "'nowhere'", "HOST:PORT", "hint"),
 }  # fmt: skip

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
-from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.storage import places
+from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
 from brim.storage.places import Directory
 
 BYTES = bytes(range(256))
@@ -137,6 +143,19 @@ def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: 
     assert (tmp_path / "notes.txt").exists()
 
 
+def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> None:
+    """Another worker writes now: old checkpoints go whole, and so does what the same step again replaces."""
+    store = store_in(tmp_path)
+    for step in (1, 2):
+        store.publish(draft(store, step, writer="w2"))
+    for step in (2, 3):
+        store.publish(draft(store, step, writer="w3"))
+        store.prune(keep=2, best=None, writers={"w2"})
+    assert store.steps() == [2, 3]
+    assert not list(tmp_path.rglob("w2-*"))
+    assert len(list(tmp_path.rglob("w3-*.safetensors"))) == 2
+
+
 def test_a_draft_that_is_gone_does_not_become_official(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     made = draft(store, 9)
@@ -158,6 +177,62 @@ def test_a_disk_that_does_not_take_it_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000001"):
         write(tmp_path / "file", 1)
+
+
+def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_in(tmp_path)
+    write(tmp_path, 1)
+    before = sorted(tmp_path.rglob("*"))
+    real = places.write_through
+
+    def no_space(path: Path, content: bytes) -> None:
+        real(path, content[:10])
+        if path.suffix == ".json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(places, "write_through", no_space)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        draft(store, 2)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:
+    store = store_in(tmp_path / "run" / "checkpoints")
+    store.publish(draft(store, 1))
+    lost = draft(store, 2)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(EnvironmentFault, match="is gone"):
+        store.publish(lost)
+    store.publish(draft(store, 3))
+    assert store.steps() == [3]
+
+
+@given(
+    st.binary(max_size=200) | st.recursive(st.none(), st.lists).map(lambda tree: json.dumps(tree).encode())
+)
+def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(content, "where")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["step", "written_at", "metrics", "versions", "file", "tree", "more"]),
+        st.none() | st.integers() | st.text() | st.floats() | st.lists(st.none()),
+    )
+)
+def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(fields: dict[str, Any]) -> None:
+    made = {**fields, "format": 2}
+    made["manifest_sha256"] = _checksum(made)
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(json.dumps(made).encode(), "where")
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_damaged() -> None:
+    with pytest.raises(EnvironmentFault, match="where is damaged"):
+        _read_manifest(b"[" * 200_000, "where")
 
 
 def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:

@@ -310,3 +310,17 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
     play(desk, story)
     warnings = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "warning"]
     assert len(warnings) == own_loop
+
+
+def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
+    """The checkpoints are elsewhere: nothing here knows that there were steps before."""
+    desk = Desk(tmp_path, workers=2, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1", "w2")
+        await desk.hear("A", "w2", wire.Installed(round=1, step=57))
+        await desk.hear("A", "w1", wire.Installed(round=1, step=57, restored_from="s3://b/step-00000057"))
+
+    play(desk, story)
+    assert [event["step"] for event in desk.restored()] == [57]

@@ -9,7 +9,8 @@ import pytest
 
 import recorded_run
 from brim.domain.job import WorkerRange
-from brim.master.decisions import Decisions, Effect, Record
+from brim.master.decisions import Decisions
+from brim.master.effects import Effect, Record
 from brim.master.entries import Asked, Began, Entry, Heard, Joined
 from brim.master.snapshot import freeze, thaw
 from brim.telemetry.events import EVENTS

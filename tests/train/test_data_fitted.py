@@ -34,7 +34,6 @@ def train_on(path: Path, text: str = TRAIN, **options: Any) -> data.Columnar:
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitted, "_in_use", None)
-    monkeypatch.setattr(fitted, "_remembered", {})
 
 
 def test_other_rows_are_seen_as_the_training_rows_were(tmp_path: Path) -> None:
@@ -127,3 +126,13 @@ def test_a_flipped_byte_of_the_fitted_columns_is_found(
 def test_a_run_without_columns_changes_nothing(tmp_path: Path) -> None:
     fitted.use(tmp_path)
     assert len(train_on(tmp_path / "train.csv")) == 5
+
+
+def test_a_run_that_is_resumed_keeps_what_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
+    before = train_on(tmp_path / "train.csv")
+    train_on(tmp_path / "train.csv", TRAIN + "red,100,1\n" * 3)
+    fitted.use(tmp_path)
+    assert data.csv(tmp_path / "train.csv", columns=COLUMNS, target=LATE).encoder == before.encoder

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brim import data
 from brim.domain.inference import CHUNK, chunks_of_step, steps_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.parts import Parts
-from brim.train.predictions import Rows, output_columns, pack, write_predictions
+from brim.train.predictions import Rows, output_columns, pack, rows_of, write_predictions
 
 
 @given(samples=st.integers(0, 20 * CHUNK), parts=st.integers(1, 9))
@@ -127,3 +129,44 @@ def test_an_output_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
     with pytest.raises(EnvironmentFault, match="cannot write"):
         write_predictions(path, [Rows(1, np.array([0]))], iter([pack({"output": torch.zeros(1)})]), job="job")
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_kept_columns_stand_beside_their_rows(tmp_path: Path, in_memory: bool) -> None:
+    """Several row groups, one without a good row, and cells of any type; by group or in memory."""
+    target, columns = data.target("late"), [data.numeric("size")]
+    train = pa.table({"size": [1.0, 2.0, 3.0, 4.0], "late": [0.0, 1.0, 0.0, 1.0]})
+    pq.write_table(train, tmp_path / "train.parquet", row_group_size=2)
+    dataset = data.parquet(tmp_path / "train.parquet", columns=columns, target=target, in_memory=in_memory)
+    size = [1.0, None, None, None, 5.0, 6.0, 7.0]
+    table = pa.table({"size": size, "name": list("abcdefg"), "day": pa.array(range(7), pa.date32())})
+    pq.write_table(table, tmp_path / "new.parquet", row_group_size=2)
+    inputs = dataset.inputs_of(tmp_path / "new.parquet")
+    rows = list(rows_of(inputs, of_file=True, keep=("name", "day")))
+    assert [part.total for part in rows] == [2, 2, 2, 1]
+    assert [part.places.tolist() for part in rows] == [[0], [], [0, 1], [0]]
+    outputs = pack({"output": torch.arange(4, dtype=torch.float32)})
+    write_predictions(tmp_path / "p.parquet", rows, iter([outputs]), job="job")
+    found = pq.read_table(tmp_path / "p.parquet")
+    assert found.column("output").to_pylist() == [0.0, None, None, None, 1.0, 2.0, 3.0]
+    assert found.select(["name", "day"]).equals(table.select(["name", "day"]))
+
+
+def test_kept_columns_of_several_text_files(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("size,late\n1,0\n2,1\n3,1\n")
+    dataset = data.csv(tmp_path / "train.csv", columns=[data.numeric("size")], target=data.target("late"))
+    (tmp_path / "1.csv").write_text('name,size\na,1\ntoo,many,fields\n"b\nb",2\n')
+    (tmp_path / "2.csv").write_text("name,size\n,3\nd,far\ne,5\n")
+    paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
+    rows = list(rows_of(dataset.inputs_of(paths), of_file=True, keep=("name",)))
+    write_predictions(
+        tmp_path / "p.csv", rows, iter([pack({"output": torch.tensor([1.0, 2.0, 3.0, 5.0])})]), job="job"
+    )
+    found = arrow_csv.read_csv(
+        tmp_path / "p.csv",
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(strings_can_be_null=True),
+    )
+    assert found.column("row").to_pylist() == list(range(6))
+    assert found.column("output").to_pylist() == [1.0, None, 2.0, 3.0, None, 5.0]
+    assert found.column("name").to_pylist() == ["a", None, "b\nb", None, "d", "e"]

@@ -88,7 +88,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Settings(name="a1", host=arguments.host, run_dir=run_dir, job_file=run_dir / "job.json")
+    settings = Settings(name="a1", host=arguments.host, run_dir=run_dir)
     keeper = Keeper([str(run_dir), "--local", local, *arguments.master], run_dir / "logs" / "master.log")
     try:
         work = _serve_and_keep(settings, keeper, lambda: open_stream(local, token=token))

@@ -20,7 +20,7 @@ from brim.coordination.membership import World
 from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
-from brim.storage.files import write_whole
+from brim.storage.job_file import JOB_FILE, read_job, write_job
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
@@ -66,14 +66,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: unique in the job; agents are ranked by the order in which they join.
         host: an address of this host that the workers of other hosts can reach.
-        run_dir: where logs go.
-        job_file: the run's job.json where it is known already, so that the template starts at once.
+        run_dir: where logs go. Where it has the file of the job already, the template starts at once.
     """
 
     name: str
     host: str
     run_dir: Path
-    job_file: Path | None = None
 
 
 class Agent:
@@ -110,8 +108,8 @@ class Agent:
         """
         ticking = asyncio.create_task(self._tick())
         try:
-            if self._settings.job_file is not None:
-                await self._begin(self._settings.job_file)
+            if (self._settings.run_dir / JOB_FILE).exists():
+                await self._begin()
             async with contextlib.aclosing(self._master.messages()) as messages:
                 async for message in messages:
                     if isinstance(message, EndRun):
@@ -136,12 +134,12 @@ class Agent:
         """This process was asked to end the run."""
         self._post(AskToStop(reason="it was asked to stop"))
 
-    async def _begin(self, job_file: Path) -> None:
-        self._spec = spec = msgspec.json.decode(job_file.read_bytes(), type=JobSpec)
+    async def _begin(self) -> None:
+        self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._flush_after = 0.0 if spec.faults else _FLUSH
         tell = Callbacks(started=self._started, heard=self._heard, gone=self._gone, failed=self._post)
-        self._workers = Workers(job_file, self._settings.run_dir, self._settings.host, tell)
+        self._workers = Workers(self._settings.run_dir, self._settings.host, tell)
         await self._workers.listen()
 
     # To the master -----------------------------------------------------------------------------------------
@@ -278,9 +276,8 @@ class Agent:
     async def _on_master(self, message: MasterMessage) -> None:
         if isinstance(message, Configure):
             if self._workers is None:
-                job_file = self._settings.run_dir / "job.json"
-                write_whole(job_file, msgspec.json.encode(message.spec))
-                await self._begin(job_file)
+                write_job(self._settings.run_dir, message.spec)
+                await self._begin()
             return
         assert self._workers is not None, "Configure comes first"
         match message:

@@ -72,13 +72,12 @@ class Workers:
     """Starts workers and tells of them.
 
     Args:
-        job_file: the run's job.json.
-        run_dir: the run's directory; logs go to `logs/` in it.
+        run_dir: the run's directory, with the file of the job; logs go to `logs/` in it.
         host: address of this host.
         tell: whom to tell what.
     """
 
-    def __init__(self, job_file: Path, run_dir: Path, host: str, tell: Callbacks) -> None:
+    def __init__(self, run_dir: Path, host: str, tell: Callbacks) -> None:
         self._run_dir, self._tell = run_dir, tell
         self._processes: dict[str, _Process] = {}
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
@@ -95,7 +94,7 @@ class Workers:
             self._template = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "brim.train.template", "--control", str(theirs.fileno())),
-                    *("--spec", str(job_file), "--run-dir", str(run_dir), "--host", host),
+                    *("--run-dir", str(run_dir), "--host", host),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

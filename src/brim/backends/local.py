@@ -15,13 +15,11 @@ import time
 import uuid
 from pathlib import Path
 
-import msgspec
-
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
-from brim.storage.files import write_whole
+from brim.storage.job_file import write_job
 
 __all__ = ["LocalRun", "launch", "start"]
 
@@ -97,11 +95,8 @@ def launch(
     Raises:
         EnvironmentFault: the directory cannot be written.
     """
-    try:
-        write_whole(run_dir / "job.json", msgspec.json.format(msgspec.json.encode(spec)))
-        (run_dir / "logs").mkdir(exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
+    write_job(run_dir, spec)
+    (run_dir / "logs").mkdir(exist_ok=True)
     attempt = uuid.uuid4().hex
     command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]

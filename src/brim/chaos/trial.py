@@ -139,10 +139,12 @@ def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
     with run:
         run.live(deadline=SystemClock().now() + deadline)
     summary = run.summary()
-    if run.code != 0 or summary.get("exit") != "done":
+    if run.code is None:
         raise EnvironmentFault(
-            f"{job.file} does not end well even if nothing is done to it:\n{run.last_words()}"
+            f"{job.file} is too long: it does not end within the {deadline:g} s of --deadline"
         )
+    if summary.get("exit") != "done":
+        raise EnvironmentFault(f"{job.file} fails even if nothing is done to it:\n{run.last_words()}")
     return Calm(summary["weights_sha256"], summary["steps"])
 
 
@@ -167,15 +169,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         if hosts is not None:
             run.spread(hosts)
         run.outside.cable, run.outside.disk = cable, disk
-        broken = run.to_the_end(end)
-        run.outside.wait_for_undone(end)
-        left = run.marked.left_after(_TO_GIVE_UP if trial.hosts > 1 else _TO_CLEAN_UP)
-        broken += [f"process left over: {pid} {command}" for pid, command in left.items()]
-        broken += result_is_the_calm_one(run_dir, run.summary(), calm.digest)
-        broken += run_directory_is_whole(run_dir)
-        logs = [run_dir / "logs" / "master.log", run_dir / "logs" / "agent.log", directory / SECOND_LOG]
-        broken += brim_did_not_stumble(logs)
-        broken += nothing_left_behind(run.scratch, shared_before, killed=run.agents_killed)
+        broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
         if broken and disk is not None:
             shutil.copytree(run_dir, directory / "run")
     result = Result(
@@ -316,6 +310,19 @@ class _Running:
             self.outside.perform(fault)
 
     # What came of it ---------------------------------------------------------------------------------------
+
+    def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
+        """Everything that is not as it should be now that the run is over."""
+        self.outside.wait_for_undone(end)
+        left = self.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
+        return [
+            *(f"process left over: {pid} {command}" for pid, command in left.items()),
+            *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
+            *run_directory_is_whole(self.run_dir),
+            *brim_did_not_stumble([*logs, self.directory / SECOND_LOG]),
+            *nothing_left_behind(self.scratch, shared_before, killed=self.agents_killed),
+        ]
 
     def summary(self) -> dict[str, Any]:
         """What the last life said of itself."""

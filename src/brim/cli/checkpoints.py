@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ __all__ = ["check_place", "checkpoints"]
 _PROBE = ".probe"
 
 
-def check_place(location: str, *, resume: bool) -> None:
+def check_place(location: str, *, holds: bool | None) -> None:
     """Check that checkpoints can be written to a place that the user named, and whose are there.
 
     Args:
         location: the path or the URL.
-        resume: the run goes on from what is there; without it, there must be none.
+        holds: whether there must be checkpoints or must be none; None where either will do.
 
     Raises:
         SpecError: it does not answer or cannot be written, or it holds what it should not, or not what it should.
@@ -42,9 +43,9 @@ def check_place(location: str, *, resume: bool) -> None:
         steps = Store(place).steps()
     except EnvironmentFault as fault:
         raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
-    if resume and not steps:
+    if holds and not steps:
         raise SpecError("--checkpoints", got=f"{location!r}, which holds none", need="some to go on from")
-    if steps and not resume:
+    if steps and holds is False:
         raise SpecError(
             "--checkpoints",
             got=f"{location!r}, which holds those of another run",
@@ -110,7 +111,7 @@ def _row(store: Store, step: int) -> dict[str, Any]:
         "whole": True,
         "bytes": len(whole.data),
         "written_at": whole.written_at,
-        "metrics": dict(whole.metrics),
+        "metrics": {name: value for name, value in whole.metrics.items() if not math.isnan(value)},
         "versions": dict(whole.versions),
     }
 

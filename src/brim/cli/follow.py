@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 
@@ -52,7 +54,6 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     from brim.backends import local
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
-    from brim.storage.files import partial_of
     from brim.storage.journal import set_aside_if_damaged
     from brim.telemetry.history import RunReader
 
@@ -71,11 +72,6 @@ def follow(ready: Ready, *, as_json: bool) -> int:
         view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
     code = watch(handle, reader, view, invitation)
-    if (
-        ready.spec.inference and ready.spec.inference.output
-    ):  # who was writing it may have been killed over it
-        with contextlib.suppress(OSError):
-            partial_of(Path(ready.spec.inference.output), ready.run_dir.name).unlink()
     return _finish(code, ready, as_json=as_json)
 
 
@@ -109,6 +105,8 @@ def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
 
     history = read_history(ready.run_dir)
     failed = history.failed
+    if ready.spec.inference:
+        _tidy(ready.run_dir, ready.spec.inference, done=_is_done(history))
     if failed and failed.who == "spec":
         click.echo(failed.message, err=True)
         if ready.fresh and not history.steps:
@@ -125,6 +123,17 @@ def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
     summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
     _print_summary(summary, report, resume, as_json=as_json)
     return exit_code(code, history)
+
+
+def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
+    """Remove what an inference job leaves: an output that its writer was killed over, and parts that are used up."""
+    from brim.storage.files import partial_of
+
+    if wanted.output:
+        with contextlib.suppress(OSError):
+            partial_of(Path(wanted.output), run_dir.name).unlink()
+    if done:
+        shutil.rmtree(run_dir / "parts", ignore_errors=True)
 
 
 def _of_inference(spec: JobSpec) -> dict[str, Any]:
@@ -148,14 +157,17 @@ def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *,
     click.echo(render_summary(summary, report=str(report or ""), resume=resume))
 
 
+def _is_done(history: RunHistory) -> bool:
+    return history.ended is not None and history.ended.summary.get("exit") == "done"
+
+
 def _can_resume(history: RunHistory) -> bool:
     """It has something to go on from and was not done; what the user's code did once it would do again."""
     from brim.telemetry.records import CheckpointWritten
 
-    done = history.ended is not None and history.ended.summary.get("exit") == "done"
     theirs = history.failed is not None and history.failed.who == "user"
     kept = history.verb != "train" or any(isinstance(event, CheckpointWritten) for event in history.events)
-    return not done and not theirs and kept
+    return not _is_done(history) and not theirs and kept
 
 
 def _workers(spec: JobSpec) -> str:

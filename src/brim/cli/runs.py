@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 RUNS, LATEST = Path("runs"), "latest"
-_RECORDS, _SPEC = "events.jsonl", "job.json"
+_RECORDS = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,10 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
         SpecError: it is still alive, it is done, or it never began.
     """
     from brim import client
+    from brim.storage.job_file import JOB_FILE
 
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
-    if done or (history.started is None and not (run_dir / _SPEC).is_file()):
+    if done or (history.started is None and not (run_dir / JOB_FILE).is_file()):
         raise SpecError(
             field,
             got=f"{run_dir}, which is done" if done else f"{run_dir}, which never began",
@@ -186,13 +187,16 @@ def recorded_spec(run_dir: Path, history: RunHistory) -> JobSpec:
     """
     import msgspec
 
+    from brim.decoding import UNDECODABLE
+    from brim.storage.job_file import JOB_FILE, read_job
+
     try:
         if history.started is not None:
             return msgspec.convert(history.spec, JobSpec)
-        return msgspec.json.decode((run_dir / _SPEC).read_bytes(), type=JobSpec)
-    except (OSError, msgspec.MsgspecError) as error:
+        return read_job(run_dir)
+    except (EnvironmentFault, *UNDECODABLE) as error:
         raise SpecError(
-            str(run_dir / _SPEC),
+            str(run_dir / JOB_FILE),
             got=str(error),
             need="the spec of a run of this version",
             hint="brim train FILE.py starts a new run",

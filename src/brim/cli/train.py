@@ -106,7 +106,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     from_elsewhere = _resumes_elsewhere(values)
     if not values["resume"] or from_elsewhere:
         if spec.checkpoints:
-            check_place(spec.checkpoints, resume=from_elsewhere)
+            check_place(spec.checkpoints, holds=from_elsewhere)
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         ready = Ready(
@@ -117,6 +117,8 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history, field="--resume")
     spec = runs.resumed_spec(spec, history.spec, given_names)
+    if spec.checkpoints:
+        check_place(spec.checkpoints, holds=None)
     ready = Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
     return follow(ready, as_json=values["as_json"])
 

@@ -76,17 +76,17 @@ def find_trained(name: str) -> Trained:
     run_dir = run_dir.resolve()
     place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)
     store = Store(open_place(place))
-    step = int(chosen[1]) if chosen else _newest(store, run_dir)
+    step = int(chosen[1]) if chosen else _newest(store, name)
     return Trained(run_dir, spec, place, step, store.where(step))
 
 
-def _newest(store: Store, run_dir: Path) -> int:
+def _newest(store: Store, name: str) -> int:
     found, problems = store.newest_sound()
     for problem in problems:
         click.echo(f"brim: {problem}", err=True)
     if found is None:
         got = "only damaged checkpoints" if problems else "a run without a checkpoint"
-        raise SpecError(str(run_dir), got=got, need="a run that has one", hint=f"brim checkpoints {run_dir}")
+        raise SpecError(name, got=got, need="a run that has one", hint=f"brim checkpoints {name}")
     return found.step
 
 
@@ -118,10 +118,12 @@ def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpe
         micro_batches=parts,
         global_batch_size=parts * CHUNK,
         epochs=1,
+        exact=True,
         checkpoints="",
         checkpoint_every=Interval(),
         keep_best=None,
         faults=values["faults"],
+        spares=0,  # a job this short would mostly wait for them to start
         transport="auto",
         agents=1,
     )

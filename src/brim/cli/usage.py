@@ -121,6 +121,7 @@ def _need(param: click.Parameter | None) -> str:
         "FILE": "a training file",
         "RUN": "a run: a path, a name under runs, or latest",
         "JOB": "the id of a job: brim jobs lists them",
+        "RUN|CHECKPOINT": "a run that trained a model, or the directory of one of its checkpoints",
         "WORKERS": "a number of workers",
         "MASTER_ADDRESS": "the HOST:PORT that the run's first lines show",
     }

@@ -240,7 +240,7 @@ class JobSpec:
                     "--faults",
                     got=f"{text!r}, which leaves {wanted} workers",
                     need="at least 1 worker that stays",
-                    hint="remove fewer; brim stop ends a run",
+                    hint="remove fewer; brim suspend ends a run",
                 )
             self._check_ranks(fault, wanted)
 

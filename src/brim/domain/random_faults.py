@@ -74,13 +74,8 @@ def random_faults(
     ['kill rank 0 at step 4', 'kill rank 0 at step 4', 'kill rank 1 at step 58', 'add 1 at step 59']
     """
     draws = _Draws(seed, 1)
-    count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
-    at = sorted(1 + draws.below(last) for _ in range(count))
-    for index in range(1, count):
-        if not draws.below(3):
-            at[index] = min(at[index], at[index - 1] + draws.below(2))
     room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
-    for step in at:
+    for step in _when(draws, steps):
         possible = [kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)]
         if not possible:
             break
@@ -95,6 +90,15 @@ def random_faults(
             case FaultKind.TERM:
                 wanted -= 1
     return tuple(faults)
+
+
+def _when(draws: _Draws, steps: int) -> list[int]:
+    count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
+    at = sorted(1 + draws.below(last) for _ in range(count))
+    for index in range(1, count):
+        if not draws.below(3):
+            at[index] = min(at[index], at[index - 1] + draws.below(2))
+    return at
 
 
 def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int, room: int) -> bool:

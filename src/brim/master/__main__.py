@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from brim.clock import SystemClock
-from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.master.entries import Began
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.storage.contact import CONTACT, Contact, write_contact
+from brim.storage.job_file import read_job
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 async def serve(settings: Settings, *, token: str) -> None:
     """Serve one job from its first agent, or from where the last master died, to its end."""
     clock, run_dir = SystemClock(), settings.run_dir
-    spec = msgspec.json.decode((run_dir / "job.json").read_bytes(), type=JobSpec)
+    spec = read_job(run_dir)
 
     def begin(life: int, sizes: dict[str, int], step: int) -> Began:
         return Began(

@@ -8,7 +8,6 @@ stand exactly where that one stood.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import msgspec
@@ -44,46 +43,21 @@ from brim.coordination.membership import (
     WriteCheckpoint,
 )
 from brim.coordination.rendezvous import Phase, Rendezvous
-from brim.coordination.session import Outbox, is_new
+from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
+from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
+from brim.master.effects import AgentSession, Effect, Effects
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
 from brim.master.progress import Progress, step_fields
-from brim.telemetry.events import EVENTS, STEPS
+from brim.master.rounds import RoundAccount
 from brim.wire import messages as wire
 
-__all__ = ["AgentSession", "Decisions", "Effect", "Record", "Secure"]
+__all__ = ["Decisions"]
 
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A line that belongs at this place of a record file, whether or not it is there already."""
-
-    file: str
-    place: int
-    line: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Secure:
-    """Bring the journal down to the disk before anything else is said."""
-
-
-Effect = Record | Secure
-
-
-@dataclass(slots=True)
-class AgentSession:
-    """The master's end of its conversation with one agent."""
-
-    session: str
-    host: str
-    heard: int = 0
-    outbox: Outbox[wire.MasterMessage] = field(default_factory=Outbox)
 
 
 class Decisions:
@@ -97,7 +71,6 @@ class Decisions:
         spec = began.spec
         self.spec, self.attempt, self.life = spec, began.attempt, began.life
         self.progress = Progress(run=began.run, started=began.started, step=began.step)
-        self.agents: dict[str, AgentSession] = {}
         self.outcome: Outcome | None = None
         self._rendezvous = Rendezvous(
             minimum=spec.workers.minimum,
@@ -107,20 +80,19 @@ class Decisions:
             parts=spec.micro_batches if spec.exact else 0,
         )
         self._stragglers = Stragglers()
-        self._sizes = dict(began.sizes)
-        self._at, self._now = began.at, began.now
-        self._effects: list[Effect] = []
+        self._out = Effects(sizes=dict(began.sizes), at=began.at, now=began.now)
+        self._rounds = RoundAccount()
         self._barrier = Barrier()
-        self._world: World | None = None
-        self._installed: dict[str, int] = {}
-        self._round_noticed = 0.0
-        self._round_named = 0.0
-        self._step_in_flight = False
         self._pids: dict[str, int] = {}
         self._ranks: dict[str, int] = {}
         self._faults = sorted(spec.faults, key=lambda fault: fault.step)
         self._patience_told = False
         self._failure_told = False
+
+    @property
+    def agents(self) -> dict[str, AgentSession]:
+        """The agents in the job, by name."""
+        return self._out.agents
 
     @property
     def is_ending(self) -> bool:
@@ -146,15 +118,16 @@ class Decisions:
 
     def take(self, entry: Entry) -> list[Effect]:
         """Take the next entry of the journal; the effects are to be performed in order."""
-        self._at, self._now = entry.at, entry.now
-        self._effects = []
+        self._out.begin(at=entry.at, now=entry.now)
         match entry:
             case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
                 self.life = life
                 if self.outcome is None:
-                    self._event("warning", message=f"the master died; another, life {life}, has taken over")
+                    self._out.event(
+                        "warning", message=f"the master died; another, life {life}, has taken over"
+                    )
             case Joined(agent=agent, session=session, host=host):
                 self.agents[agent] = AgentSession(session, host)
                 self._handle(AgentJoined(agent))
@@ -168,27 +141,12 @@ class Decisions:
                 self._end_who_overstays(hurried=False)
             case _:
                 assert_never(entry)
-        return self._effects
-
-    # Effects -----------------------------------------------------------------------------------------------
-
-    def _event(self, kind: str, /, **fields: object) -> None:
-        self._record(EVENTS, {"at": self._at, "kind": kind, **fields})
-
-    def _record(self, file: str, record: dict[str, Any]) -> None:
-        line = msgspec.json.encode(record) + b"\n"
-        place = self._sizes.get(file, 0)
-        self._sizes[file] = place + len(line)
-        self._effects.append(Record(file, place, line))
-
-    def _tell(self, agent: str, message: wire.MasterMessage) -> None:
-        if agent in self.agents:
-            self.agents[agent].outbox.put(message)
+        return self._out.end()
 
     def _tell_worker(self, worker: str, message: wire.WorkerBound) -> None:
         if worker in self._rendezvous.workers:
             agent = self._rendezvous.workers[worker].agent
-            self._tell(agent, wire.ToWorker(worker=worker, message=message))
+            self._out.tell(agent, wire.ToWorker(worker=worker, message=message))
 
     # Agents ------------------------------------------------------------------------------------------------
 
@@ -198,7 +156,7 @@ class Decisions:
             if is_new(number, heard=session.heard):
                 session.heard = number
                 self._on_agent(agent, message)
-        except (ProtocolError, msgspec.MsgspecError) as error:
+        except (ProtocolError, *UNDECODABLE) as error:
             self._lose_agent(agent, str(error))
         except InternalError as error:  # it would be the same in every life
             self._on_failed(agent, wire.failure_of(error))
@@ -207,7 +165,7 @@ class Decisions:
         if self.agents.pop(name, None) is None:
             return
         for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == name]:
-            self._event("worker", worker=worker, state="lost", agent=name, reason="its agent is gone")
+            self._out.event("worker", worker=worker, state="lost", agent=name, reason="its agent is gone")
         self._handle(AgentLost(name, reason))
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
@@ -235,7 +193,7 @@ class Decisions:
             case wire.Failed():
                 self._on_failed(agent, message)
             case wire.Warn(message=text):
-                self._event("warning", message=text)
+                self._out.event("warning", message=text)
             case _:
                 assert_never(message)
 
@@ -254,23 +212,23 @@ class Decisions:
                 self._handle(WorkerAsksToLeave(worker))
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on record, and on disk.
-                self._effects.append(Secure())
+                self._out.secure()
                 writers = sorted(self._rendezvous.workers)
                 self._tell_worker(worker, wire.Publish(step=step, writers=writers))
             case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
-                self._event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
+                self._out.event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
             case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 self.progress.metrics = metrics
-                self._event("epoch", epoch=epoch, step=step, metrics=metrics)
+                self._out.event("epoch", epoch=epoch, step=step, metrics=metrics)
             case wire.Completed(weights_sha256=digest, metrics=metrics):
                 self.progress.weights_sha256, self.progress.metrics = digest, metrics
                 self._handle(Completed(worker))
             case wire.Failed():
                 self._on_failed(worker, message)
             case wire.Warn(message=text):
-                self._event("warning", message=text)
+                self._out.event("warning", message=text)
             case wire.Beat() | wire.Arrive():
                 raise ProtocolError(f"{type(message).__name__} is between a worker and its agent")
             case _:
@@ -280,7 +238,7 @@ class Decisions:
         if self.progress.facts is not None:
             return
         self.progress.facts = facts
-        self._event(
+        self._out.event(
             "run_started",
             run=self.progress.run,
             file=self.spec.file,
@@ -292,7 +250,7 @@ class Decisions:
             host=next((agent.host for agent in self.agents.values()), ""),
             start_method=facts.start_method,
         )
-        self._event(
+        self._out.event(
             "dataset",
             samples=facts.samples,
             test_samples=facts.test_samples,
@@ -303,7 +261,7 @@ class Decisions:
 
     def _worker_event(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
         known = self._rendezvous.workers.get(worker)
-        self._event(
+        self._out.event(
             "worker",
             worker=worker,
             state=state,
@@ -327,14 +285,14 @@ class Decisions:
         ending = self._rendezvous.phase in (Phase.ENDING, Phase.ENDED)
         left = ending or (known.state is WorkerState.LEAVING and not known.in_round)
         self._worker_event(worker, "left" if left else "lost", reason=reason)
-        self._round_noticed = self._now
+        self._rounds.notice(now=self._out.now)
         self._handle(WorkerGone(worker, reason))
 
     def _on_failed(self, source: str, failure: wire.Failed) -> None:
         if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED):
             return
         self._failure_told = True
-        self._event("failed", who=failure.who, message=failure.message, trace=failure.trace)
+        self._out.event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
 
     # Steps -------------------------------------------------------------------------------------------------
@@ -351,7 +309,7 @@ class Decisions:
         ]
         if point.phase == COMMIT:
             record = wire.CommitRecord(
-                round=release.round, step=point.step + 1, at=self._at, payloads=payloads
+                round=release.round, step=point.step + 1, at=self._out.at, payloads=payloads
             )
             self._release(release, [])
             self._on_commit(record)
@@ -361,9 +319,9 @@ class Decisions:
             self._release(release, payloads)
 
     def _release(self, release: Release, payloads: list[bytes]) -> None:
-        assert self._world is not None
-        for agent in self._world.hosts:
-            self._tell(
+        assert self._rounds.world is not None
+        for agent in self._rounds.world.hosts:
+            self._out.tell(
                 agent,
                 wire.ReleaseTogether(
                     round=release.round,
@@ -377,7 +335,7 @@ class Decisions:
     def _on_commit(self, record: wire.CommitRecord) -> None:
         reports = [_reports.decode(payload) for payload in record.payloads]
         fields = step_fields(record, reports)
-        self._record(STEPS, fields)
+        self._out.step(fields)
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
         self._mind_stragglers(record, reports)
@@ -386,9 +344,9 @@ class Decisions:
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Without canonical reduction every rank has one part: there is nothing to move."""
-        if self._world is None or record.round != self._world.round or not self.spec.exact:
+        if self._rounds.world is None or record.round != self._rounds.world.round or not self.spec.exact:
             return
-        loads, other = loads_of(self._world, reports)
+        loads, other = loads_of(self._rounds.world, reports)
         for advice in self._stragglers.committed(record.round, loads, other=other):
             match advice:
                 case Uneven(paces=paces, cause=cause):
@@ -396,7 +354,7 @@ class Decisions:
                 case Bottleneck(worker=worker):
                     host = self._host_of(self._rendezvous.workers[worker].agent)
                     text = bottleneck_warning(advice, host=host, parts=self.spec.micro_batches)
-                    self._event("warning", message=text)
+                    self._out.event("warning", message=text)
                 case _:
                     assert_never(advice)
 
@@ -405,36 +363,24 @@ class Decisions:
         return f"{self.agents[agent].host} (agent {agent})" if agent in self.agents else f"agent {agent}"
 
     def _on_held(self, round: int, step: int) -> None:
-        self._step_in_flight = False
-        self._round_noticed = self._now
+        self._rounds.hold(now=self._out.now)
         self._handle(Held(round, step))
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))
-        if self._world is None or round != self._world.round:
-            return
-        if (
-            self._world.restore
-            and not self._installed  # the first to say so: who restored may die before its own words are heard
-            and (restored_from or self.progress.step)
-        ):
+        # Who restored may speak later than who had it from there, and this directory may know nothing of the job.
+        if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
             # Its time is that of the naming: the round's first commit may be older than this message.
-            record = {"at": self._round_named, "kind": "restored", "step": step, "path": restored_from}
-            self._record(EVENTS, record)
-        self._installed[worker] = step
-        if len(self._installed) < self._world.world_size:
+            self._out.past_event("restored", at=self._rounds.named_at, step=step, path=restored_from)
+        re_formed = self._rounds.install(worker, round, step, now=self._out.now)
+        if re_formed is None:
             return
-        steps = sorted(set(self._installed.values()))
-        if len(steps) > 1:
-            raise InternalError(f"members of round {round} stand at different steps: {self._installed}")
-        redone = int(self._step_in_flight) + max(0, self.progress.step - step)
-        self.progress.steps_redone += int(self._step_in_flight)
-        self.progress.installed(step, self._at)
+        redone = re_formed.in_flight + max(0, self.progress.step - step)
+        self.progress.steps_redone += re_formed.in_flight
+        self.progress.installed(step, self._out.at)
         if round > 1:
-            seconds = self._now - self._round_noticed
-            self.progress.re_forming += seconds
-            self._event("re_formed", round=round, seconds=seconds, redone=redone)
-        self._step_in_flight = True
+            self.progress.re_forming += re_formed.seconds
+            self._out.event("re_formed", round=round, seconds=re_formed.seconds, redone=redone)
 
     # Faults ------------------------------------------------------------------------------------------------
 
@@ -446,7 +392,7 @@ class Decisions:
             self._signal_rank(fault)
 
     def _note_fault(self, fault: Fault, worker: str | None = None) -> None:
-        self._event("fault", text=describe(fault), step=self.progress.step, worker=worker)
+        self._out.event("fault", text=describe(fault), step=self.progress.step, worker=worker)
 
     def _add_or_remove(self, fault: Fault) -> None:
         change = fault.count if fault.kind is FaultKind.ADD else -fault.count
@@ -455,17 +401,17 @@ class Decisions:
         if self.spec.exact and wanted > most:
             detail = f"{wanted} workers are more than the {most} micro-batches of a step"
         if detail:
-            self._event("warning", message=f"{describe(fault)}: {detail}")
+            self._out.event("warning", message=f"{describe(fault)}: {detail}")
         else:
             self._resize(wanted)
 
     def _signal_rank(self, fault: Fault) -> None:
         worker = None
-        if self._world is not None and fault.rank < self._world.world_size:
-            worker = self._world.members[fault.rank].worker
+        if self._rounds.world is not None and fault.rank < self._rounds.world.world_size:
+            worker = self._rounds.world.members[fault.rank].worker
         self._note_fault(fault, worker)
         if worker is None:
-            self._event("warning", message=f"{describe(fault)}: there is no rank {fault.rank}")
+            self._out.event("warning", message=f"{describe(fault)}: there is no rank {fault.rank}")
             return
         number = {
             FaultKind.KILL: signal.SIGKILL,
@@ -477,7 +423,7 @@ class Decisions:
     def _signal(self, worker: str, number: int, *, resume_after: float = 0.0) -> None:
         known = self._rendezvous.workers.get(worker)
         if known is not None:
-            self._tell(
+            self._out.tell(
                 known.agent, wire.SignalWorker(worker=worker, signal=number, resume_after=resume_after)
             )
 
@@ -492,7 +438,7 @@ class Decisions:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
-                self._tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
+                self._out.tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
             case Install(world, cause):
                 self._install(world, cause)
             case Hold(round):
@@ -507,17 +453,16 @@ class Decisions:
                 text = given_up_warning(
                     command, host=self._host_of(agent), run=self.progress.run, spec=self.spec
                 )
-                self._event("warning", message=text)
+                self._out.event("warning", message=text)
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
                 assert_never(command)
 
     def _install(self, world: World, cause: str) -> None:
-        self._world, self._installed = world, {}
-        self._round_named = self._at
+        self._rounds.name(world, at=self._out.at)
         self.progress.world_sizes.add(world.world_size)
-        self._event(
+        self._out.event(
             "round",
             round=world.round,
             world_size=world.world_size,
@@ -529,28 +474,28 @@ class Decisions:
         # Also where this is not the root: a late arrival must not complete, and commit, the round before.
         self._barrier.begin(world.round, world.hosts)
         for agent in world.hosts:
-            self._tell(agent, wire.InstallRound(world=world))
+            self._out.tell(agent, wire.InstallRound(world=world))
         for rank, member in enumerate(world.members):
             if self._ranks.get(member.worker) != rank:
                 self._ranks[member.worker] = rank
                 self._worker_event(member.worker, "active", rank=rank)
 
     def _hold(self, round: int) -> None:
-        assert self._world is not None
-        hosts = list(self._world.hosts)
+        assert self._rounds.world is not None
+        hosts = list(self._rounds.world.hosts)
         if len(hosts) > 1:
             self._barrier.hold(round)
         else:
-            self._tell(hosts[0], wire.HoldRound(round=round))
+            self._out.tell(hosts[0], wire.HoldRound(round=round))
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
         if outcome is Outcome.FAILED and not self._failure_told:
-            self._event("failed", who="environment", message=reason, trace="")
-        self._event("run_ended", summary=self.progress.summary(outcome, self._at))
-        self._effects.append(Secure())
+            self._out.event("failed", who="environment", message=reason, trace="")
+        self._out.event("run_ended", summary=self.progress.summary(outcome, self._out.at))
+        self._out.secure()
         for agent in self.agents:
-            self._tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
+            self._out.tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
 
     # People ------------------------------------------------------------------------------------------------
 
@@ -568,7 +513,7 @@ class Decisions:
         self._handle(Stop(reason))
 
     def _resize(self, workers: int) -> None:
-        self._round_noticed = self._now
+        self._rounds.notice(now=self._out.now)
         self._handle(Resize(workers))
 
     @property
@@ -584,7 +529,7 @@ class Decisions:
             if not self._patience_told:
                 self._patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
+                self._out.event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
             return
         for worker in workers:
             self._signal(worker, signal.SIGKILL)

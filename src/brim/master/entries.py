@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
@@ -109,6 +110,6 @@ def decode(data: bytes) -> Entry:
     """Raises EnvironmentFault where the bytes are no entry of this version."""
     try:
         entry: Entry = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise EnvironmentFault(f"not a journal entry of this version: {error}") from error
     return entry

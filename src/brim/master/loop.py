@@ -11,7 +11,8 @@ from brim.coordination.liveness import Liveness
 from brim.coordination.membership import Outcome
 from brim.errors import ProtocolError
 from brim.interfaces import Clock
-from brim.master.decisions import AgentSession, Decisions
+from brim.master.decisions import Decisions
+from brim.master.effects import AgentSession
 from brim.master.entries import Asked, Entry, Heard, Joined, Lost, Overstayed
 from brim.master.records import Records
 from brim.wire import messages as wire

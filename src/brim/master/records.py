@@ -12,7 +12,8 @@ import msgspec
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.master.decisions import Decisions, Effect, Record, Secure
+from brim.master.decisions import Decisions
+from brim.master.effects import Effect, Record, Secure
 from brim.master.entries import Began, Entry, Restated, TookOver, decode, encode
 from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal

@@ -13,7 +13,15 @@ from brim.master.decisions import Decisions
 __all__ = ["freeze", "thaw"]
 
 # What decisions are made of; nothing else is looked up, so bytes of another origin cannot have anything run.
-_MODULES = ("brim.coordination.", "brim.domain.", "brim.master.", "brim.wire.messages")
+_MODULES = (
+    "brim.coordination.",
+    "brim.domain.",
+    "brim.master.decisions",
+    "brim.master.effects",
+    "brim.master.progress",
+    "brim.master.rounds",
+    "brim.wire.messages",
+)
 _OTHERS = {("collections", "deque"), ("builtins", "set"), ("msgspec._utils", "rebuild")}
 
 

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 import brim
 from brim.coordination.lifecycle import Happening
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, EnvironmentFault, SpecError
@@ -156,10 +157,10 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
             try:
                 body = msgspec.json.decode(await request.body(), type=call.takes) if call.takes else None
                 return _json(await call.handle(scheduler, request, body))
-            except msgspec.MsgspecError as error:
-                return _json(Problem(detail=str(error)), 400)
-            except BrimError as error:
+            except BrimError as error:  # a spec inside a body checks itself
                 return _json(*_problem(error))
+            except UNDECODABLE as error:
+                return _json(Problem(detail=str(error)), 400)
 
         return answer
 

@@ -1,13 +1,14 @@
 """Checkpoints in a place: complete or absent, and saying so when they are damaged.
 
-`step-00000820/` holds `manifest.json` (the tree that the tensors hang in, versions, metrics, the checksum of every
-file, and its own) and the file of tensors that it names. The manifest comes last and in one piece, and makes it
-official. A draft is files that no manifest names; the names of files begin with that of their writer, so that those
-of the dead can be told from those of writers who are still at it.
+`step-00000820/` holds the file of tensors and `manifest.json`: the tree that the tensors hang in, versions, metrics,
+the name and the checksum of that file, and its own checksum. The manifest comes last and in one piece: it makes the
+checkpoint official. A draft is files that no manifest names; the names of files begin with that of their writer, so
+that those of the dead can be told from those of writers who are still at it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import uuid
@@ -15,6 +16,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
 from brim.errors import EnvironmentFault
 from brim.storage.places import Data, Place
@@ -56,6 +60,22 @@ class Draft:
     content: bytes
 
 
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    sha256: str
+    size_bytes: int
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    step: int
+    written_at: float
+    metrics: dict[str, float]
+    versions: dict[str, str]
+    file: _File
+    tree: Any
+
+
 class Store:
     """The checkpoints of one job.
 
@@ -84,28 +104,24 @@ class Store:
             EnvironmentFault: a file is missing or damaged; the message names it.
         """
         manifest = self._manifest(step)
-        ((file, about),) = manifest["files"].items()
-        name = f"{_folder(step)}/{file}"
+        name = f"{_folder(step)}/{manifest.file.name}"
         data = self._place.read(name)
-        if hashlib.sha256(data).hexdigest() != about["sha256"]:
+        if hashlib.sha256(data).hexdigest() != manifest.file.sha256:
             raise EnvironmentFault(
                 f"{self._place.where(name)} is damaged: its bytes do not have the checksum of the manifest"
             )
-        known = {key: manifest[key] for key in ("step", "tree", "versions", "written_at", "metrics")}
-        return Checkpoint(data=data, **known)
+        return Checkpoint(
+            step=manifest.step,
+            tree=manifest.tree,
+            versions=manifest.versions,
+            data=data,
+            written_at=manifest.written_at,
+            metrics=manifest.metrics,
+        )
 
-    def _manifest(self, step: int) -> dict[str, Any]:
+    def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
-        content, where = self._place.read(name), self._place.where(name)
-        try:
-            manifest = json.loads(content)
-        except ValueError as error:
-            raise EnvironmentFault(f"{where} is damaged: {error}") from error
-        if not isinstance(manifest, dict) or manifest.get("manifest_sha256") != _checksum(manifest):
-            raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
-        if manifest["format"] != _FORMAT:
-            raise EnvironmentFault(f"{where} has format {manifest['format']}, this version reads {_FORMAT}")
-        return manifest
+        return _read_manifest(self._place.read(name), self._place.where(name))
 
     def newest_sound(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those after it.
@@ -134,21 +150,27 @@ class Store:
         """
         identity = f"{writer}-{uuid.uuid4().hex[:8]}"
         folder, file = _folder(checkpoint.step), f"{identity}.safetensors"
-        digest = {"sha256": hashlib.sha256(checkpoint.data).hexdigest(), "bytes": len(checkpoint.data)}
-        manifest = {
-            "format": _FORMAT,
-            "step": checkpoint.step,
-            "written_at": checkpoint.written_at,
-            "metrics": dict(checkpoint.metrics),
-            "versions": dict(checkpoint.versions),
-            "files": {file: digest},
-            "tree": checkpoint.tree,
-        }
-        manifest["manifest_sha256"] = _checksum(manifest)
-        content = json.dumps(manifest).encode()
+        sha256 = hashlib.sha256(checkpoint.data).hexdigest()
+        content = _write_manifest(
+            _Manifest(
+                format=_FORMAT,
+                step=checkpoint.step,
+                written_at=checkpoint.written_at,
+                metrics=dict(checkpoint.metrics),
+                versions=dict(checkpoint.versions),
+                file=_File(name=file, sha256=sha256, size_bytes=len(checkpoint.data)),
+                tree=checkpoint.tree,
+            )
+        )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
-        self._place.write(draft.file, checkpoint.data)
-        self._place.write(draft.manifest, content)
+        try:
+            self._place.write(draft.file, checkpoint.data)
+            self._place.write(draft.manifest, content)
+        except EnvironmentFault as fault:
+            if not fault.retryable:  # a full disk needs every byte; a store that is away takes no orders
+                with contextlib.suppress(EnvironmentFault):
+                    self._place.remove(draft.file)
+            raise
         return draft
 
     def publish(self, draft: Draft) -> str:
@@ -157,10 +179,15 @@ class Store:
         Raises:
             EnvironmentFault: it is gone, or the place did not take its manifest.
         """
-        if not {draft.file, draft.manifest} <= set(self._place.names()):
+        names = self._place.names()
+        if not {draft.file, draft.manifest} <= set(names):
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
-        self._place.publish(draft.manifest, f"{_folder(draft.step)}/{_MANIFEST}", draft.content)
+        manifest = f"{_folder(draft.step)}/{_MANIFEST}"
+        before = self._complete(draft.step, names) if manifest in names else None
+        self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
+        with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
+            self._remove_file(draft.step, before)
         return self.where(draft.step)
 
     def prune(self, *, keep: int, best: Best | None, writers: Collection[str] = ()) -> None:
@@ -176,33 +203,34 @@ class Store:
         """
         names = self._place.names()
         manifests = {step: self._complete(step, names) for step in _official(names)}
-        sound = {step: manifest["metrics"] for step, manifest in manifests.items() if manifest}
+        sound = {step: manifest.metrics for step, manifest in manifests.items() if manifest}
         gone = set(surplus(sound, keep=keep, best=best))
         # What is damaged does not count; it goes when it is older than all that are kept.
         gone |= {step for step in manifests if step < min(sound.keys() - gone, default=0)}
         for step in sorted(gone):
             # The manifest first: what is half removed must not be official.
             self._place.remove(f"{_folder(step)}/{_MANIFEST}")
-        self._tidy(names, {step: manifests[step] for step in manifests.keys() - gone}, writers)
+            self._remove_file(step, manifests[step])
+        kept = {step: manifests[step] for step in manifests.keys() - gone}
+        for name in _unnamed(names, kept, writers):
+            self._place.remove(name)
 
-    def tidy(self, *, writers: Collection[str] = ()) -> None:
-        """Remove what dead writers left, and no checkpoint; `writers` and Raises as for `prune`."""
+    def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
+        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for a dead one's."""
+        if manifest is not None:
+            self._place.remove(f"{_folder(step)}/{manifest.file.name}")
+
+    def drafts(self) -> list[str]:
+        """The files that no manifest names; raises as `prune` does."""
         names = self._place.names()
-        self._tidy(names, {step: self._complete(step, names) for step in _official(names)}, writers)
+        return _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
 
-    def _tidy(
-        self, names: Iterable[str], manifests: Mapping[int, dict[str, Any] | None], writers: Collection[str]
-    ) -> None:
-        for name in sorted(names):
-            folder, _, file = name.partition("/")
-            step = _step_of(folder)
-            if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
-                continue
-            manifest = manifests.get(step)
-            if step not in manifests or (manifest and file not in manifest["files"]):
-                self._place.remove(name)
+    def tidy(self) -> None:
+        """Remove all drafts: where nobody else writes, all are left from the dead; raises as `prune` does."""
+        for name in self.drafts():
+            self._place.remove(name)
 
-    def _complete(self, step: int, names: Mapping[str, int]) -> dict[str, Any] | None:
+    def _complete(self, step: int, names: Mapping[str, int]) -> _Manifest | None:
         """The manifest of a checkpoint that looks whole: what it names is there, and of the right size."""
         if step in self._damaged:
             return None
@@ -212,9 +240,8 @@ class Store:
             if fault.retryable:
                 raise
             return None
-        sizes = {file: names.get(f"{_folder(step)}/{file}") for file in manifest["files"]}
-        whole = all(sizes[file] == about["bytes"] for file, about in manifest["files"].items())
-        return manifest if whole else None
+        size = names.get(f"{_folder(step)}/{manifest.file.name}")
+        return manifest if size == manifest.file.size_bytes else None
 
 
 def _folder(step: int) -> str:
@@ -231,6 +258,43 @@ def _official(names: Collection[str]) -> list[int]:
     return sorted(
         step for folder, _, file in folders if file == _MANIFEST and (step := _step_of(folder)) is not None
     )
+
+
+def _unnamed(
+    names: Iterable[str], manifests: Mapping[int, _Manifest | None], writers: Collection[str] = ()
+) -> list[str]:
+    """Files of checkpoints that none of these manifests names, and none of these writers made.
+
+    What a damaged manifest named is not known: it may be any file beside it.
+    """
+    found = []
+    for name in sorted(names):
+        folder, _, file = name.partition("/")
+        step = _step_of(folder)
+        if step is None or file == _MANIFEST or file.partition("-")[0] in writers:
+            continue
+        manifest = manifests.get(step)
+        if step not in manifests or (manifest and file != manifest.file.name):
+            found.append(name)
+    return found
+
+
+def _write_manifest(manifest: _Manifest) -> bytes:
+    fields = msgspec.to_builtins(manifest)
+    return json.dumps({**fields, "manifest_sha256": _checksum(fields)}).encode()
+
+
+def _read_manifest(content: bytes, where: str) -> _Manifest:
+    """Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are."""
+    try:
+        fields = json.loads(content)
+        if not isinstance(fields, dict) or fields.get("manifest_sha256") != _checksum(fields):
+            raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
+        if fields.get("format") != _FORMAT:
+            raise EnvironmentFault(f"{where} has format {fields.get('format')}, this version reads {_FORMAT}")
+        return msgspec.convert(fields, _Manifest)
+    except UNDECODABLE as error:
+        raise EnvironmentFault(f"{where} is damaged: {error}") from error
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

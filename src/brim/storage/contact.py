@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.storage.files import write_whole
 
 __all__ = [
@@ -49,7 +50,7 @@ def read_contact(run_dir: Path) -> Contact | None:
     """The contact of a run that has a master, or had one that was killed."""
     try:
         return msgspec.json.decode((run_dir / CONTACT).read_bytes(), type=Contact)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNDECODABLE):
         return None
 
 
@@ -85,5 +86,5 @@ def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
     """The contact of a scheduler that runs, or was killed."""
     try:
         return msgspec.json.decode((state_dir / SCHEDULER).read_bytes(), type=SchedulerContact)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNDECODABLE):
         return None

@@ -81,11 +81,12 @@ class Directory:
         with self._told("write", name):
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                sync_directory(path.parent.parent)
+                for directory in {self._root, self._root.parent}:
+                    sync_directory(directory)
             try:
                 write_through(path, data)
             except OSError:
-                path.unlink(missing_ok=True)  # a full disk needs every byte
+                path.unlink(missing_ok=True)
                 raise
 
     def publish(self, draft: str, name: str, data: Data) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
@@ -115,7 +116,7 @@ class LineReader(Generic[T]):
     def _decode(self, line: bytes) -> T | None:
         try:
             return self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             self.skipped += 1
             return None
 

@@ -7,9 +7,12 @@ import struct
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint
 from brim.train.state import flatten, unflatten
 
@@ -57,6 +60,13 @@ class Image:
 
 
 def state_of(checkpoint: Checkpoint) -> Any:
-    """The state that was written."""
-    tensors = load(bytes(checkpoint.data))
-    return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])
+    """The state that was written.
+
+    Raises:
+        EnvironmentFault: it is none; a writer of another version, or of another program, made it.
+    """
+    try:
+        tensors = load(bytes(checkpoint.data))
+        return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])
+    except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
+        raise EnvironmentFault(f"the checkpoint of step {checkpoint.step} holds no state: {error}") from error

@@ -115,7 +115,7 @@ class _Job:
     def _own(self, chunks: int) -> range:
         """Which of a step's chunks are this rank's: as the round shares them, or evenly where they are fewer."""
         shares, rank = self._members.shares, self._members.rank
-        if chunks < sum(shares):
+        if chunks != sum(shares):
             return share(chunks, self._members.world_size, rank)
         first = sum(shares[:rank])
         return range(first, first + shares[rank])

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
 from brim.wire.messages import Publish
@@ -103,7 +104,7 @@ class Parts:
         path = self._file(step)
         try:
             held = msgspec.msgpack.decode(path.read_bytes(), type=_Step)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             raise EnvironmentFault(f"{path} cannot be read: {error}") from error
         if held.sha256 != _checksum(held.chunks):
             raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
+from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
 from brim.train.signals import be_called, die_with_parent
 from brim.wire.frames import FrameBuffer, frame
@@ -176,13 +175,12 @@ def runs_python(command: Sequence[str]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.train.template", description=__doc__)
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the agent")
-    parser.add_argument("--spec", type=Path, required=True, help="job.json of the run")
-    parser.add_argument("--run-dir", required=True)
+    parser.add_argument("--run-dir", required=True, help="with the file of the job")
     parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    spec = msgspec.json.decode(arguments.spec.read_bytes(), type=JobSpec)
+    spec = read_job(Path(arguments.run_dir))
     os.environ |= shared_environment(spec, arguments.run_dir)
     Template(socket.socket(fileno=arguments.control), spec, arguments.run_dir, arguments.host).run()
 

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
-from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
+from brim.wire.messages import (
+    CheckpointDrafted,
+    CheckpointMade,
+    Publish,
+    Warn,
+    WorkerMessage,
+    failure_of,
+)
 
 __all__ = ["Writer"]
 
@@ -83,6 +90,9 @@ class Writer:
                     self.fault = fault
                     if not order.needed:
                         self._tell(Warn(message=f"{fault}; training goes on without it"))
+                except Exception as error:
+                    self._tell(failure_of(error))  # or everyone would wait for what is in flight
+                    raise
                 self.in_flight = None
 
     def _write(self, checkpoint: Checkpoint, pause: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from brim.coordination.membership import World
+from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, ProtocolError, SpecError, UserCodeError
 
@@ -507,5 +508,5 @@ class Codec(Generic[T]):
         """Raises ProtocolError where the bytes are no message of this conversation."""
         try:
             return self._decoder.decode(data)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise ProtocolError(f"not a message of this version: {error}") from error

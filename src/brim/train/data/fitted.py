@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 from brim.train.data.columns import Categorical, Column, Numeric, Target
@@ -21,12 +22,13 @@ from brim.train.data.encoding import Encoder
 __all__ = ["COLUMNS", "find", "remember", "use"]
 
 COLUMNS = "columns.json"
-_remembered: dict[str, list[dict[str, Any]]] = {}  # by run directory
 _in_use: list[dict[str, Any]] | None = None
 
 
 def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
-    """Add what was fitted to the run's file; every process of a run writes the same.
+    """Add what was fitted to the run's file. What it says already stays: a run that is resumed began with it.
+
+    Several processes may write at once: each writes what the others do.
 
     Args:
         run_directory: the run's directory; empty writes nothing.
@@ -38,17 +40,20 @@ def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None
     """
     if not run_directory or _in_use is not None:
         return
+    path = Path(run_directory) / COLUMNS
     entry = {"files": list(files), "columns": _plain(encoder.columns), "fitted": _fitted(encoder)}
-    fits = _remembered.setdefault(run_directory, [])
-    if entry in fits:
-        return
-    fits.append(entry)
-    content = {"fits": fits, "sha256": _checksum(fits)}
     try:
-        Path(run_directory).mkdir(parents=True, exist_ok=True)
-        write_whole(Path(run_directory) / COLUMNS, json.dumps(content).encode())
+        known = _read(path)
+    except EnvironmentFault:
+        known = []  # damaged: what is fitted to the same rows again is the same
+    if any(all(entry[key] == other[key] for key in ("files", "columns")) for other in known):
+        return
+    content = {"fits": [*known, entry], "sha256": _checksum([*known, entry])}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content).encode())
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {Path(run_directory) / COLUMNS}: {error.strerror}") from error
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
 
 
 def use(run_directory: Path) -> None:
@@ -58,16 +63,20 @@ def use(run_directory: Path) -> None:
         EnvironmentFault: the file is damaged.
     """
     global _in_use
-    path = run_directory / COLUMNS
+    _in_use = _read(run_directory / COLUMNS)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
+        return []
+    except (OSError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict) or content.get("sha256") != _checksum(content.get("fits")):
         raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
-    _in_use = content["fits"]
+    fits: list[dict[str, Any]] = content["fits"]
+    return fits
 
 
 def find(files: Sequence[str], columns: tuple[Column, ...], target: Target | None) -> Encoder | None:

@@ -1,0 +1,132 @@
+"""The agent's end of a session: whom it obeys, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+import recorded_run
+from brim.agent.conversation import Conversation, Displaced
+from brim.agent.keeper import Keeper
+from brim.clock import VirtualClock
+from brim.errors import EnvironmentFault
+from brim.wire import messages as wire
+from brim.wire.control import AgentStream
+
+HOLDS = [wire.HoldRound(round=number) for number in range(1, 6)]
+
+
+class Script:
+    """A stream on which a master says what is written here, and then the stream breaks, or hangs."""
+
+    def __init__(self, *parcels: wire.FromMaster, hangs: bool = False) -> None:
+        self._parcels, self._hangs = parcels, hangs
+        self.heard: list[wire.FromAgent] = []
+
+    async def send(self, parcel: wire.FromAgent) -> None:
+        self.heard.append(parcel)
+
+    async def messages(self) -> AsyncIterator[wire.FromMaster]:
+        for parcel in self._parcels:
+            await asyncio.sleep(0.001)
+            yield parcel
+        if self._hangs:
+            await asyncio.sleep(3600)
+
+    async def close(self) -> None:
+        pass
+
+
+class Kept:
+    """Stands for a keeper."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def heard(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+def life(number: int, *, heard: int = 0) -> wire.FromMaster:
+    spec = recorded_run.spec()
+    return wire.FromMaster(0, heard, wire.Configure(spec=spec, run_dir="r", life=number, heard=heard))
+
+
+def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
+    return wire.FromMaster(number, 0, message)
+
+
+def converse(*scripts: Script, keeper: Kept | None = None, until: int = 99) -> list[wire.MasterMessage]:
+    """What an agent obeys of these streams, one after the other."""
+    left = list(scripts)
+    obeyed: list[wire.MasterMessage] = []
+
+    async def listen() -> None:
+        conversation = Conversation(
+            "a",
+            dial=lambda: cast(AgentStream, left.pop(0)),
+            keeper=cast(Keeper, keeper),
+            clock=VirtualClock(1.0),
+        )
+        conversation.post(wire.Warn(message="first"))
+        conversation.post(wire.Warn(message="second"))
+        async for message in conversation.messages():
+            if not isinstance(message, wire.Configure):
+                obeyed.append(message)
+            if len(obeyed) == until:
+                return
+
+    with pytest.raises(IndexError) if until == 99 else contextlib.nullcontext():
+        asyncio.run(listen())
+    return obeyed
+
+
+def test_a_message_that_comes_again_is_obeyed_once() -> None:
+    first = Script(life(1), says(1, HOLDS[0]), says(2, HOLDS[1]))
+    second = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
+    assert converse(first, second) == HOLDS[:3]
+    join = second.heard[0].message
+    assert isinstance(join, wire.JoinJob)
+    assert (join.life, join.heard) == (1, 2)
+
+
+def test_what_the_master_has_is_not_said_again() -> None:
+    first = Script(life(1), says(1, HOLDS[0]))
+    second = Script(life(2, heard=1), says(2, HOLDS[1]), says(3, HOLDS[2]), hangs=True)
+    converse(first, second, until=3)
+    assert [parcel.number for parcel in first.heard] == [0, 1, 2]
+    assert [parcel.number for parcel in second.heard] == [0, 2]
+
+
+def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
+    """Two masters can never both be obeyed: whoever has heard a later life hears no earlier one."""
+    later = Script(life(3), says(1, HOLDS[0]))
+    earlier = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
+    again = Script(life(3), says(2, HOLDS[3]))
+    assert converse(later, earlier, again) == [HOLDS[0], HOLDS[3]]
+
+
+def test_an_agent_that_is_counted_as_lost_says_so() -> None:
+    refused = wire.FromMaster(0, 0, wire.Refused(reason="it was away for too long", lost=True))
+    with pytest.raises(Displaced, match="away for too long"):
+        converse(Script(life(1)), Script(refused), until=1)
+    with pytest.raises(EnvironmentFault, match="the master refused this agent: no"):
+        converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), until=1)
+
+
+def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.05)
+    keeper = Kept()
+    silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
+    assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]
+    assert keeper.killed == 1
