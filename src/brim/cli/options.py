@@ -121,7 +121,7 @@ ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
-WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
 FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 

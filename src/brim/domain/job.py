@@ -36,8 +36,8 @@ class WorkerRange:
         return f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
 
     @classmethod
-    def parse(cls, text: str) -> WorkerRange:
-        """Read `4` or `1:4`.
+    def parse(cls, text: str, *, field: str = "--workers") -> WorkerRange:
+        """Read `4` or `1:4`, which was written in `field`.
 
         Raises:
             SpecError: anything else, or a range that is empty.
@@ -50,7 +50,10 @@ class WorkerRange:
             minimum, maximum = int(low), int(high if colon else low)
         except ValueError:
             raise SpecError(
-                "--workers", got=repr(text), need="a whole number or MINIMUM:MAXIMUM", hint="--workers 1:4"
+                field,
+                got=repr(text),
+                need="a whole number or MINIMUM:MAXIMUM",
+                hint=f"{field.split()[0]} 1:4",
             ) from None
         return cls(minimum=minimum, maximum=maximum)
 
