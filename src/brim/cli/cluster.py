@@ -72,8 +72,8 @@ def _describe(state: Path, file: Path | None) -> None:
 
     spec = read_cluster_file(file) if file else None
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        state.chmod(0o700)
+        if not state.is_dir():
+            state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
     except OSError as error:
         raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
     database = Database(state / "scheduler.db")

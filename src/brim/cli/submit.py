@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.follow import require_train_extra
 from brim.cli.options import STATE, build_spec, job_options_but, option
 from brim.cli.training_file import check_command, check_training_file
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED
@@ -96,6 +97,7 @@ def _request(file: str, values: dict[str, Any]) -> Submit:
     from brim.clock import SystemClock
     from brim.wire.cluster import Submit
 
+    require_train_extra()
     ctx = click.get_current_context()
     command = ctx.meta.get("brim.command", ())
     command = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)

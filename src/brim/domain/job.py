@@ -46,16 +46,14 @@ class WorkerRange:
         WorkerRange(minimum=1, maximum=4)
         """
         low, colon, high = text.partition(":")
+        hint = f"{field.split()[0]} 1:4"
         try:
-            minimum, maximum = int(low), int(high if colon else low)
+            return cls(minimum=int(low), maximum=int(high if colon else low))
         except ValueError:
-            raise SpecError(
-                field,
-                got=repr(text),
-                need="a whole number or MINIMUM:MAXIMUM",
-                hint=f"{field.split()[0]} 1:4",
-            ) from None
-        return cls(minimum=minimum, maximum=maximum)
+            need = "a whole number from 1, or MINIMUM:MAXIMUM"
+            raise SpecError(field, got=repr(text), need=need, hint=hint) from None
+        except SpecError as wrong:
+            raise SpecError(field, got=wrong.got, need=wrong.need, hint=hint) from None
 
 
 def default_micro_batches(workers: WorkerRange) -> int:
