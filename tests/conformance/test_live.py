@@ -12,6 +12,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
+from brim.storage.book import JobRecord
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
 from conformance.worlds import LiveWorld, measured, run
 
@@ -178,6 +179,23 @@ def test_held_and_cancelled_jobs_get_nothing(world: LiveWorld) -> None:
     world.book.happen(world.book.jobs["job-1"], Happening.RELEASE, now=now)
     give(world, job_1=2)
     assert phases(world) == ["running", "cancelled"]
+
+
+def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=4)
+    world.settle()
+    answer = world.processes.resize
+
+    async def cancel_meanwhile(record: JobRecord, workers: int) -> None:
+        world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=world.clock.wall())
+        await answer(record, workers)
+
+    monkeypatch.setattr(world.processes, "resize", cancel_meanwhile)
+    give(world, job_1=2, job_2=2)
+    assert phases(world) == ["running", "cancelled"]
+    assert world.processes.of("job-2").asked == []
 
 
 def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> None:

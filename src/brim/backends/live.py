@@ -261,6 +261,8 @@ class LiveBackend:
 
     async def _start(self, record: JobRecord, workers: int) -> None:
         """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
+        if not record.life.may_run:
+            return  # its owner has changed their mind while others were asked
         now = self._clock.wall()
         record.launches += 1
         self._picture.begin(record, now)
