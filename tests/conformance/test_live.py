@@ -82,6 +82,22 @@ def test_what_is_not_heard_is_said_again(world: LiveWorld) -> None:
     assert run(world.backend.observe()).jobs[0].workers == 2
 
 
+def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    world.processes.of("job-1").deaf = True
+    give(world, job_1=2, job_2=6)
+    world.clock.advance(9.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked == ["start 8", "resize 2", "resize 2"]
+    world.clock.advance(2.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked[-1] == "force 0"
+    run(world.backend.look())
+    world.settle()
+    assert [record.target for record in world.book.jobs.values()] == [2, 6]
+
+
 def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(world: LiveWorld) -> None:
     give(world, job_1=2)
     record, processes = world.book.jobs["job-1"], world.processes.of("job-1")

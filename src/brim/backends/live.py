@@ -244,7 +244,7 @@ class LiveBackend:
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""
         record = self.book.jobs[action.job]
-        with contextlib.suppress(EnvironmentFault):
+        try:
             match action:
                 case Start(workers=workers):
                     await self._start(record, workers)
@@ -255,9 +255,19 @@ class LiveBackend:
                     await self._processes.suspend(record)
                     self._asked(record, 0)
                 case Force(workers=workers):
-                    await self._force(record, workers)
+                    text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
+                    await self._force(record, workers, text)
                 case _:
                     assert_never(action)
+        except EnvironmentFault:
+            await self._unanswered(record)
+
+    async def _unanswered(self, record: JobRecord) -> None:
+        """Who does not answer has the grace period too: others may wait for its devices."""
+        track, now = self._picture.track(record), self._clock.wall()
+        track.unanswered = track.unanswered or now
+        if record.running and now - track.unanswered > self.spec.grace:
+            await self._force(record, 0, f"its master did not answer for {now - track.unanswered:.0f} s")
 
     async def _start(self, record: JobRecord, workers: int) -> None:
         """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
@@ -278,7 +288,7 @@ class LiveBackend:
         now, track = self._clock.wall(), self._picture.track(record)
         if workers < record.target:
             record.asked, track.forced = now, False
-        track.confirmed = True
+        track.confirmed, track.unanswered = True, None
         self._retarget(record, workers, now)
         self.book.save(record)
 
@@ -295,14 +305,13 @@ class LiveBackend:
                 await self._processes.suspend(record)
             self._picture.track(record).confirmed = True
 
-    async def _force(self, record: JobRecord, workers: int) -> None:
+    async def _force(self, record: JobRecord, workers: int, why: str) -> None:
         track, now = self._picture.track(record), self._clock.wall()
         if self._killing:
             self._retarget(record, 0, now)  # nobody calls it a setback
         elif not track.forced:
             track.forced = True
-            text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
-            self.book.note(now, record, "forced", after=workers, detail=text)
+            self.book.note(now, record, "forced", after=workers, detail=why)
         await self._processes.force(record, workers)
 
 

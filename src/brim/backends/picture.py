@@ -28,6 +28,7 @@ class Track:
         confirmed: its processes have said yes to their target; those of an earlier life are asked again.
         begun: the step at which its processes were started.
         forced: it was told on that its grace period is over.
+        unanswered: since when its processes have not answered.
     """
 
     seen: Seen = field(default_factory=lambda: Seen(alive=False))
@@ -35,6 +36,7 @@ class Track:
     confirmed: bool = False
     begun: int = 0
     forced: bool = False
+    unanswered: float | None = None
     rates: dict[int, float] = field(default_factory=dict)
     sizes: tuple[int, int] = (0, 0)
     curve: ScalingCurve | None = None
