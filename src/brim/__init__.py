@@ -12,6 +12,7 @@ __version__ = "0.1.0.dev0"
 
 # public name -> the module that has it ("" where the name is a module itself)
 _LAZY = {
+    "Client": "brim.client",
     "data": "brim.train",
     "join": "brim.train.join",
     "metrics": "brim.train",

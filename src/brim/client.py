@@ -1,16 +1,151 @@
-"""Ask a run that is alive."""
+"""Ask a scheduler about its jobs, or a run that is alive."""
 
 from __future__ import annotations
 
+import http.client
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from brim.errors import EnvironmentFault
-from brim.storage.contact import is_alive, read_contact
+import msgspec
+
+from brim.decoding import UNDECODABLE
+from brim.domain.cluster import ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.contact import is_alive, read_contact, read_scheduler_contact
+from brim.wire.cluster import (
+    ChangeView,
+    ClusterView,
+    Down,
+    Forecast,
+    JobView,
+    Problem,
+    Range,
+    Submit,
+    TenantView,
+)
 from brim.wire.control import ask
 from brim.wire.messages import Answer, Ask
 
-__all__ = ["resize", "status", "suspend"]
+__all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
+
+_TIMEOUT = 30.0
+_POLL = 20.0  # seconds that one request waits for a job; then it is asked again
+T = TypeVar("T")
+
+
+def default_state_dir() -> Path:
+    """Where a scheduler keeps its state: `$BRIM_HOME`, else below the user's home."""
+    return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
+
+
+def jobs_dir(state_dir: Path | None = None) -> Path:
+    """Has the run directories of a scheduler's jobs."""
+    return (state_dir or default_state_dir()) / "jobs"
+
+
+class Client:
+    """Talks to a scheduler over HTTP; blocking.
+
+    Args:
+        state_dir: of a scheduler on this host; None: `default_state_dir()`.
+        address: `HOST:PORT` of a scheduler on another one, with its `token`.
+
+    Raises:
+        EnvironmentFault: no scheduler runs there. Its methods raise it too where it does not answer, or cannot do what
+            it was asked; and SpecError where they were asked for something that cannot be.
+    """
+
+    def __init__(self, state_dir: Path | None = None, *, address: str = "", token: str = "") -> None:
+        if not address:
+            folder = state_dir or default_state_dir()
+            contact = read_scheduler_contact(folder)
+            if contact is None or not is_alive(contact.pid):
+                raise EnvironmentFault(f"no scheduler runs in {folder}: brim up starts one")
+            address, token = f"{contact.host}:{contact.port}", contact.token
+        self._address = address
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+
+    def submit(self, request: Submit) -> JobView:
+        """Take a job in, which `request` describes; returns before it was judged."""
+        return self._call("POST", "/v1/jobs", JobView, request)
+
+    def forecast(self, request: Submit) -> Forecast:
+        """What would happen to a job if it were submitted now."""
+        return self._call("POST", "/v1/forecast", Forecast, request)
+
+    def jobs(self) -> list[JobView]:
+        return self._call("GET", "/v1/jobs", list[JobView])
+
+    def job(self, job: str) -> JobView:
+        return self._call("GET", f"/v1/jobs/{job}", JobView)
+
+    def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
+        """The job once it has `ended` or was `judged`, or after so many seconds."""
+        left = timeout
+        while True:
+            seconds = min(left, _POLL)
+            view = self._call("GET", f"/v1/jobs/{job}?wait={seconds}&until={until}", JobView)
+            left -= seconds
+            if view.has_ended or (until == "judged" and view.judged) or left <= 0:
+                return view
+
+    def explain(self, job: str) -> list[ChangeView]:
+        """What happened to a job, with the reasons."""
+        return self._call("GET", f"/v1/jobs/{job}/explain", list[ChangeView])
+
+    def resize(self, job: str, workers: WorkerRange) -> JobView:
+        """Let a job have so many workers."""
+        body = Range(minimum=workers.minimum, maximum=workers.maximum)
+        return self._call("POST", f"/v1/jobs/{job}/resize", JobView, body)
+
+    def suspend(self, job: str) -> JobView:
+        """Take its workers until it is resumed."""
+        return self._call("POST", f"/v1/jobs/{job}/suspend", JobView)
+
+    def resume(self, job: str) -> JobView:
+        return self._call("POST", f"/v1/jobs/{job}/resume", JobView)
+
+    def cancel(self, job: str) -> JobView:
+        """End it for good."""
+        return self._call("POST", f"/v1/jobs/{job}/cancel", JobView)
+
+    def cluster(self) -> ClusterView:
+        return self._call("GET", "/v1/cluster", ClusterView)
+
+    def tenants(self) -> list[TenantView]:
+        return self._call("GET", "/v1/tenants", list[TenantView])
+
+    def apply(self, spec: ClusterSpec) -> ClusterView:
+        """Describe the cluster anew; jobs that run are not stopped for it."""
+        return self._call("PUT", "/v1/cluster", ClusterView, spec)
+
+    def down(self, *, kill: bool = False) -> None:
+        """Suspend every job and end the scheduler; returns at once."""
+        self._call("POST", "/v1/down", ClusterView, Down(kill=kill))
+
+    def _call(self, method: str, path: str, gives: type[T], body: object = None) -> T:
+        content = msgspec.json.encode(body) if body is not None else None
+        # A connection for each call: one that is kept may belong to a scheduler that is gone.
+        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT)
+        try:
+            connection.request(method, path, content, self._headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise EnvironmentFault(f"the scheduler at {self._address} does not answer: {error}") from error
+        finally:
+            connection.close()
+        try:
+            if answer.status == http.HTTPStatus.OK:
+                return msgspec.json.decode(data, type=gives)
+            problem = msgspec.json.decode(data, type=Problem)
+        except UNDECODABLE as error:
+            raise EnvironmentFault(f"{self._address} is no scheduler of this version: {error}") from error
+        if problem.field:
+            raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
+        raise EnvironmentFault(problem.detail)
 
 
 def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Clock"]
+from brim.domain.schedule import Decision, Snapshot
+
+__all__ = ["Backend", "Clock"]
 
 
 class Clock(Protocol):
@@ -13,3 +15,23 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
     def wall(self) -> float: ...
+
+
+class Backend(Protocol):
+    """A cluster, simulated or real: it says what is so, and brings about what was decided."""
+
+    async def wait(self, until: float | None) -> bool:
+        """Wait until there is something to decide, at the latest until `until` on the snapshot's clock.
+
+        Returns:
+            False where nothing will ever happen any more.
+        """
+        ...
+
+    async def observe(self) -> Snapshot:
+        """Everything that a policy may look at, as it is now."""
+        ...
+
+    async def apply(self, decision: Decision) -> None:
+        """Bring about what was decided. A decision is a desired state: applying it again changes nothing."""
+        ...

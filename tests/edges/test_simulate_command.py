@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from brim.cli.simulate import explain, simulate
+from brim.cli.explain import explain
+from brim.cli.simulate import simulate
 from brim.errors import SpecError
 
 PROFILE = "global_batch_size,1,2,4,8,16\n64,1.0,1.9,3.5,6.0,9.0\n"

@@ -21,7 +21,7 @@ from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.job_file import write_job
 
-__all__ = ["LocalRun", "start"]
+__all__ = ["LocalRun", "launch", "start"]
 
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
@@ -76,27 +76,45 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     """
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
-    started = SystemClock().wall()
     run_dir = run_dir.resolve()
+    # We hold the other end of its standard input: when we are gone, it knows.
+    return LocalRun(launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE), run_dir)
+
+
+def launch(
+    spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None, keep: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a job's agent, in a session of its own: Ctrl-C reaches the foreground command alone.
+
+    Args:
+        spec: what to do; written to `job.json`.
+        run_dir: absolute; it exists.
+        stdin: of the agent and its master; where that ends, so does the run.
+        listen: `HOST:PORT` for agents of other hosts, or None.
+        keep: descriptors that the agent holds open, and nobody else.
+
+    Raises:
+        EnvironmentFault: the directory cannot be written.
+    """
     write_job(run_dir, spec)
     (run_dir / "logs").mkdir(exist_ok=True)
     attempt = uuid.uuid4().hex
     command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
-    master = ["--attempt", attempt, "--started", str(started)]
+    master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
         master += ["--listen", _with_port(listen)]
     with (run_dir / "logs" / "agent.log").open("ab") as log:
-        agent = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "brim.agent", *command, "--", *master],
-            stdin=subprocess.PIPE,  # we hold the other end: when we are gone, it knows
+            stdin=stdin,
             stdout=log,
             stderr=log,
             env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
+            start_new_session=True,
+            pass_fds=keep,
             cwd=spec.directory or None,
-            start_new_session=True,  # Ctrl-C reaches the foreground command alone
         )
-    return LocalRun(agent, run_dir)
 
 
 def _local_address(attempt: str) -> str:

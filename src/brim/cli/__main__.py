@@ -12,7 +12,14 @@ __all__ = ["cli", "main"]
 _VERBS = {
     "train": ("brim.cli.train", "train", "Train the model of a file, elastically."),
     "run": ("brim.cli.train", "run", "Run your own training loop, elastically."),
-    "status": ("brim.cli.control", "status", "What a run is doing now."),
+    "up": ("brim.cli.cluster", "up", "Start the scheduler of this host."),
+    "down": ("brim.cli.cluster", "down", "Suspend all jobs and end the scheduler."),
+    "submit": ("brim.cli.submit", "submit", "Hand a job to the scheduler."),
+    "jobs": ("brim.cli.jobs", "jobs", "The scheduler's jobs."),
+    "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
+    "tenants": ("brim.cli.cluster", "tenants", "Who owns, holds and has borrowed how much."),
+    "apply": ("brim.cli.cluster", "apply", "Describe the cluster anew: quotas, policy, nodes."),
+    "status": ("brim.cli.control", "status", "What a run or a job is doing now."),
     "resize": ("brim.cli.control", "resize", "Give a run more workers, or fewer."),
     "logs": ("brim.cli.logs", "logs", "What the workers printed."),
     "suspend": ("brim.cli.control", "suspend", "Take a run to no workers, with a checkpoint."),
@@ -29,7 +36,7 @@ _VERBS = {
         "simulate",
         "Run job traces under scheduling policies, on a virtual clock.",
     ),
-    "explain": ("brim.cli.simulate", "explain", "Why the scheduler did what it did with a job."),
+    "explain": ("brim.cli.explain", "explain", "Why the scheduler did what it did with a job."),
     "agent": ("brim.cli.control", "agent", "Join a run from another host."),
 }
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import ADDRESS, option, whole
+from brim.cli.options import ADDRESS, WORKERS, option
 from brim.cli.usage import EXIT_DONE
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 
 if TYPE_CHECKING:
+    from brim.domain.job import WorkerRange
     from brim.telemetry.history import RunHistory, WorkerLife
 
 __all__ = ["agent", "resize", "status", "suspend"]
@@ -19,19 +20,25 @@ __all__ = ["agent", "resize", "status", "suspend"]
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
+@option("--wait", is_flag=True, help="For a job of the scheduler: wait for its end.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def status(run: str | None, as_json: bool) -> int:
-    """What RUN is doing now, or how it ended; without RUN, the latest run.
+def status(run: str | None, wait: bool, as_json: bool) -> int:
+    """What RUN, or a job of the scheduler, is doing now, or how it ended; without RUN, the latest run.
 
     \b
     brim status
     brim status flights-20260102-030405 --json
+    brim status flights-1 --wait
     """
     from brim import client
+    from brim.cli.jobs import scheduler_of, status_of
     from brim.cli.records import read_run
     from brim.cli.runs import find_run
     from brim.telemetry.history import read_history
 
+    scheduler = scheduler_of(run)
+    if scheduler is not None:
+        return status_of(scheduler, run or "", wait=wait, as_json=as_json)
     run_dir = find_run(run)
     try:
         live: dict[str, Any] | None = client.status(run_dir)
@@ -116,19 +123,27 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.argument("workers", metavar="WORKERS", type=whole(least=1))
-def resize(run: str, workers: int) -> int:
+@click.argument("workers", metavar="WORKERS", type=WORKERS)
+def resize(run: str, workers: WorkerRange) -> int:
     """Give RUN this many WORKERS; training goes on, and newcomers warm up before they count.
 
     \b
     brim resize latest 8
+    brim resize flights-1 1:8     (a job of the scheduler, which decides within these)
     """
     from brim import client
+    from brim.cli.jobs import resize_job, scheduler_of
     from brim.cli.runs import find_run
 
-    run_dir = find_run(run)
-    client.resize(run_dir, workers)
-    click.echo(f"{run_dir}: going to {workers} {'worker' if workers == 1 else 'workers'}", err=True)
+    scheduler = scheduler_of(run)
+    if scheduler is not None:
+        return resize_job(scheduler, run, workers)
+    run_dir, count = find_run(run), workers.maximum
+    if workers.minimum != count:
+        need = "one number: only the scheduler decides within a range"
+        raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=f"brim resize {run} {count}")
+    client.resize(run_dir, count)
+    click.echo(f"{run_dir}: going to {count} {'worker' if count == 1 else 'workers'}", err=True)
     return EXIT_DONE
 
 
@@ -142,8 +157,12 @@ def suspend(run: str) -> int:
     brim resume latest --workers 8
     """
     from brim import client
+    from brim.cli.jobs import scheduler_of, suspend_job
     from brim.cli.runs import find_run
 
+    scheduler = scheduler_of(run)
+    if scheduler is not None:
+        return suspend_job(scheduler, run)
     run_dir = find_run(run)
     client.suspend(run_dir)
     click.echo(f"{run_dir}: suspending at the next step; brim resume {run_dir} goes on", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -19,11 +20,13 @@ from brim.storage.places import absolute
 __all__ = [
     "ADDRESS",
     "FAULTS",
+    "STATE",
     "WORKERS",
     "build_spec",
     "choice",
     "given",
     "job_options",
+    "job_options_but",
     "option",
     "parse_parameters",
     "some_job_options",
@@ -118,7 +121,7 @@ ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
-WORKERS = _Parsed("N|MIN:MAX", lambda text, _: WorkerRange.parse(text))
+WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
 FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
@@ -281,21 +284,37 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 def job_options(function: Decorated) -> Decorated:
     """Give a verb the options that describe a job."""
-    return some_job_options()(function)
+    return job_options_but()(function)
 
 
-def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
-    """Give a verb those of the options that are named, with these defaults; without names, all of them."""
+def job_options_but(*left_out: str) -> Callable[[Decorated], Decorated]:
+    """Give a verb the options that describe a job, without those that are named."""
 
     def give(function: Decorated) -> Decorated:
         for names, attributes in reversed(_JOB_OPTIONS):
-            name = names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
-            if not defaults or name in defaults:
-                default = {"default": defaults[name]} if defaults else {}
+            if _value_name(names) not in left_out:
+                function = option(*names, **{"show_default": True, **attributes})(function)
+        return function
+
+    return give
+
+
+def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
+    """Give a verb those of the options that are named, with these defaults."""
+
+    def give(function: Decorated) -> Decorated:
+        for names, attributes in reversed(_JOB_OPTIONS):
+            name = _value_name(names)
+            if name in defaults:
+                default = {"default": defaults[name]}
                 function = option(*names, **{"show_default": True, **attributes, **default})(function)
         return function
 
     return give
+
+
+def _value_name(names: tuple[str, ...]) -> str:
+    return names[-1].partition("/")[0].removeprefix("--").replace("-", "_")
 
 
 def given(ctx: click.Context) -> set[str]:
@@ -327,6 +346,15 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
             )
         parameters[name] = value
     return parameters
+
+
+STATE = click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    envvar="BRIM_HOME",
+    metavar="DIR",
+    help="Where the scheduler keeps its state. [default: ~/.local/state/brim]",
+)
 
 
 def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str, ...] = ()) -> JobSpec:

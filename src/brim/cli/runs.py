@@ -129,12 +129,15 @@ def _link(path: Path) -> RunDirectory:
 
 
 def find_run(name: str | None, *, field: str = "RUN") -> Path:
-    """The directory of a run: a path, a name under `runs`, or the latest.
+    """The directory of a run: a path, a name under `runs`, a job of the scheduler, or the latest.
 
     Raises:
         SpecError: there is no such run.
     """
-    for path in [RUNS / LATEST] if name in (None, LATEST) else [Path(name or ""), RUNS / (name or "")]:
+    from brim.client import jobs_dir
+
+    places = [Path(), RUNS, jobs_dir()]
+    for path in [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]:
         if holds_run(path):
             # People should see the run's own name, not that of the link.
             return RUNS / os.readlink(path) if path.is_symlink() else path

@@ -1,4 +1,4 @@
-"""`brim simulate`: real policies on real traces on a virtual clock; `brim explain --sim`: why it did so."""
+"""`brim simulate`: real policies on real traces on a virtual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from brim.backends.simulator.compare import (
     summary,
 )
 from brim.backends.simulator.engine import Settings
-from brim.backends.simulator.files import read_decisions, write_decisions, write_jobs, write_summary
+from brim.backends.simulator.files import write_decisions, write_jobs, write_summary
 from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.traces import read_trace
@@ -34,7 +34,7 @@ from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, did_you_mean
 from brim.policies.quota import check_quota
 
-__all__ = ["explain", "main", "simulate"]
+__all__ = ["main", "simulate"]
 
 
 @click.group(invoke_without_command=True)
@@ -328,49 +328,10 @@ def policies_command() -> None:
         click.echo(name)
 
 
-@click.command()
-@click.argument("job")
-@click.option(
-    "--sim", "folder", type=click.Path(path_type=Path), required=True, help="What `simulate --out` wrote."
-)
-@click.option("--policy", help="Only this policy.")
-@click.option("--json", "as_json", is_flag=True)
-def explain(job: str, folder: Path, policy: str | None, as_json: bool) -> None:
-    """The story of one JOB: every decision about it, with its reason."""
-    rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]
-    if not rows:
-        raise SpecError("JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there")
-    if as_json:
-        click.echo(json.dumps(rows))
-        return
-    last, start = "", rows[0]["time"]
-    for row in rows:
-        if row["policy"] != last:
-            last, start = row["policy"], row["time"]
-            click.echo(f"{row['job']} under {last}")
-        click.echo(f"  +{row['time'] - start:>10.0f} s  {_sentence(row)}")
-
-
-def _is(name: str, asked: str) -> bool:
-    """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
-    number, _, own = name.partition("-")
-    return asked in (name, own) or (asked.isdigit() and number.isdigit() and int(asked) == int(number))
-
-
-def _sentence(row: dict[str, Any]) -> str:
-    why = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
-    if row["event"] != "workers":
-        return f"{row['event']} ({why})"
-    if row["reason"] in ("finished", "failed"):
-        return f"{row['reason']} on {row['before']} workers {row['detail']}".rstrip()
-    if row["after"] == 0:
-        return f"suspended, had {row['before']} workers ({why or 'others come first'})"
-    verb = "started on" if row["before"] == 0 else f"{row['before']} ->"
-    return f"{verb} {row['after']} workers ({why})"
-
-
 def main() -> None:
     """`python -m brim.cli.simulate`: this command alone, errors as the whole command line has them."""
+    from brim.cli.explain import explain
+
     group = simulate
     group.add_command(explain)
     try:

@@ -80,8 +80,12 @@ def resume(run: str, workers: WorkerRange | None, listen: str | None, agents: in
     Everything else is as the run had it: file, options, and the directory that it was started in.
     """
     from brim.cli import runs
+    from brim.cli.jobs import resume_job, scheduler_of
     from brim.telemetry.history import read_history
 
+    scheduler = scheduler_of(run)
+    if scheduler is not None:
+        return resume_job(scheduler, run)
     require_train_extra()
     run_dir = runs.find_run(run)
     history = read_history(run_dir)

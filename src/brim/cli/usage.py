@@ -11,9 +11,9 @@ import click
 
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_USAGE", "Verbs", "explain"]
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain"]
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
 
 class Verbs(click.Group):
@@ -120,6 +120,7 @@ def _need(param: click.Parameter | None) -> str:
     known = {
         "FILE": "a training file",
         "RUN": "a run: a path, a name under runs, or latest",
+        "JOB": "the id of a job: brim jobs lists them",
         "RUN|CHECKPOINT": "a run that trained a model, or the directory of one of its checkpoints",
         "WORKERS": "a number of workers",
         "MASTER_ADDRESS": "the HOST:PORT that the run's first lines show",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
-__all__ = ["Cluster", "Node"]
+__all__ = ["Cluster", "ClusterSpec", "Node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +66,41 @@ class Cluster:
     def node_size(self) -> int:
         """Devices of the largest node."""
         return max(node.devices for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """What its administrator says of a cluster.
+
+    Args:
+        policy: its name.
+        headroom: devices that training leaves alone.
+        grace: seconds that a job has to give up devices before they are taken by force.
+
+    Raises:
+        SpecError: a node twice, one without devices, or nothing left for training.
+    """
+
+    cluster: Cluster
+    tenants: tuple[Tenant, ...] = ()
+    policy: str = "brim"
+    headroom: int = 0
+    grace: float = 30.0
+
+    def __post_init__(self) -> None:
+        names = [node.id for node in self.cluster.nodes]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")
+        empty = [node.id for node in self.cluster.nodes if node.devices < 1]
+        if empty or not names:
+            got = f"{empty[0]!r} without devices" if empty else "none"
+            raise SpecError("nodes", got=got, need="at least one, each with at least one device")
+        if not 0 <= self.headroom < self.cluster.devices:
+            need = f"from 0 to {self.cluster.devices - 1}, so that one device is left for training"
+            raise SpecError("headroom", got=str(self.headroom), need=need)
+
+    @property
+    def capacity(self) -> int:
+        """Devices for training."""
+        return self.cluster.devices - self.headroom

@@ -36,8 +36,8 @@ class WorkerRange:
         return f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
 
     @classmethod
-    def parse(cls, text: str) -> WorkerRange:
-        """Read `4` or `1:4`.
+    def parse(cls, text: str, *, field: str = "--workers") -> WorkerRange:
+        """Read `4` or `1:4`, which was written in `field`.
 
         Raises:
             SpecError: anything else, or a range that is empty.
@@ -46,13 +46,14 @@ class WorkerRange:
         WorkerRange(minimum=1, maximum=4)
         """
         low, colon, high = text.partition(":")
+        hint = f"{field.split()[0]} 1:4"
         try:
-            minimum, maximum = int(low), int(high if colon else low)
+            return cls(minimum=int(low), maximum=int(high if colon else low))
         except ValueError:
-            raise SpecError(
-                "--workers", got=repr(text), need="a whole number or MINIMUM:MAXIMUM", hint="--workers 1:4"
-            ) from None
-        return cls(minimum=minimum, maximum=maximum)
+            need = "a whole number from 1, or MINIMUM:MAXIMUM"
+            raise SpecError(field, got=repr(text), need=need, hint=hint) from None
+        except SpecError as wrong:
+            raise SpecError(field, got=wrong.got, need=wrong.need, hint=hint) from None
 
 
 def default_micro_batches(workers: WorkerRange) -> int:

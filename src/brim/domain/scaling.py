@@ -57,12 +57,13 @@ class ThroughputModel:
     ring: float
 
     @classmethod
-    def fit(cls, points: Iterable[tuple[int, float]]) -> ThroughputModel:
+    def fit(cls, points: Iterable[tuple[float, float]]) -> ThroughputModel:
         """Least squares of relative step time over every subset of the four terms; the best without a
         negative.
 
         Args:
-            points: (workers, steps per second), rates above zero; at least one.
+            points: (workers, steps per second), rates above zero; at least one. Workers may be what they are worth
+                where work cannot be divided evenly, see `brim.domain.measuring`.
 
         Raises:
             SpecError: no usable point.
@@ -96,7 +97,7 @@ class ThroughputModel:
         fixed, compute, tree, ring = best[1]
         return cls(fixed=fixed, compute=compute, tree=tree, ring=ring)
 
-    def rate(self, workers: int) -> float:
+    def rate(self, workers: float) -> float:
         """Steps per second on `workers` workers."""
         if workers <= 0:
             return 0.0

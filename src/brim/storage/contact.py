@@ -10,7 +10,17 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.storage.files import write_whole
 
-__all__ = ["CONTACT", "Contact", "is_alive", "read_contact", "write_contact"]
+__all__ = [
+    "CONTACT",
+    "SCHEDULER",
+    "Contact",
+    "SchedulerContact",
+    "is_alive",
+    "read_contact",
+    "read_scheduler_contact",
+    "write_contact",
+    "write_scheduler_contact",
+]
 
 CONTACT = "master.json"
 
@@ -53,3 +63,28 @@ def is_alive(pid: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+SCHEDULER = "scheduler.json"
+
+
+class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
+    """How to call the scheduler of a state directory."""
+
+    host: str
+    port: int
+    token: str
+    pid: int
+
+
+def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
+    """Raises OSError where the disk does not take it."""
+    write_whole(state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600)
+
+
+def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
+    """The contact of a scheduler that runs, or was killed."""
+    try:
+        return msgspec.json.decode((state_dir / SCHEDULER).read_bytes(), type=SchedulerContact)
+    except (OSError, *UNDECODABLE):
+        return None

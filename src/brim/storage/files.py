@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["partial_of", "sync_directory", "write_through", "write_whole"]
+__all__ = ["is_locked", "lock", "partial_of", "sync_directory", "write_through", "write_whole"]
+
+
+def lock(path: Path) -> int | None:
+    """Take the lock that a file stands for; None where a process has it.
+
+    Returns:
+        A descriptor. The lock is held for as long as any process has this descriptor, or one inherited from it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock that a file stands for."""
+    if not path.exists():
+        return False
+    descriptor = lock(path)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from brim.backends.simulator.run import Change, Outcome, Run
 from brim.domain.cluster import Cluster
@@ -18,6 +19,7 @@ from brim.domain.schedule import Admitted, Decision, JobState, Policy, Rejected,
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import InternalError
+from brim.loop import run_cluster
 from brim.policies.cycle import cycle
 
 __all__ = ["Settings", "simulate"]
@@ -97,22 +99,36 @@ def simulate(
         InternalError: the policy used more devices than there are, named an unknown job, or left jobs
             waiting for ever.
     """
-    world = _World(jobs, cluster, policy, settings or Settings())
-    while world.busy():
-        world.step()
-        if progress is not None:
-            progress(len(world.outcomes))
+    settings = settings or Settings()
+    world = _World(jobs, cluster, settings, progress)
+    whole = settings.placed or settings.tenants
+    decide = partial(cycle, policy=policy, placed=settings.placed) if whole else policy
+    _at_once(run_cluster(world, decide))
     return world.run()
 
 
-class _World:
-    """The state of one simulation; `step` goes from one cycle to the next."""
+def _at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run what awaits nothing but this module: its clock jumps, so it never has to be resumed."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise InternalError("the simulation waited for something real")
 
-    def __init__(self, jobs: Sequence[Job], cluster: Cluster, policy: Policy, settings: Settings) -> None:
+
+class _World:
+    """The state of one simulation: a `Backend` whose `wait` goes from one event to the next."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        cluster: Cluster,
+        settings: Settings,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self.queue = sorted(jobs, key=lambda job: (job.submitted, job.id))
         self.cluster, self.settings = cluster, settings
-        whole = settings.placed or settings.tenants
-        self.policy = partial(cycle, policy=policy, placed=settings.placed) if whole else policy
+        self.progress = progress
         self.rng = random.Random(settings.seed)  # nosec: a simulation, not a secret
         self.live: dict[str, _Live] = {}
         self.outcomes: list[Outcome] = []
@@ -120,7 +136,7 @@ class _World:
         self.verdicts: list[tuple[float, Verdict]] = []
         self.usage: list[tuple[float, int, int]] = []
         self.memory: object = None
-        self.wake = math.inf
+        self.arrived: tuple[str, ...] = ()
         self.next = 0
         self.capacity = cluster.devices
         self.steps = list(settings.capacity)
@@ -131,26 +147,28 @@ class _World:
     def busy(self) -> bool:
         return bool(self.live) or self.next < len(self.queue)
 
-    def step(self) -> None:
-        """Go to the next event, let what is due happen, and ask the policy."""
-        self.now = self._next_event()
-        if self.now == math.inf:
-            idle = ", ".join(list(self.live)[:3])
-            raise InternalError(f"the policy left {len(self.live)} jobs waiting for ever, such as {idle}")
-        while self.steps and self.steps[0][0] <= self.now + _EPSILON:
-            self.capacity = self.steps.pop(0)[1]
-        self._advance()
-        arrived = self._arrivals()
-        if not self.live:
+    async def wait(self, until: float | None) -> bool:
+        """Go to the next event, and let what is due happen, until there is a job to decide about."""
+        wake = math.inf if until is None else until
+        while self.busy():
+            self.now = self._next_event(wake)
+            if self.now == math.inf:
+                idle = ", ".join(list(self.live)[:3])
+                raise InternalError(f"the policy left {len(self.live)} jobs waiting for ever, such as {idle}")
+            while self.steps and self.steps[0][0] <= self.now + _EPSILON:
+                self.capacity = self.steps.pop(0)[1]
+            self._advance()
+            self.arrived = self._arrivals()
+            if self.progress is not None:
+                self.progress(len(self.outcomes))
+            if self.live:
+                return True
             self.last = self.now
             self.usage.append((self.now, 0, 0))
-            return
-        decision = self.policy(self._snapshot(arrived))
-        self.cycles += 1
-        self.last = self.now
-        self._apply(decision)
+            wake = math.inf  # who asked to be woken is done
+        return False
 
-    def _next_event(self) -> float:
+    def _next_event(self, wake: float) -> float:
         soon = min((live.finish for live in self.live.values()), default=math.inf)
         if self.settings.failures:
             soon = min(soon, min((live.breaks for live in self.live.values()), default=math.inf))
@@ -159,7 +177,7 @@ class _World:
         soon = max(soon, self.last + self.settings.slot)
         if self.steps:
             soon = min(soon, self.steps[0][0])
-        return max(min(soon, self.wake), self.now)
+        return max(min(soon, wake), self.now)
 
     def _advance(self) -> None:
         now, done = self.now, []
@@ -203,7 +221,8 @@ class _World:
             arrived.append(job.id)
         return tuple(arrived)
 
-    def _snapshot(self, arrived: tuple[str, ...]) -> Snapshot:
+    async def observe(self) -> Snapshot:
+        """What the policy may see of this world."""
         rights = bool(self.settings.tenants)
         states = tuple(
             [
@@ -219,7 +238,7 @@ class _World:
             cluster=self.cluster,
             capacity=self.capacity,
             jobs=states,
-            arrived=arrived,
+            arrived=self.arrived,
             overheads=self.settings.overheads,
             tenants=self.settings.tenants,
             memory=self.memory,
@@ -231,7 +250,10 @@ class _World:
         worked = max(self.now - max(live.changed, live.ready), 0.0)
         return worked % interval if interval and live.workers else 0.0
 
-    def _apply(self, decision: Decision) -> None:
+    async def apply(self, decision: Decision) -> None:
+        """Give the jobs the workers that were decided, at what that costs them."""
+        self.cycles += 1
+        self.last, self.arrived = self.now, ()
         self.memory = decision.memory
         for verdict in decision.verdicts:
             self._judge(verdict)
@@ -247,9 +269,10 @@ class _World:
             raise InternalError(f"the policy used {used} of {self.capacity} devices at {self.now:.0f}")
         if not self.usage or self.usage[-1][1:] != (used, len(self.live) - active):
             self.usage.append((self.now, used, len(self.live) - active))
-        self.wake = math.inf if decision.wake is None else decision.wake
-        if self.wake <= self.now:
-            raise InternalError(f"the policy asked to be woken at {self.wake}, which is not after {self.now}")
+        if decision.wake is not None and decision.wake <= self.now:
+            raise InternalError(
+                f"the policy asked to be woken at {decision.wake}, which is not after {self.now}"
+            )
 
     def _judge(self, verdict: Verdict) -> None:
         live = self.live[verdict.job]

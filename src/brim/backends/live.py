@@ -1,0 +1,319 @@
+"""A cluster of real processes as a `Backend`: what they do becomes a snapshot, decisions become what they should do.
+
+It writes down what it is about to do before it does it, and believes only what it sees: a job has processes while a
+lock says so, and devices are free once nobody holds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import assert_never
+
+from brim.backends.picture import Picture
+from brim.backends.processes import Processes, Seen
+from brim.coordination.lifecycle import Happening
+from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
+from brim.domain.cluster import ClusterSpec
+from brim.domain.resizing import OVERHEADS, Overheads
+from brim.domain.schedule import Admitted, Decision, JobState, Rejected, Snapshot, Standing, Verdict
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.storage.book import Book, JobRecord
+
+__all__ = ["LiveBackend"]
+
+_LOOK = 0.2  # seconds between two looks at the processes
+_REPLAN = 15.0  # seconds after which plans are made anew from measured progress
+_MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
+_BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
+
+
+class LiveBackend:
+    """The jobs of `book`, on this cluster.
+
+    Args:
+        book: is kept up to date.
+        processes: of the jobs.
+        spec: of the cluster; may be replaced, see `reconfigure`.
+        clock: its wall clock is the cluster's.
+        memory: what the last cycle of an earlier life left.
+        overheads: what changes are believed to cost.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        processes: Processes,
+        spec: ClusterSpec,
+        *,
+        clock: Clock,
+        memory: object = None,
+        overheads: Overheads = OVERHEADS["brim"],
+    ) -> None:
+        self.book, self.spec, self.memory = book, spec, memory
+        self._processes, self._clock, self._overheads = processes, clock, overheads
+        self._picture = Picture(book, overheads)
+        self._news = asyncio.Event()
+        self._news.set()
+        self._cycle_at = 0.0
+        self._draining = self._killing = False
+
+    # What people do ----------------------------------------------------------------------------------------
+
+    def tell(self) -> None:
+        """Something has changed: decide again."""
+        self._news.set()
+
+    def reconfigure(self, spec: ClusterSpec) -> None:
+        """Another policy, other rights, more or fewer devices: from the next cycle on."""
+        if spec.policy != self.spec.policy:
+            self.memory = None
+        self.spec = spec
+        self.tell()
+
+    def drain(self, *, kill: bool) -> None:
+        """Suspend every job, decide nothing more, and end; with `kill`, at once instead of at a step boundary."""
+        self._draining, self._killing = True, self._killing or kill
+        self.tell()
+
+    # Backend -----------------------------------------------------------------------------------------------
+
+    async def wait(self, until: float | None) -> bool:
+        """Look again and again, and do what is left to do, until there is something to decide."""
+        while True:
+            await self.look()
+            now = self._clock.wall()
+            if self._draining:
+                if not any(record.running for record in self.book.unfinished()):
+                    return False
+                await asyncio.sleep(_LOOK)
+                continue
+            due = self._due(until, now)
+            if self._news.is_set() or now >= due:
+                self._news.clear()
+                return True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(_LOOK, due - now))
+
+    def _due(self, until: float | None, now: float) -> float:
+        """When to decide again even if nothing happens."""
+        due = math.inf if until is None else until
+        for record in self.book.unfinished():
+            if record.running:
+                due = min(due, self._cycle_at + _REPLAN)
+            elif record.not_before > now:
+                due = min(due, record.not_before)
+        return due
+
+    async def observe(self) -> Snapshot:
+        """The jobs that may run, as they are."""
+        now = self._cycle_at = self._clock.wall()
+        records = [
+            record
+            for record in self.book.unfinished()
+            if record.life.may_run and (record.running or record.not_before <= now)
+        ]
+        return self.snapshot(records, now)
+
+    def snapshot(self, records: list[JobRecord], now: float) -> Snapshot:
+        """These jobs as a policy sees them."""
+        return self._picture.snapshot(records, self.spec, memory=self.memory, now=now)
+
+    def state(self, record: JobRecord, now: float) -> JobState:
+        """One job as a policy sees it."""
+        return self._picture.state(record, self.spec, now)
+
+    def is_known(self, record: JobRecord) -> bool:
+        """Whether its deadline can be judged."""
+        return self._picture.is_known(record)
+
+    async def apply(self, decision: Decision) -> None:
+        """Write down who should have what, and begin to bring it about."""
+        self.memory = decision.memory
+        now = self._clock.wall()
+        for verdict in decision.verdicts:
+            self._judge(self.book.jobs[verdict.job], verdict, now)
+        for record in self.book.unfinished():
+            wanted = decision.workers.get(record.id, 0) if record.life.may_run else 0
+            if wanted != record.workers:
+                before, record.workers = record.workers, wanted
+                self.book.save(record)
+                reason, detail = decision.reasons.get(record.id, ("", ""))
+                self.book.note(
+                    now, record, "workers", before=before, after=wanted, reason=str(reason), detail=detail
+                )
+        await self.look()
+
+    def _judge(self, record: JobRecord, verdict: Verdict, now: float) -> None:
+        record.judged, record.verdict, record.detail = True, str(verdict.reason), verdict.detail
+        if isinstance(verdict, Admitted):
+            deadline = record.submission.deadline
+            record.standing = Standing.ADMITTED if deadline is not None else Standing.BEST_EFFORT
+            record.promised = deadline is not None and verdict.promises
+            record.estimate, record.earliest = verdict.finish, None
+        else:
+            record.standing = Standing.BEST_EFFORT if verdict.runs else Standing.REFUSED
+            record.promised, record.earliest = False, verdict.earliest
+        event = "promised" if record.promised else "refused" if isinstance(verdict, Rejected) else "accepted"
+        self.book.note(now, record, event, reason=record.verdict, detail=record.detail)
+        if record.standing is not Standing.REFUSED:
+            self.book.must(record, Happening.ADMIT, now=now)
+        elif not self.book.happen(record, Happening.REFUSE, now=now, detail=record.detail):
+            self.book.save(record)  # its processes end first
+
+    # What is seen ------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """See what the processes do, write down what has become of them, and take the next steps."""
+        for record in self.book.unfinished():
+            if record.running:
+                self._take(record, self._processes.look(record))
+        for record in self.book.unfinished():
+            if record.running and not self._picture.track(record).confirmed:
+                await self._confirm(record)
+        for action in self._steps_to_take():
+            await self._perform(action)
+
+    def _take(self, record: JobRecord, seen: Seen) -> None:
+        now, track = self._clock.wall(), self._picture.track(record)
+        if track.looked is not None:
+            record.attained += record.target * max(0.0, now - track.looked)
+        sizes = seen.measured.rates.keys() - track.seen.measured.rates.keys()
+        if sizes or (seen.steps is not None and record.steps is None):
+            # For the first time: jobs like it that wait can be judged now.
+            self.book.learn(record.submission, seen.measured, seen.steps)
+            self.tell()
+        track.seen, track.looked = seen, now
+        record.step, record.steps = seen.step, seen.steps or record.steps
+        record.started = record.started or seen.first_step
+        if not seen.alive:
+            self._settle(record, seen, now)
+
+    def _settle(self, record: JobRecord, seen: Seen, now: float) -> None:
+        """Its processes have ended: for good, or until it has workers again."""
+        self.book.learn(record.submission, seen.measured, seen.steps)
+        asked, record.target = record.target == 0, 0
+        record.summary, record.problem = seen.summary, seen.problem
+        begun = self._picture.end(record).begun
+        if seen.outcome == "done":
+            error = (
+                f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
+            )
+            self.book.must(record, Happening.FINISH, now=now, detail=error)
+        elif seen.outcome == "failed" and seen.who != "environment":
+            self.book.must(record, Happening.FAIL, now=now, detail=seen.problem)
+        elif asked:
+            record.setbacks = 0
+            self.book.must(record, Happening.STOP, now=now)
+        else:
+            self._set_back(record, now, stepped=seen.step > begun)
+        if not record.life.ended and record.standing is Standing.REFUSED:
+            self.book.must(record, Happening.REFUSE, now=now, detail=record.detail)
+        self.tell()
+
+    def _set_back(self, record: JobRecord, now: float, *, stepped: bool) -> None:
+        """Nobody asked for this end: it starts again, later each time, but not for ever."""
+        record.setbacks = 1 if stepped else record.setbacks + 1
+        record.not_before = now + _BACKOFF * (2 ** (record.setbacks - 1) - 1)
+        detail = record.problem or "its processes died"
+        if record.setbacks < _MOST_SETBACKS:
+            self.book.must(record, Happening.STOP, now=now, detail=detail)
+            return
+        record.problem = f"{record.setbacks} starts in a row came to nothing, the last: {detail}"
+        self.book.must(record, Happening.FAIL, now=now, detail=record.problem)
+
+    # What is done ------------------------------------------------------------------------------------------
+
+    def _steps_to_take(self) -> list[Action]:
+        now = self._clock.wall()
+        holdings, desired = [], {}
+        for record in self.book.unfinished():
+            seen, alive = self._picture.track(record).seen, record.running
+            gives = record.target == 0 or seen.workers > record.target
+            holdings.append(
+                Holding(record.id, alive, seen.workers, record.target, record.asked if gives else None)
+            )
+            startable = record.life.may_run and record.not_before <= now
+            desired[record.id] = record.workers if startable and not self._draining else 0
+        if self._killing:
+            return [Force(one.job, 0) for one in holdings if one.alive]
+        return reconcile(holdings, desired, capacity=self.spec.capacity, now=now, grace=self.spec.grace)
+
+    async def _perform(self, action: Action) -> None:
+        """One step; what comes to nothing is tried again at the next look."""
+        record = self.book.jobs[action.job]
+        try:
+            match action:
+                case Start(workers=workers):
+                    await self._start(record, workers)
+                case Resize(workers=workers):
+                    await self._processes.resize(record, workers)
+                    self._asked(record, workers)
+                case Suspend():
+                    await self._processes.suspend(record)
+                    self._asked(record, 0)
+                case Force(workers=workers):
+                    text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
+                    await self._force(record, workers, text)
+                case _:
+                    assert_never(action)
+        except EnvironmentFault:
+            await self._unanswered(record)
+
+    async def _unanswered(self, record: JobRecord) -> None:
+        """Who does not answer has the grace period too: others may wait for its devices."""
+        track, now = self._picture.track(record), self._clock.wall()
+        track.unanswered = track.unanswered or now
+        if record.running and now - track.unanswered > self.spec.grace:
+            await self._force(record, 0, f"its master did not answer for {now - track.unanswered:.0f} s")
+
+    async def _start(self, record: JobRecord, workers: int) -> None:
+        """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
+        if not record.life.may_run:
+            return  # its owner has changed their mind while others were asked
+        now = self._clock.wall()
+        record.launches += 1
+        self._picture.begin(record, now)
+        self._retarget(record, workers, now)
+        self.book.must(record, Happening.START, now=now, detail=_workers(workers))
+        try:
+            await self._processes.start(record, workers)
+        except EnvironmentFault as fault:
+            self._settle(record, Seen(alive=False, step=record.step, problem=str(fault)), now)
+
+    def _asked(self, record: JobRecord, workers: int) -> None:
+        """Its processes said yes."""
+        now, track = self._clock.wall(), self._picture.track(record)
+        if workers < record.target:
+            record.asked, track.forced = now, False
+        track.confirmed, track.unanswered = True, None
+        self._retarget(record, workers, now)
+        self.book.save(record)
+
+    def _retarget(self, record: JobRecord, workers: int, now: float) -> None:
+        cost = self._overheads.cost(record.target, workers)
+        record.target, record.changed, record.ready = workers, now, now + cost
+
+    async def _confirm(self, record: JobRecord) -> None:
+        """Ask processes of an earlier life again: nobody knows whether they heard the last question."""
+        with contextlib.suppress(EnvironmentFault):
+            if record.target:
+                await self._processes.resize(record, record.target)
+            else:
+                await self._processes.suspend(record)
+            self._picture.track(record).confirmed = True
+
+    async def _force(self, record: JobRecord, workers: int, why: str) -> None:
+        track, now = self._picture.track(record), self._clock.wall()
+        if self._killing:
+            self._retarget(record, 0, now)  # nobody calls it a setback
+        elif not track.forced:
+            track.forced = True
+            self.book.note(now, record, "forced", after=workers, detail=why)
+        await self._processes.force(record, workers)
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

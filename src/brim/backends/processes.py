@@ -1,0 +1,59 @@
+"""What a live cluster needs of the processes of its jobs: to look at them, and to ask them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brim.domain.measuring import Measured
+from brim.storage.book import JobRecord
+
+__all__ = ["Processes", "Seen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is so of one job's processes.
+
+    Args:
+        alive: it has some.
+        workers: worker processes among them.
+        step, steps: committed, and planned in all (None: it has not said so yet).
+        saved: when its last checkpoint was written.
+        outcome: `done`, `failed`, something else that says that it can go on, or empty.
+        who: must act, where it failed.
+    """
+
+    alive: bool
+    workers: int = 0
+    step: int = 0
+    steps: int | None = None
+    saved: float = 0.0
+    first_step: float | None = None
+    outcome: str = ""
+    who: str = ""
+    problem: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
+
+
+class Processes(Protocol):
+    """Starts, asks and ends the processes of jobs. What it is asked may come to nothing: it is looked at again."""
+
+    def look(self, record: JobRecord) -> Seen: ...
+
+    async def start(self, record: JobRecord, workers: int) -> None:
+        """Raises EnvironmentFault where it cannot; returns before they are up."""
+        ...
+
+    async def resize(self, record: JobRecord, workers: int) -> None:
+        """Raises EnvironmentFault where they do not say yes."""
+        ...
+
+    async def suspend(self, record: JobRecord) -> None:
+        """Raises EnvironmentFault where they do not say yes."""
+        ...
+
+    async def force(self, record: JobRecord, workers: int) -> None:
+        """End what is beyond so many workers, at once; 0 ends all processes."""
+        ...

@@ -1,0 +1,22 @@
+"""This host as a cluster of one node: its GPUs, else its CPUs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from brim.domain.cluster import Cluster, ClusterSpec, Node
+
+__all__ = ["this_host"]
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def this_host() -> ClusterSpec:
+    """A cluster for whoever did not describe one."""
+    gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    devices = (
+        gpus or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return ClusterSpec(cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices),)))

@@ -1,0 +1,104 @@
+"""What the files of a run say to whoever schedules it: its processes, its steps, and what these took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brim.domain.accounting import StepRecord
+from brim.domain.measuring import Measured
+from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.records import (
+    CheckpointWritten,
+    Event,
+    Failed,
+    Restored,
+    RoundFormed,
+    RunEnded,
+    RunStarted,
+    WorkerChanged,
+)
+
+__all__ = ["RunWatch"]
+
+
+@dataclass(slots=True)
+class RunWatch:
+    """Follows `events.jsonl` and `steps.jsonl` of one run.
+
+    Attributes:
+        workers: process ids of the workers that are there, by name.
+        steps: that the run will have; None until it has said so.
+        measured: what its steps took.
+        saved: when its last checkpoint was written, or it began.
+    """
+
+    run_dir: Path
+    workers: dict[str, int] = field(default_factory=dict)
+    step: int = 0
+    steps: int | None = None
+    round: RoundFormed | None = None
+    measured: Measured = field(default_factory=Measured)
+    saved: float = 0.0
+    first_step: float | None = None
+    failed: Failed | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    _last: StepRecord | None = None
+    _files: Any = None
+
+    def __post_init__(self) -> None:
+        self._files = follow_events(self.run_dir), follow_steps(self.run_dir)
+
+    def poll(self) -> None:
+        """Take in what is new."""
+        events, steps = self._files
+        fresh: list[Event | StepRecord] = [*events.poll(), *steps.poll()]
+        for record in sorted(fresh, key=lambda record: record.at):
+            if isinstance(record, StepRecord):
+                self._add_step(record)
+            else:
+                self._add(record)
+
+    def begin(self, now: float) -> None:
+        """New processes are about to be started: what the last ones said of their end is over."""
+        self.poll()
+        self.workers, self.failed, self.summary, self._last = {}, None, {}, None
+        self.saved = now
+
+    @property
+    def leaving(self) -> dict[str, int]:
+        """Workers that are there and in no round: newcomers have none yet, leavers none any more."""
+        members = self.round.workers if self.round else []
+        return {worker: pid for worker, pid in self.workers.items() if worker not in members}
+
+    def _add_step(self, step: StepRecord) -> None:
+        self.step = step.step
+        self.first_step = self.first_step or step.at
+        last, self._last = self._last, step
+        # The first step of a round paid for the change; its time belongs to no number of workers.
+        if last and self.round and step.round == last.round == self.round.round and step.at > last.at:
+            self.measured.add(self.round.world_size, step.at - last.at)
+
+    def _add(self, event: Event) -> None:
+        match event:
+            case RunStarted(steps=steps):
+                self.steps, self.failed, self.summary = steps, None, {}
+                self.saved = max(self.saved, event.at)
+            case RoundFormed():
+                self.round = event
+            case WorkerChanged(worker=worker, state="lost" | "left"):
+                self.workers.pop(worker, None)
+            case WorkerChanged(worker=worker, pid=pid) if pid:
+                if worker == "w1" and self.workers.get("w1", pid) != pid:
+                    self.workers.clear()  # names begin anew with each start of the processes
+                self.workers[worker] = pid
+            case Restored(step=step):
+                self.step, self._last = step, None
+            case CheckpointWritten():
+                self.saved = event.at
+            case Failed():
+                self.failed = event
+            case RunEnded(summary=summary):
+                self.summary = summary
+                self.workers.clear()

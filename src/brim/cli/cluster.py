@@ -1,0 +1,194 @@
+"""`brim up`, `down`, `apply` and `tenants`: the scheduler of this host, and what it schedules on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from brim.cli.options import ADDRESS, STATE, option
+from brim.cli.usage import EXIT_DONE
+from brim.errors import EnvironmentFault, SpecError
+
+__all__ = ["apply", "down", "tenants", "up"]
+
+_TO_COME_UP = 30.0
+_TO_GO_DOWN = 120.0
+_LOOK = 0.05
+
+
+@click.command()
+@option(
+    "--cluster", "file", type=click.Path(path_type=Path), help="What the cluster is. [default: this host]"
+)
+@option("--listen", type=ADDRESS, default="127.0.0.1:0", show_default=True, help="Where clients find it.")
+@STATE
+def up(file: Path | None, listen: str, state: Path | None) -> int:
+    """Start the scheduler in the background; jobs that it had go on.
+
+    \b
+    brim up
+    brim up --cluster cluster.yaml
+    """
+    from brim.client import Client, default_state_dir
+
+    state = (state or default_state_dir()).resolve()
+    try:
+        client = Client(state)
+        client.cluster()
+    except EnvironmentFault:
+        pass
+    else:
+        raise SpecError(
+            "brim up",
+            got=f"{state}, where a scheduler runs",
+            need="one scheduler for each state directory",
+            hint=f"brim apply {file}" if file else "brim jobs; brim down ends it",
+        )
+    _describe(state, file)
+    host, _, port = listen.rpartition(":")
+    process = _spawn(state, host, port)
+    _await_scheduler(state, process)
+    client = Client(state)
+    view = client.cluster()
+    text = f"{view.devices} devices on {len(view.nodes)} nodes, policy {view.policy}"
+    click.echo(f"scheduling {text}; state in {state}", err=True)
+    return EXIT_DONE
+
+
+def _describe(state: Path, file: Path | None) -> None:
+    """Write down what the cluster is, unless that is known and not given anew."""
+    import msgspec
+
+    from brim.backends.this_host import this_host
+    from brim.scheduler.loop import CLUSTER
+    from brim.storage.cluster_file import read_cluster_file
+    from brim.storage.database import Database
+
+    spec = read_cluster_file(file) if file else None
+    try:
+        if not state.is_dir():
+            state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
+    except OSError as error:
+        raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
+    database = Database(state / "scheduler.db")
+    try:
+        if spec is not None or database.get(CLUSTER) is None:
+            database.put(CLUSTER, msgspec.json.encode(spec or this_host()))
+    finally:
+        database.close()
+
+
+def _spawn(state: Path, host: str, port: str) -> subprocess.Popen[bytes]:
+    """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
+    with (state / "scheduler.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={key: value for key, value in os.environ.items() if not key.startswith("BRIM_")},
+        )
+
+
+def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
+    from brim.client import Client
+
+    end = time.monotonic() + _TO_COME_UP
+    while time.monotonic() < end:
+        try:
+            client = Client(state)
+            client.cluster()
+            return
+        except EnvironmentFault:
+            if process.poll() is not None:
+                break
+            time.sleep(_LOOK)
+    last = (state / "scheduler.log").read_text(errors="replace").strip().splitlines()[-1:]
+    raise EnvironmentFault(
+        f"the scheduler did not come up: {''.join(last)} (all of it: {state}/scheduler.log)"
+    )
+
+
+@click.command()
+@click.option("--kill", is_flag=True, help="End the jobs' processes now, not at their next step.")
+@STATE
+def down(kill: bool, state: Path | None) -> int:
+    """Suspend every job with a checkpoint and end the scheduler; `brim up` takes them up again."""
+    from brim.client import Client, default_state_dir
+    from brim.storage.files import is_locked
+
+    state = (state or default_state_dir()).resolve()
+    client = Client(state)
+    running = [view.job for view in client.jobs() if view.state == "running"]
+    client.down(kill=kill)
+    end = time.monotonic() + _TO_GO_DOWN
+    while is_locked(state / ".scheduler.lock"):
+        if time.monotonic() > end:
+            raise EnvironmentFault(
+                f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
+            )
+        time.sleep(_LOOK)
+    how = "killed" if kill else "suspended"
+    click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
+    return EXIT_DONE
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@STATE
+def apply(file: Path, state: Path | None) -> int:
+    """Describe the cluster anew: nodes, tenants, quotas, policy, headroom; jobs that run are not stopped for it.
+
+    \b
+    brim apply cluster.yaml
+    """
+    from brim.client import Client
+    from brim.storage.cluster_file import read_cluster_file
+
+    spec = read_cluster_file(file)
+    client = Client(state)
+    view = client.apply(spec)
+    text = f"{view.devices} devices, {len(spec.tenants)} tenants, policy {view.policy}"
+    click.echo(f"applied {file}: {text}", err=True)
+    return EXIT_DONE
+
+
+@click.command()
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@STATE
+def tenants(as_json: bool, state: Path | None) -> int:
+    """Who owns how many devices, who holds how many, and who has borrowed."""
+    from brim.client import Client
+
+    client = Client(state)
+    views = client.tenants()
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps({"tenants": msgspec.to_builtins(views)}))
+        return EXIT_DONE
+    from brim.cli.tables import table
+
+    rows = [
+        (
+            v.tenant,
+            v.cohort,
+            v.guaranteed,
+            v.exclusive,
+            "" if v.limit is None else v.limit,
+            v.holds,
+            v.borrows,
+            v.jobs,
+        )
+        for v in views
+    ]
+    names = ("tenant", "cohort", "guaranteed", "exclusive", "limit", "holds", "borrows", "jobs")
+    click.echo(table(names, rows))
+    return EXIT_DONE

@@ -1,0 +1,63 @@
+"""`brim explain`: why the scheduler did what it did with a job, live or simulated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brim.cli.options import STATE
+from brim.cli.usage import EXIT_DONE
+from brim.errors import SpecError
+
+__all__ = ["explain"]
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.option("--sim", "folder", type=click.Path(path_type=Path), help="What `simulate --out` wrote.")
+@click.option("--policy", help="Only this policy, of a simulation.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+@STATE
+def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None) -> int:
+    """The story of one JOB: every decision about it, with its reason."""
+    if folder is None:
+        from brim.cli.jobs import explain_job
+        from brim.client import Client
+
+        return explain_job(Client(state), job, as_json=as_json)
+    from brim.backends.simulator.files import read_decisions
+
+    rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]
+    if not rows:
+        raise SpecError("JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there")
+    if as_json:
+        click.echo(json.dumps(rows))
+        return EXIT_DONE
+    last, start = "", rows[0]["time"]
+    for row in rows:
+        if row["policy"] != last:
+            last, start = row["policy"], row["time"]
+            click.echo(f"{row['job']} under {last}")
+        click.echo(f"  +{row['time'] - start:>10.0f} s  {_sentence(row)}")
+    return EXIT_DONE
+
+
+def _is(name: str, asked: str) -> bool:
+    """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
+    number, _, own = name.partition("-")
+    return asked in (name, own) or (asked.isdigit() and number.isdigit() and int(asked) == int(number))
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    why = f"{row['reason']}: {row['detail']}" if row["detail"] else row["reason"]
+    if row["event"] != "workers":
+        return f"{row['event']} ({why})"
+    if row["reason"] in ("finished", "failed"):
+        return f"{row['reason']} on {row['before']} workers {row['detail']}".rstrip()
+    if row["after"] == 0:
+        return f"suspended, had {row['before']} workers ({why or 'others come first'})"
+    verb = "started on" if row["before"] == 0 else f"{row['before']} ->"
+    return f"{verb} {row['after']} workers ({why})"

@@ -1,0 +1,190 @@
+"""`brim jobs` and `cancel`, and what `status`, `explain`, `resize`, `suspend` and `resume` do with a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.options import STATE, option
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
+from brim.errors import EnvironmentFault, SpecError
+
+if TYPE_CHECKING:
+    from brim.client import Client
+    from brim.domain.job import WorkerRange
+    from brim.wire.cluster import ChangeView, JobView
+
+__all__ = [
+    "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "scheduler_of", "status_of", "suspend_job",
+]  # fmt: skip
+
+
+def scheduler_of(name: str | None, state: Path | None = None) -> Client | None:
+    """The scheduler of this host, where `name` is one of its jobs and no run of this directory."""
+    from brim.cli.runs import LATEST, RUNS, holds_run
+    from brim.client import Client
+
+    if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
+        return None
+    try:
+        client = Client(state)
+        client.job(name)
+    except (EnvironmentFault, SpecError):
+        return None
+    return client
+
+
+@click.command()
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("--all", "everything", is_flag=True, help="Those that have ended too.")
+@STATE
+def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
+    """The jobs of the scheduler, by order of submission."""
+    import msgspec
+
+    from brim.cli.tables import table
+    from brim.client import Client
+
+    client = Client(state)
+    views = [view for view in client.jobs() if everything or as_json or not view.has_ended]
+    if as_json:
+        click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
+        return EXIT_DONE
+    rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
+    click.echo(table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows))
+    return EXIT_DONE
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@STATE
+def cancel(job: str, state: Path | None) -> int:
+    """End JOB for good; its run directory and its last checkpoint stay."""
+    from brim.client import Client
+
+    client = Client(state)
+    client.cancel(job)
+    click.echo(f"{job}: cancelled", err=True)
+    return EXIT_DONE
+
+
+def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
+    """Show a job, at once or once it has ended."""
+    view = client.wait(job) if wait else client.job(job)
+    if wait:
+        return end_of(view, as_json=as_json)
+    click.echo(json.dumps(_fields(view)) if as_json else _render(view))
+    return EXIT_DONE
+
+
+def end_of(view: JobView, *, as_json: bool) -> int:
+    """Say how a job ended, as `brim train` does; the exit code."""
+    from brim.cli.summary import render_summary
+
+    if as_json:
+        click.echo(json.dumps(_fields(view)))
+    elif view.summary:
+        click.echo(render_summary(view.summary))
+    if view.state == "done":
+        return EXIT_DONE
+    click.echo(f"{view.job}: {view.state}{f': {view.problem}' if view.problem else ''}", err=True)
+    if view.state == "refused":
+        return EXIT_REFUSED
+    return (
+        EXIT_USAGE if view.state == "failed" and view.step == 0 and "hint:" in view.problem else EXIT_FAILED
+    )
+
+
+def _fields(view: JobView) -> dict[str, Any]:
+    """The job, with the fields of `brim train --json` beside its own."""
+    import msgspec
+
+    fields: dict[str, Any] = msgspec.to_builtins(view)
+    return {**fields.pop("summary"), **fields}
+
+
+def resize_job(client: Client, job: str, workers: WorkerRange) -> int:
+    client.resize(job, workers)
+    click.echo(f"{job}: may have {workers} workers", err=True)
+    return EXIT_DONE
+
+
+def suspend_job(client: Client, job: str) -> int:
+    client.suspend(job)
+    click.echo(f"{job}: suspending at the next step; brim resume {job} lets it run again", err=True)
+    return EXIT_DONE
+
+
+def resume_job(client: Client, job: str) -> int:
+    client.resume(job)
+    click.echo(f"{job}: may run again", err=True)
+    return EXIT_DONE
+
+
+def explain_job(client: Client, job: str, *, as_json: bool) -> int:
+    """Its story, line by line."""
+    import msgspec
+
+    story = client.explain(job)
+    if as_json:
+        click.echo(json.dumps({"job": job, "story": msgspec.to_builtins(story)}))
+        return EXIT_DONE
+    for change in story:
+        click.echo(_sentence(change))
+    return EXIT_DONE
+
+
+def _sentence(change: ChangeView) -> str:
+    from brim.cli.plain import clock_time
+
+    why = ": ".join(part for part in (change.reason, change.detail) if part)
+    what = f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
+    return f"{clock_time(change.at)} {what}{f' ({why})' if why else ''}"
+
+
+def _render(view: JobView) -> str:
+    promise = f", {_deadline(view)}" if view.deadline is not None else ""
+    lines = [
+        f"{view.job}: {_state(view)}, {_workers(view)} workers, step {_steps(view)}{promise}",
+        f"records in {view.run}",
+    ]
+    if view.reason:
+        lines.append(f"{view.reason}: {view.detail}")
+    if view.finish is not None:
+        lines.append(f"finish: {_finish(view)} if nothing changes")
+    if view.problem:
+        lines.append(view.problem)
+    return "\n".join(lines)
+
+
+def _state(view: JobView) -> str:
+    wish = {"hold": "held", "cancel": "to be cancelled"}.get(view.wish, "")
+    return f"{view.state} ({wish})" if wish and not view.has_ended else view.state
+
+
+def _workers(view: JobView) -> str:
+    now = str(view.workers) if view.workers == view.planned else f"{view.workers} to {view.planned}"
+    return "" if view.has_ended else now
+
+
+def _steps(view: JobView) -> str:
+    return f"{view.step:,}/{view.steps:,}" if view.steps else f"{view.step:,}"
+
+
+def _deadline(view: JobView) -> str:
+    from brim.cli.plain import clock_time
+
+    if view.deadline is None:
+        return ""
+    kept = "promised" if view.promised else "not promised" if view.judged else "not judged yet"
+    return f"{clock_time(view.deadline)} {kept}"
+
+
+def _finish(view: JobView) -> str:
+    from brim.cli.plain import clock_time
+
+    when = view.ended if view.has_ended else view.finish
+    return clock_time(when) if when is not None else ""

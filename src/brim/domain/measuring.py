@@ -1,0 +1,111 @@
+"""What a running job teaches about its speed: seconds per step by number of workers, and the curve they make. Pure.
+
+A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of a step that no
+worker can share: hopeful, so that it is given more workers and measured there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from brim.domain.scaling import ScalingCurve, ThroughputModel
+
+__all__ = ["PRIOR_RATE", "Measured", "curve_of", "divides"]
+
+PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only ratios matter then
+_SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
+_ENOUGH = 5  # steps at a size before it counts as measured
+_EVERY_SIZE = 64  # workers up to which a curve has a point for each number
+_MEMORY = 500.0  # steps after which an older measurement counts for half
+
+
+@dataclass(slots=True)
+class Measured:
+    """Steps and the seconds that they took, by number of workers; older ones fade.
+
+    >>> measured = Measured()
+    >>> for _ in range(10): measured.add(2, 0.5)
+    >>> measured.rates
+    {2: 2.0}
+    """
+
+    totals: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, workers: int, seconds: float) -> None:
+        """One step on so many workers took so long."""
+        steps, total = self.totals.get(workers, (0.0, 0.0))
+        fade = 0.5 ** (1.0 / _MEMORY)
+        self.totals[workers] = steps * fade + 1.0, total * fade + seconds
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Steps per second by number of workers, where there is enough to tell."""
+        found = {
+            n: steps / seconds
+            for n, (steps, seconds) in self.totals.items()
+            if steps >= _ENOUGH - 0.5 and seconds
+        }
+        return dict(sorted(found.items()))
+
+    def merged(self, others: Iterable[Measured]) -> Measured:
+        """This one, with what it does not know taken from `others`, the first that does."""
+        totals = dict(self.totals)
+        for other in others:
+            for workers, total in other.totals.items():
+                totals.setdefault(workers, total)
+        return Measured(totals)
+
+
+def divides(parts: int, workers: int) -> float:
+    """How many workers' worth `workers` are where a step has `parts` that cannot be divided; 0 parts can be.
+
+    >>> divides(8, 4), divides(8, 5), divides(8, 8), divides(0, 5)
+    (4.0, 4.0, 8.0, 5.0)
+    """
+    return parts / math.ceil(parts / workers) if parts else float(workers)
+
+
+def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: int) -> ScalingCurve:
+    """The curve of a job from what was measured: those points, and a fitted model between and beyond.
+
+    Args:
+        rates: steps per second by number of workers; may be empty.
+        parts: micro-batches of a step where ranks take whole ones, else 0.
+        minimum, maximum: the fewest and the most workers that it may have.
+
+    >>> curve = curve_of({1: 10.0}, parts=8, minimum=1, maximum=8)
+    >>> curve.rates[1], round(curve.rates[2], 1), curve.sizes
+    (10.0, 19.0, (1, 2, 3, 4, 8))
+    """
+    known = dict(rates)
+    if not known:
+        known = {1: PRIOR_RATE}
+    points = [(divides(parts, n), rate) for n, rate in known.items()]
+    if len(known) == 1:
+        ((worth, rate),) = points
+        alone = 1.0 / rate / (_SERIAL + (1.0 - _SERIAL) / worth)
+        model = ThroughputModel(fixed=_SERIAL * alone, compute=(1.0 - _SERIAL) * alone, tree=0.0, ring=0.0)
+    else:
+        model = ThroughputModel.fit(points)
+    return ScalingCurve(
+        points=tuple(
+            (n, known.get(n) or model.rate(divides(parts, n))) for n in _sizes(known, parts, minimum, maximum)
+        )
+    )
+
+
+def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
+    """Where a curve has points: a size that divides no better than a smaller one is no step upwards."""
+    if maximum > _EVERY_SIZE:
+        return sorted({n for n in {*known, *_powers(maximum), minimum} if minimum <= n <= maximum})
+    return [
+        n
+        for n in range(minimum, maximum + 1)
+        if n == minimum or n in known or divides(parts, n) > divides(parts, n - 1)
+    ]
+
+
+def _powers(maximum: int) -> set[int]:
+    return {2**k for k in range(maximum.bit_length())} | {maximum}

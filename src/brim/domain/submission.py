@@ -1,0 +1,63 @@
+"""What a user hands to a scheduler: a job, whose it is, how urgent, and by when. Pure values."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from brim.domain.job import JobSpec
+from brim.domain.workload import Priority
+from brim.errors import SpecError, did_you_mean
+
+__all__ = ["Submission", "fingerprint", "parse_priority"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One job as it was submitted.
+
+    Args:
+        spec: what to do; `spec.workers` is the range within which the scheduler decides.
+        fingerprint: names jobs whose steps take equally long, see `fingerprint`.
+        deadline: seconds since 1970; None for a job that has none.
+        tenant: who pays, see `brim.domain.tenancy`.
+    """
+
+    spec: JobSpec
+    fingerprint: str
+    deadline: float | None = None
+    tenant: str = "default"
+    priority: Priority = Priority.PREEMPTIBLE
+
+
+def fingerprint(spec: JobSpec, source: bytes) -> str:
+    """A name for everything that decides how long a step takes, and how many there are.
+
+    Args:
+        source: the bytes of the training file, or of whatever the command runs.
+
+    >>> from brim.domain.job import WorkerRange
+    >>> one = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))
+    >>> two = JobSpec(file="b.py", parameters={}, workers=WorkerRange(minimum=2, maximum=8), seed=3)
+    >>> fingerprint(one, b"x") == fingerprint(two, b"x"), fingerprint(one, b"x") == fingerprint(one, b"y")
+    (True, False)
+    """
+    decides = (
+        spec.command, sorted(spec.parameters.items()), spec.global_batch_size, spec.micro_batches, spec.exact,
+        spec.threads, spec.device, spec.transport,
+    )  # fmt: skip
+    return hashlib.sha256(repr(decides).encode() + b"\0" + source).hexdigest()[:16]
+
+
+def parse_priority(text: str) -> Priority:
+    """Read `online`, `preserved` or `preemptible`.
+
+    Raises:
+        SpecError: anything else.
+    """
+    known = {priority.name.lower(): priority for priority in Priority}
+    if text.lower() not in known:
+        raise SpecError(
+            "--priority", got=repr(text), need="one of " + ", ".join(known), hint=did_you_mean(text, known)
+        )
+    return known[text.lower()]

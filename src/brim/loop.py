@@ -1,0 +1,31 @@
+"""The one cluster loop: the simulator runs it on a virtual clock, the scheduler on the host's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brim.domain.schedule import Decision, Policy, Snapshot
+from brim.interfaces import Backend
+
+__all__ = ["Journal", "run_cluster"]
+
+Journal = Callable[[Snapshot, Decision], None]
+"""Writes down what was seen and what was decided, before anything is done about it."""
+
+
+async def run_cluster(backend: Backend, decide: Policy, journal: Journal | None = None) -> None:
+    """Observe, decide, journal, apply; then wait until something happens or the decision is due again.
+
+    Args:
+        backend: the cluster; the loop ends when it has nothing left to wait for.
+        decide: snapshot in, decision out; usually `brim.policies.cycle.cycle` with a policy.
+        journal: None writes nothing down.
+    """
+    wake: float | None = None
+    while await backend.wait(wake):
+        snapshot = await backend.observe()
+        decision = decide(snapshot)
+        if journal is not None:
+            journal(snapshot, decision)
+        await backend.apply(decision)
+        wake = decision.wake

@@ -1,0 +1,88 @@
+"""What would happen if a job were submitted now: one cycle on a snapshot that has it, and nothing is done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from brim.domain.schedule import Admitted, Decision, Policy, Snapshot, Verdict
+
+__all__ = ["Outlook", "what_if"]
+
+_LONGEST = 40  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
+_PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What would be decided about a newcomer.
+
+    Args:
+        takes: workers that others would have less than now, by job.
+        finish: by its plan, else on the workers that it would have now; None without any.
+        earliest: the earliest deadline that would be promised, to a hundredth of the time until then; None where the
+            policy promises nothing.
+    """
+
+    verdict: Verdict | None
+    workers: int
+    takes: Mapping[str, int]
+    finish: float | None
+    earliest: float | None
+
+
+def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
+    """What `decide` would do with a job that is in `snapshot` and has arrived.
+
+    Args:
+        newcomer: its id.
+    """
+    decision = decide(snapshot)
+    state = next(state for state in snapshot.jobs if state.job.id == newcomer)
+    workers = decision.workers.get(newcomer, 0)
+    takes = {
+        other.job.id: other.workers - decision.workers.get(other.job.id, 0)
+        for other in snapshot.jobs
+        if other.workers > decision.workers.get(other.job.id, 0)
+    }
+    verdict = _verdict(decision, newcomer)
+    finish = verdict.finish if isinstance(verdict, Admitted) else None
+    if finish is None and workers:
+        start = snapshot.now + snapshot.overheads.cost(0, workers)
+        finish = start + state.remaining / state.job.curve.best[min(workers, len(state.job.curve.best) - 1)]
+    return Outlook(
+        verdict=verdict,
+        workers=workers,
+        takes=takes,
+        finish=finish,
+        earliest=_earliest(snapshot, newcomer, decide),
+    )
+
+
+def _verdict(decision: Decision, job: str) -> Verdict | None:
+    return next((verdict for verdict in decision.verdicts if verdict.job == job), None)
+
+
+def _earliest(snapshot: Snapshot, newcomer: str, decide: Policy) -> float | None:
+    def promised(after: float) -> bool:
+        jobs = tuple(
+            state._replace(job=replace(state.job, deadline=snapshot.now + after))
+            if state.job.id == newcomer
+            else state
+            for state in snapshot.jobs
+        )
+        verdict = _verdict(decide(replace(snapshot, jobs=jobs)), newcomer)
+        return isinstance(verdict, Admitted) and verdict.promises
+
+    job = next(state.job for state in snapshot.jobs if state.job.id == newcomer)
+    low, high = 0.0, job.shortest
+    for _ in range(_LONGEST):
+        if promised(high):
+            break
+        low, high = high, 2.0 * high
+    else:
+        return None
+    while high - low > _PRECISE * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if promised(middle) else (middle, high)
+    return snapshot.now + high

@@ -1,0 +1,220 @@
+"""The scheduler over HTTP: decode, handle, encode. Its OpenAPI document is made from the same table as its routes."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+import brim
+from brim.coordination.lifecycle import Happening
+from brim.decoding import UNDECODABLE
+from brim.domain.cluster import ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.scheduler.loop import Scheduler
+from brim.wire.cluster import (
+    ChangeView,
+    ClusterView,
+    Down,
+    Forecast,
+    JobView,
+    Problem,
+    Range,
+    Submit,
+    TenantView,
+)
+
+__all__ = ["application", "openapi"]
+
+_LONGEST_WAIT = 60.0  # seconds that one request may wait
+_LOOK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One route.
+
+    Args:
+        takes: type of the body, or None.
+        gives: type of the answer.
+        handle: (scheduler, request, body) -> answer.
+    """
+
+    method: str
+    path: str
+    summary: str
+    takes: Any
+    gives: Any
+    handle: Callable[[Scheduler, Request, Any], Awaitable[Any]]
+
+
+def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable[JobView]]:
+    async def handle(scheduler: Scheduler, request: Request, _: Any) -> JobView:
+        return scheduler.wish(request.path_params["job"], happening)
+
+    return handle
+
+
+async def _submit(scheduler: Scheduler, _: Request, body: Submit) -> JobView:
+    return scheduler.submit(body)
+
+
+async def _forecast(scheduler: Scheduler, _: Request, body: Submit) -> Forecast:
+    return scheduler.forecast(body)
+
+
+async def _jobs(scheduler: Scheduler, _: Request, __: Any) -> list[JobView]:
+    return scheduler.jobs()
+
+
+async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
+    """With `wait` seconds and `until` (`ended`, `judged`), not before that or the end of the seconds."""
+    job = request.path_params["job"]
+    reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
+    until = request.query_params.get("until", "ended")
+    if until not in reached:
+        raise SpecError("until", got=repr(until), need="ended or judged")
+    try:
+        wait = min(float(request.query_params.get("wait", "0")), _LONGEST_WAIT)
+    except ValueError:
+        raise SpecError("wait", got=repr(request.query_params["wait"]), need="seconds") from None
+    end = asyncio.get_running_loop().time() + wait
+    view = scheduler.job(job)
+    while not reached[until](view) and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(_LOOK)
+        view = scheduler.job(job)
+    return view
+
+
+async def _explain(scheduler: Scheduler, request: Request, _: Any) -> list[ChangeView]:
+    story = scheduler.story(request.path_params["job"])
+    return [
+        ChangeView(**{key: value for key, value in each._asdict().items() if key != "job"}) for each in story
+    ]
+
+
+async def _resize(scheduler: Scheduler, request: Request, body: Range) -> JobView:
+    workers = WorkerRange(minimum=body.minimum, maximum=body.maximum)
+    return scheduler.resize(request.path_params["job"], workers)
+
+
+async def _cluster(scheduler: Scheduler, _: Request, __: Any) -> ClusterView:
+    return scheduler.cluster()
+
+
+async def _tenants(scheduler: Scheduler, _: Request, __: Any) -> list[TenantView]:
+    return scheduler.tenants()
+
+
+async def _apply(scheduler: Scheduler, _: Request, body: ClusterSpec) -> ClusterView:
+    return scheduler.reconfigure(body)
+
+
+async def _down(scheduler: Scheduler, _: Request, body: Down) -> ClusterView:
+    scheduler.down(kill=body.kill)
+    return scheduler.cluster()
+
+
+_CALLS = (
+    _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster),
+    _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply),
+    _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants),
+    _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs),
+    _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit),
+    _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
+    _Call("GET", "/v1/jobs/{job}", "One job; ?wait=30&until=ended waits", None, JobView, _job),
+    _Call("GET", "/v1/jobs/{job}/explain", "Its story, with reasons", None, list[ChangeView], _explain),
+    _Call("POST", "/v1/jobs/{job}/resize", "Let it have other numbers of workers", Range, JobView, _resize),
+    _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD)),
+    _Call("POST", "/v1/jobs/{job}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE)),
+    _Call("POST", "/v1/jobs/{job}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL)),
+    _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down),
+)
+
+
+def application(scheduler: Scheduler, *, token: str) -> Starlette:
+    """The ASGI application.
+
+    Args:
+        token: what every caller must present, also on this host: others may have accounts on it, and browsers
+            carry out what pages from anywhere ask of it.
+    """
+
+    def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+                return _json(Problem(detail="wrong or missing token"), 401)
+            try:
+                body = msgspec.json.decode(await request.body(), type=call.takes) if call.takes else None
+                return _json(await call.handle(scheduler, request, body))
+            except BrimError as error:  # a spec inside a body checks itself
+                return _json(*_problem(error))
+            except UNDECODABLE as error:
+                return _json(Problem(detail=str(error)), 400)
+
+        return answer
+
+    async def document(_: Request) -> Response:
+        return _json(openapi())
+
+    routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
+    return Starlette(routes=[Route("/openapi.json", document), *routes])
+
+
+def _problem(error: BrimError) -> tuple[Problem, int]:
+    match error:
+        case SpecError(field=field, got=got, need=need, hint=hint):
+            return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), 422
+        case EnvironmentFault():
+            return Problem(detail=str(error)), 409
+        case _:
+            return Problem(detail=str(error)), 500
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def openapi() -> dict[str, Any]:
+    """The OpenAPI 3.1 document of this API."""
+    types = [kind for call in _CALLS for kind in (call.takes, call.gives) if kind is not None] + [Problem]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    named = iter(schemas)
+    paths: dict[str, Any] = {}
+    operation: dict[str, Any]
+    for call in _CALLS:
+        body = _content(next(named)) | {"required": True} if call.takes else None
+        answers = {"200": {"description": call.summary, **_content(next(named))}, "default": _REFUSAL}
+        operation = {"summary": call.summary, "responses": answers} | ({"requestBody": body} if body else {})
+        if "{job}" in call.path:
+            operation["parameters"] = [
+                {"name": "job", "in": "path", "required": True, "schema": {"type": "string"}}
+            ]
+        paths.setdefault(call.path, {})[call.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "brim scheduler", "version": brim.__version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+_REFUSAL = {"description": "Why not", **_content({"$ref": "#/components/schemas/Problem"})}

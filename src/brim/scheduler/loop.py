@@ -1,0 +1,239 @@
+"""The scheduler: the cluster loop with a policy and a journal, and what people may ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from brim.coordination.lifecycle import Happening
+from brim.domain.cluster import ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.domain.schedule import Decision, JobState, Snapshot, Standing
+from brim.domain.submission import Submission
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.interfaces import Backend, Clock
+from brim.loop import run_cluster
+from brim.policies.cycle import Memory, cycle
+from brim.policies.named import POLICIES
+from brim.policies.what_if import what_if
+from brim.scheduler.views import forecast_of, view_of
+from brim.storage.book import Book, Change, JobRecord
+from brim.storage.cycles import encode_cycle, encode_memory
+from brim.storage.database import Database
+from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
+
+__all__ = ["CLUSTER", "MEMORY", "LiveCluster", "Scheduler"]
+
+CLUSTER, MEMORY = "cluster", "memory"  # names of settings in the database
+
+
+class LiveCluster(Backend, Protocol):
+    """What a scheduler needs of its backend beyond the loop: see `brim.backends.live`."""
+
+    spec: ClusterSpec
+    memory: object
+
+    def tell(self) -> None: ...
+
+    def reconfigure(self, spec: ClusterSpec) -> None: ...
+
+    def drain(self, *, kill: bool) -> None: ...
+
+    def is_known(self, record: JobRecord) -> bool: ...
+
+    def state(self, record: JobRecord, now: float) -> JobState: ...
+
+    def snapshot(self, records: list[JobRecord], now: float) -> Snapshot: ...
+
+
+class Scheduler:
+    """One cluster's scheduler.
+
+    Args:
+        database: has the journal of cycles, and the cluster as it was last described.
+        jobs_folder: has the run directories.
+    """
+
+    def __init__(
+        self, book: Book, database: Database, backend: LiveCluster, *, jobs_folder: Path, clock: Clock
+    ) -> None:
+        self._book, self._database, self._backend = book, database, backend
+        self._folder, self._clock = jobs_folder, clock
+        self._first_cycle = True
+
+    async def run(self) -> None:
+        """Decide and act, until it is told to end."""
+        await run_cluster(self._backend, self._decide, self._journal)
+
+    def _decide(self, snapshot: Snapshot) -> Decision:
+        # Workers of one host are counted, not placed: which of its devices they use is their agent's business.
+        return cycle(snapshot, POLICIES[self._backend.spec.policy], placed=False)
+
+    def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
+        handed = snapshot.memory
+        memory = encode_memory(handed) if self._first_cycle and isinstance(handed, Memory) else None
+        self._first_cycle = False
+        content = encode_cycle(snapshot, decision)
+        self._database.add_cycle(snapshot.now, self._backend.spec.policy, content, memory)
+        self._database.put(MEMORY, encode_memory(decision.memory))
+
+    # Jobs --------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Submit) -> JobView:
+        """Take a job in.
+
+        Raises:
+            SpecError: it can never run here.
+        """
+        self._check(request.submission)
+        record = self._book.submit(request.submission, name=request.name, now=self._clock.wall())
+        self._backend.tell()
+        return self._view(record)
+
+    def forecast(self, request: Submit) -> Forecast:
+        """What would happen to a job, which is not taken in.
+
+        Raises:
+            SpecError: it can never run here.
+        """
+        self._check(request.submission)
+        now = self._clock.wall()
+        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=request.submission, submitted=now)
+        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
+        others = [record for record in self._book.unfinished() if record.life.may_run]
+        outlook = what_if(self._backend.snapshot([*others, newcomer], now), newcomer.id, self._decide)
+        return forecast_of(outlook, known=known)
+
+    def _check(self, submission: Submission) -> None:
+        spec, capacity = self._backend.spec, self._backend.spec.capacity
+        if submission.spec.workers.minimum > capacity:
+            raise SpecError(
+                "--workers",
+                got=str(submission.spec.workers),
+                need=f"at least one number that this cluster has: 1 to {capacity}",
+                hint=f"--workers 1:{capacity}",
+            )
+        known = [tenant.id for tenant in spec.tenants]
+        if known and submission.tenant not in known:
+            hint = did_you_mean(submission.tenant, known)
+            raise SpecError(
+                "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
+            )
+        if submission.deadline is not None and submission.deadline <= self._clock.wall():
+            raise SpecError(
+                "--deadline", got="a time that has passed", need="a time to come", hint="--deadline 2h"
+            )
+
+    def jobs(self) -> list[JobView]:
+        """All jobs, by order of submission."""
+        return [self._view(record) for record in self._book.jobs.values()]
+
+    def job(self, id: str) -> JobView:
+        """Raises SpecError where there is no such job."""
+        return self._view(self._find(id))
+
+    def story(self, id: str) -> list[Change]:
+        """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
+        return self._book.story(self._find(id))
+
+    def _find(self, id: str) -> JobRecord:
+        record = self._book.jobs.get(id)
+        if record is None:
+            known = list(self._book.jobs)[-20:]
+            hint = did_you_mean(id, known) if known else "there is none yet: brim submit FILE.py"
+            raise SpecError("JOB", got=repr(id), need="the id of a job", hint=hint)
+        return record
+
+    def _view(self, record: JobRecord) -> JobView:
+        now = self._clock.wall()
+        state = self._backend.state(record, now) if record.running else None
+        return view_of(record, state, run_dir=self._folder / record.id, now=now)
+
+    def wish(self, id: str, happening: Happening) -> JobView:
+        """Hold, release or cancel a job.
+
+        Raises:
+            SpecError: there is no such job.
+            EnvironmentFault: it has ended.
+        """
+        record = self._find(id)
+        if not self._book.happen(record, happening, now=self._clock.wall()) and record.life.ended:
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}")
+        if (
+            happening is not Happening.CANCEL
+        ):  # what is held has no plan; it is judged again when it is released
+            record.judged, record.promised, record.standing = False, False, Standing.WAITING
+            self._book.save(record)
+        self._backend.tell()
+        return self._view(record)
+
+    def resize(self, id: str, workers: WorkerRange) -> JobView:
+        """Let a job have so many workers, within what its micro-batches allow.
+
+        Raises:
+            SpecError: there is no such job, or it cannot have so many.
+            EnvironmentFault: it has ended.
+        """
+        record = self._find(id)
+        if record.life.ended:
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}")
+        submission = replace(record.submission, spec=replace(record.submission.spec, workers=workers))
+        self._check(submission)
+        record.submission = submission
+        self._book.save(record)
+        self._book.note(self._clock.wall(), record, "resized", detail=f"may have {workers} workers")
+        self._backend.tell()
+        return self._view(record)
+
+    # The cluster -------------------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterView:
+        spec = self._backend.spec
+        unfinished = self._book.unfinished()
+        return ClusterView(
+            policy=spec.policy,
+            devices=spec.cluster.devices,
+            headroom=spec.headroom,
+            held=sum(record.target for record in unfinished if record.running),
+            nodes={node.id: node.devices for node in spec.cluster.nodes},
+            unfinished=len(unfinished),
+        )
+
+    def tenants(self) -> list[TenantView]:
+        """Every tenant that was declared, or has a job."""
+        spec = self._backend.spec
+        mine: dict[str, list[JobRecord]] = {tenant.id: [] for tenant in spec.tenants}
+        for record in self._book.unfinished():
+            mine.setdefault(record.submission.tenant, []).append(record)
+        owners = {tenant.id: tenant for tenant in spec.tenants}
+        views = []
+        for name, records in sorted(mine.items()):
+            holds = sum(record.target for record in records if record.running)
+            owner = owners.get(name)
+            views.append(
+                TenantView(
+                    tenant=name,
+                    cohort=owner.cohort if owner else "default",
+                    guaranteed=owner.guaranteed if owner else 0,
+                    exclusive=owner.exclusive if owner else 0,
+                    limit=owner.limit if owner else None,
+                    weight=owner.weight if owner else 1.0,
+                    holds=holds,
+                    borrows=max(0, holds - (owner.guaranteed if owner else 0)),
+                    jobs=len(records),
+                )
+            )
+        return views
+
+    def reconfigure(self, spec: ClusterSpec) -> ClusterView:
+        """Another description of the cluster, from the next cycle on."""
+        self._database.put(CLUSTER, msgspec.json.encode(spec))
+        self._backend.reconfigure(spec)
+        return self.cluster()
+
+    def down(self, *, kill: bool) -> None:
+        """Suspend every job and end; with `kill`, do not wait for their next step."""
+        self._backend.drain(kill=kill)

@@ -1,0 +1,74 @@
+"""Jobs as they are shown to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brim.domain.schedule import JobState
+from brim.policies.what_if import Outlook
+from brim.storage.book import JobRecord
+from brim.wire.cluster import Forecast, JobView
+
+__all__ = ["forecast_of", "view_of"]
+
+
+def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
+    """One job.
+
+    Args:
+        state: as a policy sees it; None where it has no processes.
+    """
+    submission, workers = record.submission, record.submission.spec.workers
+    return JobView(
+        job=record.id,
+        state=record.life.phase.value,
+        wish=record.life.wish.value,
+        run=str(run_dir),
+        tenant=submission.tenant,
+        priority=submission.priority.name.lower(),
+        minimum=workers.minimum,
+        maximum=workers.maximum,
+        workers=record.target if record.running else 0,
+        planned=record.workers,
+        step=record.step,
+        steps=record.steps,
+        submitted=record.submitted,
+        started=record.started,
+        ended=record.ended,
+        deadline=submission.deadline,
+        promised=record.promised,
+        judged=record.judged,
+        reason=record.verdict,
+        detail=record.detail,
+        earliest=record.earliest,
+        estimate=record.estimate,
+        finish=_finish(record, state, now),
+        attained_seconds=record.attained,
+        launches=record.launches,
+        problem=record.problem,
+        summary=record.summary,
+    )
+
+
+def _finish(record: JobRecord, state: JobState | None, now: float) -> float | None:
+    """When it ends on the workers that it has."""
+    if record.steps is None or state is None or not state.workers:
+        return None
+    rate = state.job.curve.rate(state.workers)
+    return max(now, state.ready) + state.remaining / rate if rate else None
+
+
+def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
+    """What would happen, as far as anything is known of the job."""
+    verdict = outlook.verdict
+    admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
+    return Forecast(
+        known=known,
+        admitted=admitted,
+        reason=str(verdict.reason) if verdict else "",
+        detail=verdict.detail if verdict else "its steps are measured first: no job like it has run here",
+        workers=outlook.workers,
+        takes=dict(outlook.takes),
+        finish=outlook.finish if known else None,
+        earliest=outlook.earliest if known else None,
+    )

@@ -1,0 +1,174 @@
+"""The scheduler's book: every job that was ever submitted, in memory and, before anybody hears of it, on disk."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from brim.coordination.lifecycle import Happening, Life, Phase, after
+from brim.domain.measuring import Measured
+from brim.domain.schedule import Standing
+from brim.domain.submission import Submission
+from brim.errors import InternalError
+from brim.storage.database import Database
+
+__all__ = ["Book", "Change", "JobRecord"]
+
+
+class Change(NamedTuple):
+    """Something that happened to a job, with its reason; `before` and `after` are workers."""
+
+    at: float
+    job: str
+    event: str
+    before: int
+    after: int
+    reason: str
+    detail: str
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """What the scheduler knows of one job; times are seconds since 1970.
+
+    Args:
+        workers: what the last plan gives it.
+        target: what its processes were last asked to have, and said yes to.
+        promised: its deadline is.
+        judged: the policy has said yes or no.
+        verdict, detail: the policy's reason, and its sentence with the numbers.
+        earliest: the earliest deadline that could have been promised, where the policy said so.
+        estimate: when it was expected to finish, at its promise.
+        attained: worker-seconds that it has had.
+        changed: when its target last changed.
+        ready: until when its last change costs it progress.
+        asked: when it was last asked for fewer workers.
+        launches: how often its processes were started.
+        setbacks: ends of its processes in a row that brought no step.
+        not_before: no processes are started before this.
+        summary: as `brim train --json` prints it, once it has ended.
+    """
+
+    number: int
+    id: str
+    submission: Submission
+    submitted: float
+    life: Life = Life()
+    standing: Standing = Standing.WAITING
+    workers: int = 0
+    target: int = 0
+    promised: bool = False
+    judged: bool = False
+    verdict: str = ""
+    detail: str = ""
+    earliest: float | None = None
+    estimate: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    attained: float = 0.0
+    changed: float = 0.0
+    ready: float = 0.0
+    asked: float = 0.0
+    launches: int = 0
+    setbacks: int = 0
+    not_before: float = 0.0
+    step: int = 0
+    steps: int | None = None
+    problem: str = ""
+    summary: dict[str, Any] = {}
+
+    @property
+    def running(self) -> bool:
+        return self.life.phase is Phase.RUNNING
+
+
+class Book:
+    """All jobs of one scheduler.
+
+    Args:
+        database: where they are kept.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        decoder = msgspec.msgpack.Decoder(JobRecord)
+        found = [decoder.decode(record) for record in database.jobs()]
+        self.jobs: dict[str, JobRecord] = {record.id: record for record in found}
+
+    def submit(self, submission: Submission, *, name: str, now: float) -> JobRecord:
+        """Write a new job down.
+
+        Args:
+            name: what its id begins with.
+        """
+        number = self._database.next_number()
+        record = JobRecord(number=number, id=f"{name}-{number}", submission=submission, submitted=now)
+        self.jobs[record.id] = record
+        self.save(record)
+        self.note(now, record, "submitted")
+        return record
+
+    def happen(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> bool:
+        """Take a step of the job's life; False where that cannot happen to it."""
+        life = after(record.life, happening)
+        if life is None:
+            return False
+        before, record.life = record.life, life
+        if life.ended:
+            record.ended, record.workers = now, 0
+        self.save(record)
+        if life.phase is not before.phase:
+            self.note(now, record, life.phase.value, detail=detail)
+        elif life.wish is not before.wish:
+            self.note(now, record, happening.value, detail=detail)
+        return True
+
+    def must(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> None:
+        """As `happen`, where nothing else would make sense."""
+        if not self.happen(record, happening, now=now, detail=detail):
+            raise InternalError(
+                f"{record.id} is {record.life.phase.value}: {happening.value} cannot happen to it"
+            )
+
+    def save(self, record: JobRecord) -> None:
+        self._database.put_job(record.number, record.id, msgspec.msgpack.encode(record))
+
+    def note(
+        self,
+        at: float,
+        record: JobRecord,
+        event: str,
+        *,
+        before: int = 0,
+        after: int = 0,
+        reason: str = "",
+        detail: str = "",
+    ) -> None:
+        """Add a line to the job's story."""
+        self._database.add_history((at, record.id, event, before, after, reason, detail))
+
+    def story(self, record: JobRecord) -> list[Change]:
+        """Everything that happened to a job, with the reasons."""
+        return [Change(*row) for row in self._database.history(record.id)]
+
+    def unfinished(self) -> list[JobRecord]:
+        """Jobs that have not ended, by order of submission."""
+        return [record for record in self.jobs.values() if not record.life.ended]
+
+    # What jobs taught --------------------------------------------------------------------------------------
+
+    def measured(self, fingerprint: str) -> Measured:
+        """What jobs with this fingerprint have taught about their speed."""
+        return Measured(self._database.measurements(fingerprint))
+
+    def steps_of(self, submission: Submission) -> int | None:
+        """The steps that a job will have; None where nobody can know yet."""
+        per_epoch = self._database.amount(submission.fingerprint)
+        return per_epoch * submission.spec.epochs if per_epoch else None
+
+    def learn(self, submission: Submission, measured: Measured, steps: int | None) -> None:
+        """Keep what a job has taught, for the next one like it."""
+        if measured.totals:
+            self._database.put_measurements(submission.fingerprint, measured.totals)
+        if steps:
+            self._database.put_amount(submission.fingerprint, max(1, steps // submission.spec.epochs))

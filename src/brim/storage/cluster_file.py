@@ -1,0 +1,156 @@
+"""Reads cluster.yaml, and YAML for people in general: a wrong word is said to be wrong, with its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.quantities import parse_duration
+from brim.domain.tenancy import Tenant
+from brim.errors import SpecError, did_you_mean
+from brim.policies.named import POLICIES
+from brim.policies.quota import check_quota
+
+__all__ = ["cluster_spec", "read_cluster_file", "read_yaml"]
+
+
+class _Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    workers: int
+    switch: int = 0
+
+
+class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    cohort: str = "default"
+    guaranteed: int = 0
+    exclusive: int = 0
+    limit: int | None = None
+    weight: float = 1.0
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    nodes: list[_Node]
+    tenants: list[_Tenant] = []
+    policy: str = "brim"
+    headroom: int = 0
+    grace: str | float = 30.0
+
+
+_WORDS = {name for struct in (_File, _Node, _Tenant) for name in struct.__struct_fields__}
+
+
+class _NoKeyTwice:
+    """YAML's standard forbids it, its readers let it pass."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            line = node.start_mark.line + 1
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} twice in the mapping of line {line}")
+        found: dict[Any, Any] = super().construct_mapping(node, deep)  # type: ignore[misc]
+        return found
+
+
+class _Typed(_NoKeyTwice, yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+    pass
+
+
+class _Words(_NoKeyTwice, yaml.BaseLoader):  # type: ignore[misc]
+    pass
+
+
+def read_yaml(path: Path, *, words: bool = False) -> Any:
+    """The content of a YAML file.
+
+    Args:
+        words: leave every value as it was written: `1:4` is a number of base 60 else.
+
+    Raises:
+        SpecError: it cannot be read, or is no YAML.
+    """
+    try:
+        return yaml.load(path.read_bytes(), _Words if words else _Typed)
+    except OSError as error:
+        raise SpecError(str(path), got=str(error.strerror), need="a file that can be read") from None
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error)
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise SpecError(where, got=str(problem), need="valid YAML") from None
+
+
+def read_cluster_file(path: Path) -> ClusterSpec:
+    """The cluster that a file describes.
+
+    Raises:
+        SpecError: with the place in the file.
+    """
+    return cluster_spec(read_yaml(path), name=str(path))
+
+
+def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
+    """The cluster that the decoded content of a file describes.
+
+    Args:
+        name: of the file, for errors.
+
+    Raises:
+        SpecError: with the place in the file.
+
+    >>> cluster_spec({"nodes": [{"name": "n1", "workers": 4}], "headroom": 1}).capacity
+    3
+    """
+    try:
+        file = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), name) from None
+    if file.policy not in POLICIES:
+        hint = did_you_mean(file.policy, POLICIES)
+        raise SpecError(f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint)
+    grace = parse_duration(str(file.grace), field=f"{name}: grace")
+    spec = ClusterSpec(
+        cluster=Cluster(
+            nodes=tuple(Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes)
+        ),
+        tenants=tuple(
+            Tenant(
+                id=each.name,
+                cohort=each.cohort,
+                guaranteed=each.guaranteed,
+                exclusive=each.exclusive,
+                limit=each.limit,
+                weight=each.weight,
+            )
+            for each in file.tenants
+        ),
+        policy=file.policy,
+        headroom=file.headroom,
+        grace=grace,
+    )
+    check_quota(spec.tenants, spec.capacity)
+    return spec
+
+
+def _explained(message: str, name: str) -> SpecError:
+    """What msgspec found wrong, as field, got, need and hint."""
+    text, _, place = message.partition(" - at `")
+    where = place.rstrip("`").removeprefix("$").removeprefix(".")
+    field = f"{name}: {where}" if where else name
+    unknown = re.search(r"unknown field `(.*)`", text)
+    if unknown:
+        odd = unknown.group(1)
+        return SpecError(field, got=repr(odd), need="a word of this file", hint=did_you_mean(odd, _WORDS))
+    missing = re.search(r"missing required field `(.*)`", text)
+    if missing:
+        return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")
+    expected = re.search(r"Expected `(.*)`, got `(.*)`", text)
+    if expected:
+        return SpecError(field, got=expected.group(2), need=expected.group(1))
+    return SpecError(field, got=text, need="what docs/guides/cluster.md shows")

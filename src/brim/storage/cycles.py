@@ -1,0 +1,104 @@
+"""A cycle of the scheduler as bytes, so that it can be explained and replayed: what it saw and what it decided."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+
+from brim.domain.cluster import Cluster
+from brim.domain.resizing import Overheads
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing
+from brim.domain.tenancy import Tenant
+from brim.domain.workload import Job, Priority
+from brim.policies.cycle import Memory
+from brim.policies.placement import Block
+from brim.policies.promises import Promise
+
+__all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
+
+# The memory of these outlives a scheduler; that of the others is found again from what runs.
+_REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise]}
+
+_JOB = tuple(field.name for field in fields(Job))
+_SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
+_DECISION = ("workers", "verdicts", "wake", "reasons", "needed")
+
+
+def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
+    """Both but for their memory, which follows from the cycles before."""
+    jobs = [
+        {"job": {name: getattr(state.job, name) for name in _JOB} | {"curve": state.job.curve.points}}
+        | {name: getattr(state, name) for name in JobState._fields if name != "job"}
+        for state in snapshot.jobs
+    ]
+    saw = {name: getattr(snapshot, name) for name in _SNAPSHOT} | {"jobs": jobs}
+    decided = {name: getattr(decision, name) for name in _DECISION}
+    decided |= {"pinned": sorted(decision.pinned), "moved": sorted(decision.moved)}
+    decided["verdicts"] = [
+        {"yes": isinstance(verdict, Admitted), **msgspec.to_builtins(verdict)}
+        for verdict in decision.verdicts
+    ]
+    return zlib.compress(msgspec.json.encode({"saw": saw, "decided": decided}))
+
+
+def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
+    """What `encode_cycle` was given, without memory."""
+    found = msgspec.json.decode(zlib.decompress(data))
+    return _snapshot(found["saw"]), _decision(found["decided"])
+
+
+def _snapshot(saw: dict[str, Any]) -> Snapshot:
+    return Snapshot(
+        now=saw["now"],
+        cluster=msgspec.convert(saw["cluster"], Cluster),
+        capacity=saw["capacity"],
+        jobs=tuple(_state(row) for row in saw["jobs"]),
+        arrived=tuple(saw["arrived"]),
+        overheads=msgspec.convert(saw["overheads"], Overheads),
+        tenants=msgspec.convert(saw["tenants"], tuple[Tenant, ...]),
+        assured=saw["assured"],
+    )
+
+
+def _state(row: dict[str, Any]) -> JobState:
+    job = row.pop("job")
+    points = tuple((n, rate) for n, rate in job.pop("curve"))
+    made = Job(**job | {"curve": ScalingCurve(points=points), "priority": Priority(job["priority"])})
+    return JobState(made, **row | {"standing": Standing(row["standing"])})
+
+
+def _decision(decided: dict[str, Any]) -> Decision:
+    verdicts: list[Admitted | Rejected] = []
+    for row in decided["verdicts"]:
+        kind: type[Admitted | Rejected] = Admitted if row.pop("yes") else Rejected
+        verdicts.append(msgspec.convert(row, kind))
+    return Decision(
+        workers=decided["workers"],
+        verdicts=tuple(verdicts),
+        wake=decided["wake"],
+        reasons={job: (Reason(reason), text) for job, (reason, text) in decided["reasons"].items()},
+        pinned=frozenset(decided["pinned"]),
+        needed=decided["needed"],
+        moved=frozenset(decided["moved"]),
+    )
+
+
+def encode_memory(memory: Memory) -> bytes:
+    """What one cycle leaves to the next."""
+    rows = [[tenant, priority, each] for (tenant, priority), each in memory.policies.items()]
+    return msgspec.msgpack.encode({"policies": rows, "blocks": memory.blocks})
+
+
+def decode_memory(data: bytes, *, policy: str) -> Memory:
+    """What `encode_memory` was given, as far as `policy` can use it again."""
+    found = msgspec.msgpack.decode(data)
+    kind = _REMEMBERS.get(policy)
+    rows = found["policies"] if kind is not None else []
+    return Memory(
+        policies={(tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in rows},
+        blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
+    )

@@ -1,0 +1,169 @@
+"""What a scheduler and its clients say to each other over HTTP, as JSON; the names are a public contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from brim.domain.submission import Submission
+
+__all__ = [
+    "ChangeView",
+    "ClusterView",
+    "Down",
+    "Forecast",
+    "JobView",
+    "Problem",
+    "Range",
+    "Submit",
+    "TenantView",
+]
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to be run.
+
+    Args:
+        name: what its id begins with.
+    """
+
+    submission: Submission
+    name: str = "job"
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job; times are seconds since 1970, and None where there is none yet.
+
+    Args:
+        state: a phase of `brim.coordination.lifecycle`.
+        wish: what its owner wants: run, hold or cancel.
+        run: its run directory.
+        workers: that it holds now; `planned` is what the last cycle gives it.
+        deadline: by when it was asked to be done; `promised` where the policy said yes.
+        judged: the policy has said yes or no; a job with a deadline is measured first.
+        reason, detail: why.
+        earliest: the earliest deadline that could have been promised, where the policy knows.
+        estimate: the finish that its promise was made with.
+        finish: its finish if nothing changes.
+        attained_seconds: worker-seconds that it has had.
+        summary: the fields of `brim train --json`, once it has ended.
+    """
+
+    job: str
+    state: str
+    wish: str
+    run: str
+    tenant: str
+    priority: str
+    minimum: int
+    maximum: int
+    workers: int
+    planned: int
+    step: int
+    steps: int | None
+    submitted: float
+    started: float | None
+    ended: float | None
+    deadline: float | None
+    promised: bool
+    judged: bool
+    reason: str
+    detail: str
+    earliest: float | None
+    estimate: float | None
+    finish: float | None
+    attained_seconds: float
+    launches: int
+    problem: str
+    summary: dict[str, Any]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ended is not None
+
+    @property
+    def was_refused(self) -> bool:
+        """The policy said no to its deadline, or to the job."""
+        return self.judged and not self.promised and self.deadline is not None
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What would happen to a job if it were submitted now.
+
+    Args:
+        known: such a job was measured before; nothing can be said of promises otherwise.
+        admitted: its deadline would be promised; None where it has none, or nothing is known.
+        workers: that it would have at once.
+        takes: workers that others would have less, by job.
+        finish: the expected finish; None where nobody can say.
+        earliest: the earliest deadline that would be promised.
+    """
+
+    known: bool
+    admitted: bool | None
+    reason: str
+    detail: str
+    workers: int
+    takes: dict[str, int]
+    finish: float | None
+    earliest: float | None
+
+
+class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a job; `before` and `after` are workers where `event` is `workers`."""
+
+    at: float
+    event: str
+    before: int
+    after: int
+    reason: str
+    detail: str
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant owns, and what it holds now, of which some may be borrowed."""
+
+    tenant: str
+    cohort: str
+    guaranteed: int
+    exclusive: int
+    limit: int | None
+    weight: float
+    holds: int
+    borrows: int
+    jobs: int
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster now; `unfinished` counts jobs."""
+
+    policy: str
+    devices: int
+    headroom: int
+    held: int
+    nodes: dict[str, int]
+    unfinished: int
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Workers that a job may have."""
+
+    minimum: int
+    maximum: int
+
+
+class Down(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End the scheduler; `kill` ends the jobs' processes at once instead of at their next step."""
+
+    kill: bool = False
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something was not done: a SpecError's four parts, or only `detail`."""
+
+    detail: str
+    field: str = ""
+    got: str = ""
+    need: str = ""
+    hint: str = ""

@@ -1,0 +1,266 @@
+"""What a cluster of processes promises beyond that: deaths, restarts, grace, and no device twice."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from brim.coordination.lifecycle import Happening, Phase
+from brim.domain.cluster import Cluster
+from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
+from brim.policies.brim import brim
+from brim.policies.cycle import cycle
+from brim.storage.book import JobRecord
+from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
+from conformance.worlds import LiveWorld, measured, run
+
+CLUSTER = Cluster.parse("1x8")
+decide = partial(cycle, policy=brim, placed=False)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> LiveWorld:
+    return LiveWorld(CLUSTER, 2, tmp_path, grace=10.0)
+
+
+def give(world: LiveWorld, **workers: int) -> None:
+    """Apply a decision that names jobs as `job_1`."""
+    snapshot = run(world.backend.observe())
+    verdicts = tuple(Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived)
+    named = {job.replace("_", "-"): count for job, count in workers.items()}
+    run(world.backend.apply(Decision(workers=named, verdicts=verdicts)))
+
+
+def phases(world: LiveWorld) -> list[str]:
+    return [record.life.phase.value for record in world.book.jobs.values()]
+
+
+def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    give(world, job_1=3, job_2=5)
+    assert world.processes.of("job-1").asked == ["start 8", "resize 3"]
+    assert world.processes.of("job-2").asked == []  # job-1 still has 8 workers
+    world.processes.of("job-1").workers = 4
+    run(world.backend.look())
+    assert world.processes.of("job-2").asked == []
+    world.settle()
+    assert world.processes.of("job-2").asked == ["start 5"]
+
+
+def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    give(world, job_1=3)
+    world.clock.advance(9.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked == ["start 8", "resize 3"]
+    world.clock.advance(2.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked[-1] == "force 3"
+    give(world)
+    world.clock.advance(11.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked[-1] == "force 0"
+    run(world.backend.look())
+    assert phases(world)[0] == "suspended"
+    told = [change.event for change in world.book.story(world.book.jobs["job-1"])]
+    assert told.count("forced") == 2
+
+
+def test_what_is_not_heard_is_said_again(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    world.processes.of("job-1").deaf = True
+    give(world, job_1=2)
+    run(world.backend.look())
+    assert world.book.jobs["job-1"].target == 8
+    world.processes.of("job-1").deaf = False
+    world.settle()
+    assert run(world.backend.observe()).jobs[0].workers == 2
+
+
+def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    world.processes.of("job-1").deaf = True
+    give(world, job_1=2, job_2=6)
+    world.clock.advance(9.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked == ["start 8", "resize 2", "resize 2"]
+    world.clock.advance(2.0)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked[-1] == "force 0"
+    run(world.backend.look())
+    world.settle()
+    assert [record.target for record in world.book.jobs.values()] == [2, 6]
+
+
+def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(world: LiveWorld) -> None:
+    give(world, job_1=2)
+    record, processes = world.book.jobs["job-1"], world.processes.of("job-1")
+    waits = []
+    for _ in range(4):
+        processes.alive = False
+        run(world.backend.look())
+        waits.append(record.not_before - world.clock.wall())
+        world.clock.advance(waits[-1])
+        run(world.backend.look())
+    assert waits == [0.0, 1.0, 3.0, 7.0]
+    assert processes.starts == 5
+    processes.alive = False
+    run(world.backend.look())
+    assert record.life.phase is Phase.FAILED
+    assert record.problem == "5 starts in a row came to nothing, the last: its processes died"
+
+
+def test_a_job_that_waits_for_its_next_start_is_in_nobodys_plan(world: LiveWorld) -> None:
+    give(world, job_1=2)
+    for _ in range(2):
+        world.processes.of("job-1").alive = False
+        run(world.backend.look())
+    assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-2"]
+    world.clock.advance(1.0)
+    assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-1", "job-2"]
+
+
+def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> None:
+    give(world, job_1=2)
+    for step in (10, 20, 30, 40, 50, 60):
+        world.processes.say("job-1", step=step)
+        run(world.backend.look())
+        world.processes.end("job-1", "failed", who="environment", problem="no host is left")
+        run(world.backend.look())
+        assert world.book.jobs["job-1"].setbacks == 1
+    assert world.processes.of("job-1").starts == 7
+
+
+@pytest.mark.parametrize("who", ["user", "spec", "internal"])
+def test_what_a_restart_would_not_mend_has_failed(world: LiveWorld, who: str) -> None:
+    give(world, job_1=2)
+    world.processes.end("job-1", "failed", who=who, problem="ZeroDivisionError")
+    run(world.backend.look())
+    assert (phases(world)[0], world.book.jobs["job-1"].problem) == ("failed", "ZeroDivisionError")
+
+
+def test_another_life_adopts_what_runs_and_starts_nothing_twice(world: LiveWorld) -> None:
+    give(world, job_1=5, job_2=3)
+    world.settle()
+    world.revive()
+    run(world.backend.look())
+    snapshot = run(world.backend.observe())
+    assert [state.workers for state in snapshot.jobs] == [5, 3]
+    assert snapshot.arrived == ()
+    assert world.processes.of("job-1").asked == ["start 5", "resize 5"]  # whether it was heard is not known
+    give(world, job_1=5, job_2=3)
+    world.settle()
+    assert world.processes.of("job-1").starts == 1
+
+
+def test_another_life_finds_what_ended_meanwhile(world: LiveWorld) -> None:
+    give(world, job_1=5, job_2=3)
+    world.settle()
+    world.processes.end("job-1", "done", summary={"exit": "done"})
+    world.processes.end("job-2", "")
+    world.revive()
+    run(world.backend.look())
+    assert phases(world) == ["done", "running"]
+    assert world.processes.of("job-2").starts == 2
+    assert world.book.jobs["job-1"].summary == {"exit": "done"}
+
+
+def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> None:
+    """A scheduler that was killed between its note and the processes."""
+    give(world)
+    record = world.book.jobs["job-1"]
+    record.target, record.workers = 4, 4
+    world.book.must(record, Happening.START, now=world.clock.wall())
+    world.revive()
+    run(world.backend.look())
+    assert phases(world)[0] == "running"
+    assert world.processes.of("job-1").asked == ["start 4"]
+
+
+def test_held_and_cancelled_jobs_get_nothing(world: LiveWorld) -> None:
+    give(world, job_1=4, job_2=4)
+    world.settle()
+    now = world.clock.wall()
+    world.book.happen(world.book.jobs["job-1"], Happening.HOLD, now=now)
+    world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=now)
+    assert run(world.backend.observe()).jobs == ()
+    world.settle()
+    assert phases(world) == ["suspended", "cancelled"]
+    world.book.happen(world.book.jobs["job-1"], Happening.RELEASE, now=now)
+    give(world, job_1=2)
+    assert phases(world) == ["running", "cancelled"]
+
+
+def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=4)
+    world.settle()
+    answer = world.processes.resize
+
+    async def cancel_meanwhile(record: JobRecord, workers: int) -> None:
+        world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=world.clock.wall())
+        await answer(record, workers)
+
+    monkeypatch.setattr(world.processes, "resize", cancel_meanwhile)
+    give(world, job_1=2, job_2=2)
+    assert phases(world) == ["running", "cancelled"]
+    assert world.processes.of("job-2").asked == []
+
+
+def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> None:
+    late = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="other")
+    snapshot, _ = world.cycle(decide)
+    assert late.id not in snapshot.arrived
+    assert snapshot.jobs[-1].job.deadline is None
+    world.settle()
+    assert late.running  # the surplus measures it
+    workers = late.target
+    world.processes.say(late.id, steps=900, step=20, measured=measured({workers: 2.0}))
+    run(world.backend.look())
+    snapshot, decision = world.cycle(decide)
+    assert snapshot.arrived == (late.id,)
+    assert late.promised
+    assert late.standing is Standing.ADMITTED
+    assert [type(verdict) for verdict in decision.verdicts] == [Admitted]
+    twin = world.submit("1:8", deadline=world.clock.wall() + 1.0, fingerprint="other")
+    snapshot, decision = world.cycle(decide)  # known from its twin, before it has run
+    assert snapshot.arrived == (twin.id,)
+    assert [type(verdict) for verdict in decision.verdicts] == [Rejected]
+    assert (twin.promised, twin.life.phase) == (False, Phase.ADMITTED)
+
+
+def test_who_is_refused_while_it_runs_ends_first(world: LiveWorld) -> None:
+    give(world, job_1=4)
+    world.settle()
+    verdict = Rejected(job="job-1", reason=Reason.TOO_LATE, detail="alone 9 s late", runs=False)
+    run(world.backend.apply(Decision(workers={}, verdicts=(verdict,))))
+    world.settle()
+    assert phases(world)[0] == "refused"
+    assert world.book.jobs["job-1"].ended is not None
+
+
+def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
+    world.submit("1:8", deadline=world.clock.wall() + 1000.0)
+    world.cycle(decide)
+    world.processes.say("job-1", steps=900, measured=measured({1: 2.0, 4: 6.0}))
+    run(world.backend.look())
+    before = world.backend.memory
+    snapshot, decision = world.cycle(decide)
+    assert any(isinstance(verdict, Admitted) and verdict.promises for verdict in decision.verdicts)
+    saw, decided = decode_cycle(encode_cycle(snapshot, decision))
+    assert isinstance(saw, Snapshot)
+    assert encode_cycle(saw, decided) == encode_cycle(snapshot, decision)
+    memory = decode_memory(encode_memory(decision.memory), policy="brim")
+    assert memory == decision.memory
+    from dataclasses import replace
+
+    replayed = decide(replace(saw, memory=before))
+    assert encode_cycle(saw, replayed) == encode_cycle(snapshot, decision)
+    assert replayed.memory == memory

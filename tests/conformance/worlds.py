@@ -1,0 +1,167 @@
+"""Two clusters that know nothing of each other behind one Protocol: the simulated one, and that of processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from brim.backends.live import LiveBackend
+from brim.backends.processes import Seen
+from brim.backends.simulator.engine import Settings, _World
+from brim.clock import VirtualClock
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.measuring import Measured
+from brim.domain.resizing import OVERHEADS
+from brim.domain.schedule import Decision, Snapshot
+from brim.domain.workload import Job
+from brim.errors import EnvironmentFault
+from brim.interfaces import Backend
+from brim.storage.book import Book, JobRecord
+from brim.storage.database import Database
+from submissions import submission
+from workloads import CONCAVE
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+class World(Protocol):
+    backend: Backend
+
+    def settle(self) -> None:
+        """Let everything happen that was asked."""
+        ...
+
+
+@dataclass
+class FakeJob:
+    """Processes that do what they are told at the next `settle`, or never."""
+
+    alive: bool = False
+    workers: int = 0
+    wanted: int = 0
+    seen: Seen = field(default_factory=lambda: Seen(alive=False))
+    starts: int = 0
+    asked: list[str] = field(default_factory=list)
+    deaf: bool = False
+
+
+class FakeProcesses:
+    """Processes of jobs, in memory."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, FakeJob] = {}
+
+    def of(self, job: str) -> FakeJob:
+        return self.jobs.setdefault(job, FakeJob())
+
+    def look(self, record: JobRecord) -> Seen:
+        job = self.of(record.id)
+        given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in ("alive", "workers")}
+        return Seen(alive=job.alive, workers=job.workers if job.alive else 0, **given)
+
+    async def start(self, record: JobRecord, workers: int) -> None:
+        job = self.of(record.id)
+        assert not job.alive, f"{record.id} was started twice"
+        job.alive, job.wanted, job.starts = True, workers, job.starts + 1
+        job.seen = Seen(alive=True, step=job.seen.step, steps=job.seen.steps, measured=job.seen.measured)
+        job.asked.append(f"start {workers}")
+
+    async def resize(self, record: JobRecord, workers: int) -> None:
+        job = self.of(record.id)
+        job.asked.append(f"resize {workers}")
+        if not job.alive or job.deaf:
+            raise EnvironmentFault("no answer")
+        job.wanted = workers
+
+    async def suspend(self, record: JobRecord) -> None:
+        job = self.of(record.id)
+        job.asked.append("suspend")
+        if not job.alive or job.deaf:
+            raise EnvironmentFault("no answer")
+        job.wanted = 0
+
+    async def force(self, record: JobRecord, workers: int) -> None:
+        job = self.of(record.id)
+        job.asked.append(f"force {workers}")
+        job.workers = min(job.workers, workers)
+        job.alive = workers > 0
+
+    def settle(self) -> None:
+        for job in self.jobs.values():
+            if job.alive:
+                job.workers = job.wanted
+                job.alive = job.wanted > 0
+                if not job.alive:
+                    job.seen = _with(job.seen, outcome="suspended")
+
+    def end(self, job: str, outcome: str, **fields: Any) -> None:
+        """The processes of a job end."""
+        one = self.of(job)
+        one.alive, one.workers = False, 0
+        one.seen = _with(one.seen, outcome=outcome, **fields)
+
+    def say(self, job: str, **fields: Any) -> None:
+        """The processes of a job tell of themselves."""
+        self.of(job).seen = _with(self.of(job).seen, **fields)
+
+
+def _with(seen: Seen, **fields: Any) -> Seen:
+    return Seen(**{name: getattr(seen, name) for name in Seen.__slots__} | fields)
+
+
+def measured(rates: dict[int, float], steps: int = 20) -> Measured:
+    """As many steps at each number of workers, at this rate."""
+    return Measured({n: (float(steps), steps / rate) for n, rate in rates.items()})
+
+
+class SimulatedWorld:
+    """Jobs that have all arrived, on a virtual clock."""
+
+    def __init__(self, cluster: Cluster, jobs: int) -> None:
+        made = [Job(id=f"job-{k + 1}", submitted=0.0, work=1e6, curve=CONCAVE) for k in range(jobs)]
+        self.backend: Backend = _World(made, cluster, Settings(overheads=OVERHEADS["brim"]))
+
+    def settle(self) -> None:
+        pass  # what is decided is so
+
+
+class LiveWorld:
+    """The same jobs as processes, which are fakes."""
+
+    def __init__(self, cluster: Cluster, jobs: int, folder: Path, **spec: Any) -> None:
+        self.clock = VirtualClock(start=1e9)
+        self.folder = folder
+        self.processes = FakeProcesses()
+        self.spec = ClusterSpec(cluster=cluster, **spec)
+        self.book = Book(Database(folder / "scheduler.db"))
+        for _ in range(jobs):
+            self.submit()
+        self.backend: LiveBackend = self.revive()
+
+    def submit(self, workers: str = "1:8", **fields: Any) -> JobRecord:
+        return self.book.submit(submission(workers, **fields), name="job", now=self.clock.wall())
+
+    def revive(self) -> LiveBackend:
+        """Another life of the scheduler, which knows only what is on disk."""
+        self.book = Book(Database(self.folder / "scheduler.db"))
+        self.backend = LiveBackend(self.book, self.processes, self.spec, clock=self.clock)
+        return self.backend
+
+    def settle(self) -> None:
+        self.processes.settle()
+        run(self.backend.look())
+        self.processes.settle()
+        run(self.backend.look())
+
+    def cycle(self, decide: Any) -> tuple[Snapshot, Decision]:
+        snapshot = run(self.backend.observe())
+        decision = decide(snapshot)
+        run(self.backend.apply(decision))
+        return snapshot, decision

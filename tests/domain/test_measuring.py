@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from brim.domain.measuring import Measured, curve_of
+
+
+def test_new_steps_count_more_than_old_ones() -> None:
+    measured = Measured()
+    for seconds in [1.0] * 2000 + [0.5] * 2000:
+        measured.add(2, seconds)
+    assert measured.rates[2] == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_handful_of_steps_says_nothing_yet() -> None:
+    measured = Measured()
+    for _ in range(4):
+        measured.add(1, 1.0)
+    assert measured.rates == {}
+    measured.add(1, 1.0)
+    assert measured.rates == {1: pytest.approx(1.0)}
+
+
+def test_what_a_job_measured_itself_goes_before_what_others_did() -> None:
+    mine, others = Measured({1: (10.0, 10.0)}), Measured({1: (10.0, 5.0), 2: (10.0, 4.0)})
+    assert mine.merged([others]).rates == {1: 1.0, 2: 2.5}
+
+
+def test_a_new_model_is_believed_to_scale_so_that_it_is_tried_on_more() -> None:
+    curve = curve_of({}, parts=8, minimum=1, maximum=8)
+    assert curve.peak == 8
+    assert 5.0 < curve.rates[8] / curve.rates[1] < 8.0
+
+
+def test_workers_that_micro_batches_do_not_divide_among_add_nothing() -> None:
+    curve = curve_of({2: 10.0}, parts=8, minimum=1, maximum=8)
+    assert curve.sizes == (1, 2, 3, 4, 8)  # a policy goes from 4 to 8
+    assert curve.peak == 8
+    assert curve_of({2: 10.0}, parts=8, minimum=1, maximum=7).peak == 4
+    assert curve_of({2: 10.0}, parts=0, minimum=1, maximum=7).peak == 7
+
+
+def test_a_curve_goes_through_what_was_measured() -> None:
+    rates = {1: 10.0, 2: 18.0, 4: 24.0}
+    curve = curve_of(rates, parts=8, minimum=1, maximum=4)
+    assert {n: curve.rates[n] for n in rates} == rates
+    slower = curve_of({1: 10.0, 2: 18.0, 4: 12.0}, parts=8, minimum=1, maximum=4)
+    assert slower.peak == 2  # more workers than processors
+
+
+def test_sizes_below_the_gang_do_not_exist() -> None:
+    curve = curve_of({1: 10.0, 4: 30.0}, parts=8, minimum=2, maximum=4)
+    assert curve.sizes == (2, 3, 4)
+    assert curve.rates[1] == 0.0
+
+
+def test_large_jobs_have_points_at_powers_of_two() -> None:
+    curve = curve_of({3: 10.0}, parts=0, minimum=3, maximum=100)
+    assert curve.sizes == (3, 4, 8, 16, 32, 64, 100)

@@ -1,0 +1,178 @@
+"""The scheduler with real jobs: whatever dies, each job is run once to its end, with the weights of a calm run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from brim.client import Client
+from brim.storage.contact import read_contact, read_scheduler_contact
+from brim.wire.cluster import JobView
+from e2e.running import DIGITS, leftovers, lines, train, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
+CLUSTER = """
+nodes: [{name: n1, workers: 4}]
+grace: 20s
+tenants:
+  - {name: ads, guaranteed: 2}
+  - {name: web, guaranteed: 2}
+"""
+
+
+class Home:
+    """A state directory, and the command line on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self.file = folder / "cluster.yaml"
+        self.file.write_text(CLUSTER)
+
+    def brim(self, *words: str, code: int = 0) -> str:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "brim.cli", *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**environment, "BRIM_HOME": str(self.state)},
+            cwd=self.file.parent,
+        )
+        assert done.returncode == code, done.stderr
+        self.err = done.stderr
+        return done.stdout
+
+    def submit(self, *words: str, tenant: str = "ads") -> str:
+        return self.brim("submit", *JOB, *words, "--tenant", tenant).strip()
+
+    def job(self, job: str) -> JobView:
+        client = Client(self.state)
+        return client.job(job)
+
+    def wait_for_step(self, job: str, step: int) -> None:
+        until(lambda: self.job(job).step >= step, f"step {step} of {job}")
+
+    def finished(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.brim("status", job, "--wait", "--json"))
+        return found
+
+    def story(self, job: str) -> list[dict[str, Any]]:
+        story: list[dict[str, Any]] = json.loads(self.brim("explain", job, "--json"))["story"]
+        return story
+
+    def run_dir(self, job: str) -> Path:
+        return self.state / "jobs" / job
+
+    def kill_scheduler(self) -> None:
+        contact = read_scheduler_contact(self.state)
+        assert contact is not None
+        os.kill(contact.pid, signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(contact.pid), "the scheduler's end")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path)
+    home.brim("up", "--cluster", str(home.file))
+    yield home
+    if read_scheduler_contact(home.state) is not None:
+        home.brim("down", "--kill")
+    until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    summary = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "2")
+    return str(summary["weights_sha256"])
+
+
+def test_kill_9_of_the_scheduler_leaves_jobs_training_and_the_next_one_adopts_them(
+    home: Home, calm: str
+) -> None:
+    jobs = [home.submit("--workers", "1:2", tenant=tenant) for tenant in ("ads", "web")]
+    for job in jobs:
+        home.wait_for_step(job, 5)
+    home.kill_scheduler()
+    before = {job: len(lines(home.run_dir(job) / "steps.jsonl")) for job in jobs}
+    until(
+        lambda: all(
+            len(lines(home.run_dir(job) / "steps.jsonl")) > count + 5 for job, count in before.items()
+        ),
+        "steps without a scheduler",
+    )
+    home.brim("up")
+    for job in jobs:
+        end = home.finished(job)
+        assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1)
+        assert end["weights_sha256"] == calm
+        assert end["steps_redone"] == 0
+
+
+def test_kill_9_of_an_agent_ends_its_workers_and_the_job_goes_on(home: Home, calm: str) -> None:
+    job = home.submit("--workers", "2", "--checkpoint-every", "20")
+    home.wait_for_step(job, 45)
+    contact = read_contact(home.run_dir(job))
+    assert contact is not None
+    workers = [
+        e["pid"] for e in lines(home.run_dir(job) / "events.jsonl") if e["kind"] == "worker" and e["pid"]
+    ]
+    os.kill(contact.keeper, signal.SIGKILL)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "the end of its workers")
+    end = home.finished(job)
+    assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 2, calm)
+    assert [each["event"] for each in home.story(job)].count("suspended") == 1
+
+
+def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:
+    job = home.submit("--workers", "2")
+    home.wait_for_step(job, 10)
+    home.brim("down")
+    assert not leftovers(home.state)
+    events = lines(home.run_dir(job) / "events.jsonl")
+    stopped = events[-1]["summary"]
+    assert stopped["exit"] == "suspended"
+    assert [e["step"] for e in events if e["kind"] == "checkpoint"][-1] == stopped["steps"]
+    home.brim("up")
+    home.wait_for_step(job, stopped["steps"] + 5)
+    home.brim("suspend", job)
+    until(lambda: stands(home.job(job), "suspended", "hold"), "its suspension")
+    home.brim("down", "--kill")
+    home.brim("up")
+    assert stands(home.job(job), "suspended", "hold")
+    home.brim("resume", job)
+    end = home.finished(job)
+    assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 3, calm)
+
+
+def stands(view: JobView, state: str, wish: str) -> bool:
+    return (view.state, view.wish) == (state, wish)
+
+
+def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> None:
+    borrower = home.submit("--workers", "1:4")
+    until(lambda: world_size(home, borrower) == 4, "4 workers, 2 of them borrowed")
+    home.wait_for_step(borrower, 5)
+    owner = home.submit("--workers", "1:2", tenant="web")
+    until(lambda: home.job(owner).workers > 0, "the owner's workers")
+    reclaimed = [each for each in home.story(borrower) if each["reason"] == "reclaimed-by-owner"]
+    assert "tenant ads held 4 devices and may use" in reclaimed[0]["detail"]
+    assert "forced" not in [each["event"] for each in home.story(borrower)]
+    for job in (borrower, owner):
+        end = home.finished(job)
+        assert (end["exit"], end["steps_redone"], end["weights_sha256"]) == ("done", 0, calm)
+
+
+def world_size(home: Home, job: str) -> int:
+    rounds = [e for e in lines(home.run_dir(job) / "events.jsonl") if e["kind"] == "round"]
+    return int(rounds[-1]["world_size"]) if rounds else 0

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from brim.coordination.lifecycle import Happening, Phase
+from brim.domain.measuring import Measured
+from brim.errors import EnvironmentFault, InternalError
+from brim.storage import database as database_module
+from brim.storage.book import Book
+from brim.storage.database import Database
+from brim.storage.files import is_locked, lock
+from submissions import submission
+
+
+def test_everything_is_on_disk_at_once(tmp_path: Path) -> None:
+    book = Book(Database(tmp_path / "db"))
+    record = book.submit(submission("1:4", deadline=500.0, tenant="ads"), name="flights", now=100.0)
+    book.must(record, Happening.ADMIT, now=101.0, detail="fits")
+    book.must(record, Happening.START, now=102.0)
+    again = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
+    assert list(again.jobs) == ["flights-1"]
+    assert again.jobs["flights-1"] == record
+    assert [(c.at, c.event, c.detail) for c in again.story(record)] == [
+        (100.0, "submitted", ""),
+        (101.0, "admitted", "fits"),
+        (102.0, "running", ""),
+    ]
+    assert again.submit(submission(), name="flights", now=103.0).id == "flights-2"
+
+
+def test_what_cannot_happen_leaves_the_book_as_it_is(tmp_path: Path) -> None:
+    book = Book(Database(tmp_path / "db"))
+    record = book.submit(submission(), name="job", now=0.0)
+    assert not book.happen(record, Happening.FINISH, now=1.0)
+    with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
+        book.must(record, Happening.FINISH, now=1.0)
+    assert Book(Database(tmp_path / "db")).jobs["job-1"].life.phase is Phase.SUBMITTED
+
+
+def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
+    book = Book(Database(tmp_path / "db"))
+    book.learn(submission(epochs=2), Measured({2: (10.0, 5.0)}), 240)
+    again = Book(Database(tmp_path / "db"))
+    assert again.measured("m").rates == {2: 2.0}
+    assert again.steps_of(submission(epochs=5)) == 600
+    assert again.steps_of(submission(fingerprint="other")) is None
+
+
+def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_CYCLES_KEPT", 1000)
+    database = Database(tmp_path / "db")
+    for k in range(2000):
+        database.add_cycle(float(k), "brim", b"%d" % k, None)
+    kept = [int(content) for _, content, _ in database.cycles()]
+    assert (kept[0], kept[-1]) == (1000, 1999)
+
+
+def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
+    sqlite = sqlite3.connect(tmp_path / "db")
+    sqlite.execute("pragma user_version = 99")
+    sqlite.close()
+    with pytest.raises(EnvironmentFault, match="has format 99, this version reads 1"):
+        Database(tmp_path / "db")
+    (tmp_path / "text").write_text("no database\n" * 100)
+    with pytest.raises(EnvironmentFault, match="cannot open"):
+        Database(tmp_path / "text")
+    with pytest.raises(EnvironmentFault, match="cannot open"):
+        Database(tmp_path / "missing" / "db")
+
+
+def test_a_lock_is_one_processs(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    held = lock(path)
+    assert held is not None
+    assert is_locked(path)
+    assert lock(path) is None
+    import os
+
+    os.close(held)
+    assert not is_locked(path)

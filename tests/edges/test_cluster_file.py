@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brim.domain.tenancy import Tenant
+from brim.errors import SpecError
+from brim.storage.cluster_file import cluster_spec, read_cluster_file, read_yaml
+
+WHOLE = """
+policy: elasticflow
+headroom: 2
+grace: 1m
+nodes:
+  - {name: n1, workers: 8}
+  - {name: n2, workers: 8, switch: 1}
+tenants:
+  - {name: ads, cohort: main, guaranteed: 8, exclusive: 2, limit: 12, weight: 2}
+"""
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(WHOLE)
+    spec = read_cluster_file(tmp_path / "cluster.yaml")
+    assert [(node.id, node.devices, node.switch) for node in spec.cluster.nodes] == [
+        ("n1", 8, 0),
+        ("n2", 8, 1),
+    ]
+    assert spec.tenants == (Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),)
+    assert (spec.policy, spec.headroom, spec.grace, spec.capacity) == ("elasticflow", 2, 60.0, 14)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nodes: []", "nodes: got none, need at least one"),
+        ("nodes: [{name: n, workers: 0}]", "nodes: got 'n' without devices"),
+        ("nodes: [{name: n, workers: 1}, {name: n, workers: 1}]", "nodes: got 'n' twice"),
+        ("nodes: [{name: n, worker: 1}]", "nodes[0]: got 'worker'"),
+        ("nodes: [{name: n, worker: 1}]", "did you mean 'workers'?"),
+        ("nodes: [{name: n}]", "nodes[0]: got no 'workers'"),
+        ("nodes: [{name: n, workers: many}]", "nodes[0].workers: got str, need int"),
+        ("polcy: brim", "did you mean 'policy'?"),
+        ("policy: brimm\nnodes: [{name: n, workers: 1}]", "did you mean 'brim'?"),
+        ("headroom: 1\nnodes: [{name: n, workers: 1}]", "headroom: got 1, need from 0 to 0"),
+        ("grace: soon\nnodes: [{name: n, workers: 1}]", "grace: got 'soon', need a duration"),
+        ("nodes: [{name: n, workers: 1}]\ntenants: [{name: a, guaranteed: 2}]", "2 devices guaranteed"),
+        ("nodes: [{name: n, workers: 1}]\ntenants: [{name: a, exclusive: 2}]", "tenant a: got exclusive 2"),
+        ("nodes: 3\nnodes: 4", "'nodes' twice"),
+        ("nodes: [", "valid YAML"),
+        ("just words", "got str, need object"),
+    ],
+)
+def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError) as wrong:
+        read_cluster_file(path)
+    assert said in str(wrong.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="No such file"):
+        read_cluster_file(tmp_path / "cluster.yaml")
+
+
+def test_words_stay_as_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("workers: 1:4\nexact: no\nseed: 007\n")
+    assert read_yaml(tmp_path / "job.yaml", words=True) == {"workers": "1:4", "exact": "no", "seed": "007"}
+    assert read_yaml(tmp_path / "job.yaml")["workers"] == 64
+
+
+def test_headroom_keeps_at_least_one_device_for_training() -> None:
+    with pytest.raises(SpecError, match="one device is left for training"):
+        cluster_spec({"nodes": [{"name": "n", "workers": 4}], "headroom": 4})

@@ -1,0 +1,311 @@
+"""The scheduler over HTTP and on the command line, with processes that are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim.cli.__main__ import cli
+from brim.client import Client
+from brim.clock import SystemClock
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.domain.tenancy import Tenant
+from brim.errors import EnvironmentFault, SpecError
+from brim.policies.cycle import Memory, cycle
+from brim.policies.named import POLICIES
+from brim.scheduler.__main__ import listen, offer
+from brim.scheduler.api import openapi
+from brim.scheduler.loop import Scheduler
+from brim.storage.book import Book
+from brim.storage.contact import read_scheduler_contact
+from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
+from brim.storage.database import Database
+from brim.wire.cluster import Submit
+from conformance.worlds import LiveWorld, measured
+from e2e.running import DIGITS, until
+from submissions import submission
+
+TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
+
+
+class Served(LiveWorld):
+    """A world of fakes on the host's clock, with a scheduler in a thread of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Cluster.parse("1x8"), 0, folder, tenants=TENANTS)
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        until(lambda: read_scheduler_contact(folder) is not None, "the scheduler")
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as failure:  # noqa: BLE001 the test's own thread shows it
+            self.failure = failure
+
+    async def _serve(self) -> None:
+        self.clock = SystemClock()  # type: ignore[assignment]
+        database = Database(self.folder / "scheduler.db")
+        backend = self.revive()
+        scheduler = Scheduler(
+            self.book, database, backend, jobs_folder=self.folder / "jobs", clock=self.clock
+        )
+        scheduling, obeying = asyncio.create_task(scheduler.run()), asyncio.create_task(self._obey())
+        await offer(scheduler, listen("127.0.0.1", 0), self.folder, until=scheduling)
+        obeying.cancel()
+
+    async def _obey(self) -> None:
+        while True:
+            self.processes.settle()
+            await asyncio.sleep(0.02)
+
+    def teach(self, *words: Any) -> None:
+        """Let the book know a model; from this thread, which has to have its own."""
+        Book(Database(self.folder / "scheduler.db")).learn(*words)
+
+    @property
+    def client(self) -> Client:
+        return Client(self.folder)
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    served = Served(tmp_path)
+    yield served
+    if served.thread.is_alive():
+        served.client.down()
+    served.thread.join(10.0)
+    assert not served.thread.is_alive()
+    if served.failure is not None:
+        raise served.failure
+
+
+def brim(*words: str) -> Result:
+    return CliRunner().invoke(cli, [*words], catch_exceptions=False)
+
+
+def ask(workers: str = "1:8", **fields: Any) -> Submit:
+    return Submit(submission=submission(workers, **{"tenant": "ads", **fields}), name="job")
+
+
+def test_the_life_of_a_job_through_the_client(served: Served) -> None:
+    client = served.client
+    view = client.submit(ask())
+    assert (view.job, view.state, view.tenant) == ("job-1", "submitted", "ads")
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    assert client.job("job-1").run == str(served.folder / "jobs" / "job-1")
+    assert client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
+    until(lambda: client.job("job-1").workers == 3, "3 workers")
+    assert client.suspend("job-1").wish == "hold"
+    until(lambda: client.job("job-1").state == "suspended", "its suspension")
+    client.resume("job-1")
+    until(lambda: client.job("job-1").state == "running", "its return")
+    served.processes.say("job-1", step=7, steps=20)
+    served.processes.end("job-1", "done", summary={"exit": "done", "weights_sha256": "ab"})
+    view = client.wait("job-1", timeout=10.0)
+    assert (view.state, view.step, view.summary["weights_sha256"]) == ("done", 7, "ab")
+    events = [change.event for change in client.explain("job-1")]
+    assert events[0] == "submitted"
+    assert events[-1] == "done"
+    with pytest.raises(EnvironmentFault, match="job-1 is done"):
+        client.cancel("job-1")
+
+
+def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) -> None:
+    client = served.client
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    client.submit(ask("1:8", tenant="web"))
+    until(lambda: client.job("job-2").workers == 4, "what web owns")
+    rows = {view.tenant: (view.holds, view.borrows) for view in client.tenants()}
+    assert rows == {"ads": (4, 0), "web": (4, 0)}
+    story = [change for change in client.explain("job-1") if change.reason == "reclaimed-by-owner"]
+    assert "tenant web takes 4 (held 0, guaranteed 4)" in story[0].detail
+    client.apply(
+        ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(TENANTS[1], replace(TENANTS[0], limit=5)))
+    )
+    client.cancel("job-2")
+    until(lambda: client.job("job-1").workers == 5, "its new limit")
+
+
+def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
+    client = served.client
+    with pytest.raises(SpecError, match=r"--workers: got 9:16, need .* 1 to 8"):
+        client.submit(Submit(submission=submission("9:16", tenant="ads")))
+    with pytest.raises(SpecError, match="did you mean 'ads'"):
+        client.submit(ask(tenant="adds"))
+    with pytest.raises(SpecError, match="--deadline: got a time that has passed"):
+        client.submit(ask(deadline=1.0))
+    client.submit(ask())
+    with pytest.raises(SpecError, match="did you mean 'job-1'"):
+        client.job("jobb-1")
+
+
+def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -> None:
+    now = SystemClock().wall()
+    client = served.client
+    assert client.forecast(ask(deadline=now + 100.0)).known is False
+    client.submit(ask("1:8", fingerprint="other"))
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    served.teach(submission(), measured({1: 10.0, 4: 35.0}), 700)
+    soon, late = (client.forecast(ask("1:4", tenant="web", deadline=now + s)) for s in (5.0, 300.0))
+    assert (soon.admitted, soon.reason) == (False, "too-late-even-alone")
+    assert (late.admitted, late.known, late.reason) == (True, True, "fits")
+    assert late.takes == {"job-1": late.workers}
+    assert late.earliest is not None
+    assert now + 20.0 < late.earliest < now + 40.0
+    assert [view.job for view in client.jobs()] == ["job-1"]
+
+
+def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    assert os.stat(served.folder / "scheduler.json").st_mode & 0o077 == 0
+    address = f"127.0.0.1:{contact.port}"
+    with pytest.raises(EnvironmentFault, match="wrong or missing token"):
+        Client(address=address, token="guess").jobs()
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"http://{address}/v1/jobs", timeout=5)
+    assert Client(address=address, token=contact.token).cluster().devices == 8
+    with urllib.request.urlopen(f"http://{address}/openapi.json", timeout=5) as answer:
+        assert json.load(answer) == json.loads(json.dumps(openapi()))
+
+
+def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
+    document = openapi()
+    assert document["openapi"] == "3.1.0"
+    calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
+    assert ("post", "/v1/jobs/{job}/cancel") in calls
+    assert len(calls) == 13
+    references = set(json.dumps(document).split('"#/components/schemas/')[1:])
+    named = {reference.partition('"')[0] for reference in references}
+    assert named <= document["components"]["schemas"].keys()
+
+
+def test_nonsense_is_answered_not_suffered(served: Served) -> None:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    for path, body, status in (
+        ("/v1/jobs", b"{", 400),
+        ("/v1/jobs", b'{"name": 3}', 400),
+        ("/v1/nowhere", b"", 404),
+    ):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{contact.port}{path}", body, {"Authorization": f"Bearer {contact.token}"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match=str(status)):
+            urllib.request.urlopen(request, timeout=5)
+    assert served.client.jobs() == []
+
+
+def test_the_journal_replayed_gives_the_same_plans(served: Served) -> None:
+    client = served.client
+    served.teach(submission(), measured({1: 10.0, 4: 35.0}), 7000)
+    for tenant, seconds in (("ads", 2000.0), ("web", 400.0), ("ads", 900.0)):
+        client.submit(ask("1:8", tenant=tenant, deadline=SystemClock().wall() + seconds))
+    client.submit(ask("1:8", tenant="web"))
+    for job in ("job-1", "job-2", "job-3"):
+        assert client.wait(job, until="judged", timeout=10.0).promised
+    until(lambda: sum(view.workers for view in client.jobs()) == 8, "8 workers in all")
+    client.cancel("job-2")
+    until(lambda: client.job("job-2").has_ended, "its end")
+    database = Database(served.folder / "scheduler.db")
+    memory: object = None
+    replayed = 0
+    for policy, content, handed in database.cycles():
+        snapshot, decision = decode_cycle(content)
+        memory = decode_memory(handed, policy=policy) if handed else memory
+        again = cycle(replace(snapshot, memory=memory), POLICIES[policy], placed=False)
+        assert encode_cycle(snapshot, again) == encode_cycle(snapshot, decision)
+        memory = again.memory
+        replayed += 1
+    assert replayed > 4
+    assert isinstance(memory, Memory)
+
+
+def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        f"file: {DIGITS}\nworkers: 1:4\nepochs: 3\ntenant: web\nset: {{depth: 2}}\n"
+    )
+    done = brim("submit", "job.yaml", "--epochs", "5", "--json")
+    view = json.loads(done.stdout)
+    assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (0, "digits-1", 4, "web")
+    spec = served.book.jobs["digits-1"].submission.spec
+    assert (spec.epochs, spec.parameters, spec.directory) == (5, {"depth": "2"}, str(tmp_path))
+    until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
+    assert brim("jobs").stdout.splitlines()[1].split()[:4] == ["digits-1", "running", "web", "4"]
+    assert [job["job"] for job in json.loads(brim("jobs", "--json").stdout)["jobs"]] == ["digits-1"]
+    assert "digits-1: running, 4 workers" in brim("status", "digits-1").stdout
+    assert json.loads(brim("status", "digits-1", "--json").stdout)["state"] == "running"
+    assert brim("resize", "digits-1", "1:2").exit_code == 0
+    assert "surplus-by-marginal-return" in brim("explain", "digits-1").stdout
+    assert json.loads(brim("tenants", "--json").stdout)["tenants"][1]["tenant"] == "web"
+    assert brim("tenants").stdout.splitlines()[0].split()[:3] == ["tenant", "cohort", "guaranteed"]
+    assert brim("suspend", "digits-1").exit_code == brim("resume", "digits-1").exit_code == 0
+    assert brim("cancel", "digits-1").exit_code == 0
+    assert brim("status", "digits-1", "--wait", "--json").exit_code == 1
+    (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 6}]\n")
+    assert brim("apply", "cluster.yaml").exit_code == 0
+    assert served.client.cluster().devices == 6
+    assert brim("up").exit_code == 2
+
+
+def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
+    arguments = ("submit", DIGITS, "--workers", "1:4", "--tenant", "ads", "--deadline")
+    assert brim(*arguments, "1h", "--dry-run").exit_code == 0  # nothing is known of it
+    assert brim(*arguments, "1h").exit_code == 0
+    until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
+    served.processes.say("digits-1", steps=100, measured=measured({1: 1.0, 4: 3.0}))
+    assert served.client.wait("digits-1", until="judged", timeout=10.0).promised
+    for extra in ([], ["--dry-run"]):
+        done = brim(*arguments, "10s", *extra)
+        assert done.exit_code == 3
+        text = done.output
+        assert "too-late-even-alone" in text
+        assert "4 workers, the most that help, would be done" in text
+        assert "the earliest that could be promised" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", "job.yaml"), "job.yaml: got"),
+        (("submit", DIGITS, "--deadline", "soon"), "--deadline: got 'soon'"),
+        (("submit", DIGITS, "--priority", "hihg"), "--priority: got 'hihg'"),
+        (("jobs",), "no scheduler runs in"),
+        (("explain", "job-1"), "no scheduler runs in"),
+        (("down",), "brim up starts one"),
+        (("resize", "run", "1:2"), "RUN: got 'run'"),
+    ],
+)
+def test_without_a_scheduler(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    done = brim(*words)
+    assert done.exit_code in (1, 2)
+    assert said in done.output
+
+
+def test_a_job_file_with_a_word_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(f"file: {DIGITS}\nwokers: 4\n")
+    done = brim("submit", "job.yaml")
+    assert done.exit_code == 2
+    assert "did you mean 'workers'?" in done.output
