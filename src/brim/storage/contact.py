@@ -55,14 +55,15 @@ def read_contact(run_dir: Path) -> Contact | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this host."""
+    """Whether there is such a process on this host; one that is dead, and that nobody has buried yet, is not."""
     try:
         os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
-    return True
+    except OSError:  # it is somebody else's, or this host tells nothing of processes
+        return True
+    return state not in ("Z", "X")
 
 
 SCHEDULER = "scheduler.json"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -159,9 +160,15 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
         call = channel.unary_unary(
             f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
         )
+        # A master that is dead is back soon. The wait is ours: gRPC's own deadline is a time of day, which may jump.
+        asked = call.future(question, metadata=((_TOKEN, token),), wait_for_ready=True)
+        answered = threading.Event()
+        asked.add_done_callback(lambda _: answered.set())
+        if not answered.wait(timeout):
+            asked.cancel()
+            raise EnvironmentFault(f"the master at {address} did not answer in {timeout:.0f} s")
         try:
-            metadata = ((_TOKEN, token),)  # a master that is dead is back soon
-            answer: Answer = call(question, metadata=metadata, timeout=timeout, wait_for_ready=True)
+            answer: Answer = asked.result()
         except grpc.RpcError as error:
             raise EnvironmentFault(f"the master at {address} does not answer: {error.details()}") from error
     return answer
