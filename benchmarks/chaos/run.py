@@ -49,7 +49,7 @@ def main() -> None:
             result = run_trial(JOB, trial, calm, folder / f"seed-{seed}", deadline=DEADLINE)
             results[hosts].append(result)
             faults = "; ".join(map(describe, trial.faults))
-            told = f"seed {seed}, {hosts} hosts: {faults}: "
+            told = f"seed {seed}, {hosts} host{'s' * (hosts > 1)}: {faults}: "
             report.say(told + ("; ".join(result.broken) or f"held ({result.seconds:.1f} s)"))
             seed += 1
     every = [result for of_hosts in results.values() for result in of_hosts]
