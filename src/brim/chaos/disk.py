@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -25,8 +26,16 @@ class SmallDisk:
     def fill(self) -> None:
         """Leave room for a few records, and for nothing else."""
         with (self.path / _BALLAST).open("wb") as file:
-            space = os.statvfs(self.path)
-            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - _LEFT_BYTES)
+            while True:
+                space = os.statvfs(self.path)
+                room = space.f_bavail * space.f_frsize - _LEFT_BYTES
+                if room <= 0:
+                    return
+                try:
+                    return os.posix_fallocate(file.fileno(), 0, room)
+                except OSError as error:  # the run wrote meanwhile: look again
+                    if error.errno != errno.ENOSPC:
+                        raise
 
     def free(self) -> None:
         (self.path / _BALLAST).unlink(missing_ok=True)
