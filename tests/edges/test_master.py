@@ -23,6 +23,7 @@ from brim.master.entries import Began
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
 from brim.telemetry.events import EVENTS, STEPS
+from brim.telemetry.history import read_history
 from brim.wire import messages as wire
 
 REPORT = msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=[], seconds={}))
@@ -454,3 +455,16 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     assert "it goes on" not in [event.get("message") for event in desk.records(EVENTS)]
     assert list(desk.master._decisions.agents) == ["B"]
     assert any(isinstance(each, wire.Refused) and each.lost for each in desk.heard["A"])
+
+
+def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
+    """One worker's mistake may be heard before another is ready: whoever reads the records must still see it."""
+    desk = Desk(tmp_path, workers=2, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.hear("A", "w2", wire.Failed(who="user", message="theirs", trace="Traceback"))
+        await desk.ready("A", "w1")
+
+    play(desk, story)
+    assert read_history(tmp_path).failed is not None

@@ -202,7 +202,8 @@ class Decisions:
     def _on_worker(self, worker: str, message: wire.WorkerMessage) -> None:
         match message:
             case wire.Hello(address=address, facts=facts):
-                self._learn(facts)
+                if not self._failure_told:  # a run that begins behind its own failure would hide it
+                    self._learn(facts)
                 self._worker_event(worker, "ready")
                 self._handle(WorkerReady(worker, address))
             case wire.Installed(round=round, step=step, restored_from=path):
