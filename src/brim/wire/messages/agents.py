@@ -1,0 +1,230 @@
+"""What an agent and the master say to each other: a session over gRPC streams, numbered so that it outlives them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from brim.domain.job import JobSpec
+from brim.wire.messages.workers import (
+    Beat,
+    Failed,
+    InstallRound,
+    Message,
+    Warn,
+    WorkerBound,
+    WorkerMessage,
+)
+
+__all__ = [
+    "AgentMessage",
+    "ArriveTogether",
+    "AskToStop",
+    "CommitRecord",
+    "Commits",
+    "Configure",
+    "EndRun",
+    "FromAgent",
+    "FromMaster",
+    "FromWorker",
+    "HeldAt",
+    "HoldRound",
+    "JoinJob",
+    "LoseWorker",
+    "MasterMessage",
+    "Refused",
+    "ReleaseTogether",
+    "SignalWorker",
+    "Silence",
+    "StartWorkers",
+    "ToWorker",
+    "WorkerStarted",
+]
+
+
+class JoinJob(Message, frozen=True):
+    """The first message of every stream.
+
+    Args:
+        agent: its name in the job.
+        session: made anew by every agent process, so that another one of the same name is not taken for it.
+        host: the name of its host, for people.
+        life: of the master that it obeyed last; 0 for an agent that comes new.
+        heard: the number of the last message that it has from the master.
+    """
+
+    agent: str
+    session: str
+    host: str
+    life: int = 0
+    heard: int = 0
+
+
+class AskToStop(Message, frozen=True):
+    """The agent's process was asked to end the run."""
+
+    reason: str
+
+
+class FromWorker(Message, frozen=True):
+    worker: str
+    message: WorkerMessage
+
+
+class WorkerStarted(Message, frozen=True):
+    worker: str
+    pid: int
+
+
+class LoseWorker(Message, frozen=True):
+    """The worker's process has ended."""
+
+    worker: str
+    reason: str
+
+
+class Silence(Message, frozen=True):
+    """The worker has been silent for half of its heartbeat timeout, or speaks again."""
+
+    worker: str
+    silent: bool
+
+
+class HeldAt(Message, frozen=True):
+    round: int
+    step: int
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed step: `step` counts it, `at` is seconds since 1970, payloads are StepReports."""
+
+    round: int
+    step: int
+    at: float
+    payloads: list[bytes]
+
+
+class Commits(Message, frozen=True):
+    records: list[CommitRecord]
+
+
+class ArriveTogether(Message, frozen=True):
+    """All workers of this agent stand at a point that concerns other agents too."""
+
+    round: int
+    step: int
+    phase: str
+    payloads: list[bytes]
+
+
+AgentMessage = (
+    JoinJob
+    | FromWorker
+    | WorkerStarted
+    | LoseWorker
+    | Silence
+    | HeldAt
+    | Commits
+    | ArriveTogether
+    | AskToStop
+    | Beat
+    | Failed
+    | Warn
+)
+
+
+class FromAgent(msgspec.Struct, frozen=True, array_like=True):
+    """A message with its place in the session; a `Beat` has number 0, and is not said again.
+
+    Args:
+        number: 1 for the first message of the session.
+        heard: the number of the last message that came from the other end.
+    """
+
+    number: int
+    heard: int
+    message: AgentMessage
+
+
+# master → agent -------------------------------------------------------------------------------------------
+
+
+class Configure(Message, frozen=True):
+    """The first answer of every stream.
+
+    Args:
+        life: of this master, which is the higher the later it was started: an agent that has obeyed a later one
+            obeys it no more.
+        heard: the number of the last message that the master has from this agent.
+    """
+
+    spec: JobSpec
+    run_dir: str
+    life: int
+    heard: int
+
+
+class Refused(Message, frozen=True):
+    """The agent has no place in this job; where it was `lost`, it may come anew once its workers are gone."""
+
+    reason: str
+    lost: bool = False
+
+
+class StartWorkers(Message, frozen=True):
+    """Start these, after `delay` seconds."""
+
+    workers: list[str]
+    delay: float = 0.0
+
+
+class HoldRound(Message, frozen=True):
+    round: int
+
+
+class ReleaseTogether(Message, frozen=True):
+    round: int
+    step: int
+    phase: str
+    hold: bool
+    payloads: list[bytes]
+
+
+class ToWorker(Message, frozen=True):
+    worker: str
+    message: WorkerBound
+
+
+class SignalWorker(Message, frozen=True):
+    """Send a signal; after `resume_after` seconds (0: never) send SIGCONT."""
+
+    worker: str
+    signal: int
+    resume_after: float = 0.0
+
+
+class EndRun(Message, frozen=True):
+    """The job has ended, well or not: clean up and exit."""
+
+    well: bool
+
+
+MasterMessage = (
+    Beat
+    | Configure
+    | Refused
+    | StartWorkers
+    | InstallRound
+    | HoldRound
+    | ReleaseTogether
+    | ToWorker
+    | SignalWorker
+    | EndRun
+)
+
+
+class FromMaster(msgspec.Struct, frozen=True, array_like=True):
+    """A message with its place in the session, as in `FromAgent`."""
+
+    number: int
+    heard: int
+    message: MasterMessage

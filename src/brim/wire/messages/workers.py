@@ -1,0 +1,244 @@
+"""What workers, and the template that they are forked from, say to their agent, and what they hear from it."""
+
+from __future__ import annotations
+
+import traceback
+
+import msgspec
+
+from brim.coordination.membership import World
+from brim.errors import EnvironmentFault, SpecError, UserCodeError
+
+__all__ = [
+    "Arrive",
+    "Beat",
+    "CheckpointDrafted",
+    "CheckpointMade",
+    "Completed",
+    "Dismissed",
+    "Evaluated",
+    "Facts",
+    "Failed",
+    "Hello",
+    "InstallRound",
+    "Installed",
+    "Leave",
+    "Message",
+    "MicroReport",
+    "NowWritten",
+    "Publish",
+    "Released",
+    "StepReport",
+    "TemplateMessage",
+    "TemplateReady",
+    "Warn",
+    "WorkerBound",
+    "WorkerEnded",
+    "WorkerForked",
+    "WorkerMessage",
+    "WriteNow",
+    "failure_of",
+]
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A message of any conversation."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a worker can know of a job: its data, its model and its versions."""
+
+    samples: int
+    test_samples: int
+    steps: int
+    steps_per_epoch: int
+    block_size: int
+    parameters: int
+    quarantined: int
+    quarantine_path: str
+    versions: dict[str, str]
+    start_method: str
+    transport: str
+
+
+class MicroReport(msgspec.Struct, frozen=True, array_like=True):
+    """One micro-batch as the worker that computed it saw it; positions are in the epoch's order."""
+
+    rank: int
+    micro: int
+    start: int
+    stop: int
+    crc32: int
+    loss: float
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank brings to the commit of a step; `seconds` says where its time went."""
+
+    epoch: int
+    parts: list[MicroReport]
+    seconds: dict[str, float]
+
+
+# worker → agent -------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """The worker is warm and may be named in a round; `layout` must be the same for all workers."""
+
+    address: str
+    layout: str
+    facts: Facts
+
+
+class Arrive(Message, frozen=True):
+    round: int
+    step: int
+    phase: str
+    payload: bytes = b""
+
+
+class Installed(Message, frozen=True):
+    round: int
+    step: int
+    restored_from: str = ""
+
+
+class Beat(Message, frozen=True):
+    """Alive, nothing to say."""
+
+
+class Leave(Message, frozen=True):
+    """SIGTERM came: leave at the next boundary."""
+
+
+class CheckpointDrafted(Message, frozen=True):
+    """A checkpoint is stored and not official: may it be? The answer is Publish."""
+
+    step: int
+
+
+class CheckpointMade(Message, frozen=True):
+    """It is official. `seconds` is how long it was written; training stood still for `pause` of them, before."""
+
+    step: int
+    path: str
+    size_bytes: int
+    seconds: float
+    pause: float
+
+
+class NowWritten(Message, frozen=True):
+    """The answer to WriteNow: a checkpoint of this boundary is official."""
+
+
+class Evaluated(Message, frozen=True):
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
+class Completed(Message, frozen=True):
+    """The job is done; `metrics` again, for whoever should have told them may have died over it."""
+
+    weights_sha256: str
+    metrics: dict[str, float] = {}
+
+
+class Failed(Message, frozen=True):
+    """No restart will help. `who` must act: `user`, `spec`, `environment` or `internal`."""
+
+    who: str
+    message: str
+    trace: str = ""
+
+
+class Warn(Message, frozen=True):
+    message: str
+
+
+WorkerMessage = (
+    Hello
+    | Arrive
+    | Installed
+    | Beat
+    | Leave
+    | CheckpointDrafted
+    | CheckpointMade
+    | NowWritten
+    | Evaluated
+    | Completed
+    | Failed
+    | Warn
+)
+
+
+# agent → worker -------------------------------------------------------------------------------------------
+
+
+class InstallRound(Message, frozen=True):
+    world: World
+
+
+class Released(Message, frozen=True):
+    round: int
+    step: int
+    phase: str
+    hold: bool
+    payloads: list[bytes] = []
+
+
+class WriteNow(Message, frozen=True):
+    """Write a checkpoint: the job ends at this boundary."""
+
+
+class Publish(Message, frozen=True):
+    """Make the draft of this step official: the master has every commit that led there.
+
+    `writers` may have drafts of their own; those of everyone else are left from the dead.
+    """
+
+    step: int
+    writers: list[str]
+
+
+class Dismissed(Message, frozen=True):
+    """Nothing of this worker is needed any more."""
+
+
+WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed
+
+
+# template → agent -----------------------------------------------------------------------------------------
+
+
+class TemplateReady(Message, frozen=True):
+    """Workers can be asked for."""
+
+
+class WorkerForked(Message, frozen=True):
+    worker: str
+    pid: int
+
+
+class WorkerEnded(Message, frozen=True):
+    """`status` is an exit code, or minus the number of a signal."""
+
+    worker: str
+    status: int
+
+
+TemplateMessage = TemplateReady | WorkerForked | WorkerEnded | Failed
+
+
+def failure_of(error: BaseException) -> Failed:
+    """What the master is told of an error: who must act, and the words for them."""
+    match error:
+        case UserCodeError():
+            return Failed(who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace)
+        case SpecError():
+            return Failed(who="spec", message=str(error))
+        case EnvironmentFault():
+            return Failed(who="environment", message=str(error))
+    trace = "".join(traceback.format_exception(error))
+    return Failed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
