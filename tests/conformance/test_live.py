@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -264,3 +265,51 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     replayed = decide(replace(saw, memory=before))
     assert encode_cycle(saw, replayed) == encode_cycle(snapshot, decision)
     assert replayed.memory == memory
+
+
+def test_a_master_that_does_not_answer_holds_up_nobody_else(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=3, job_2=3)
+    world.settle()
+    resize = world.processes.resize
+
+    async def only_the_second(record: JobRecord, workers: int) -> None:
+        if record.id == "job-1":
+            await asyncio.sleep(3600.0)
+        await resize(record, workers)
+
+    async def story() -> None:
+        began = asyncio.get_running_loop().time()
+        snapshot = await world.backend.observe()
+        await world.backend.apply(Decision(workers={"job-1": 4, "job-2": 4}))
+        await world.backend.apply(Decision(workers={"job-1": 3, "job-2": 5}))
+        assert asyncio.get_running_loop().time() - began < 10.0
+        assert [state.workers for state in snapshot.jobs] == [3, 3]
+
+    monkeypatch.setattr(world.processes, "resize", only_the_second)
+    run(story())
+    # The fourth device of job-1 is nobody else's: it may have heard.
+    assert world.processes.of("job-2").asked == ["start 3", "resize 4"]
+
+
+def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=8)
+    world.settle()
+
+    async def answers_late(record: JobRecord, workers: int) -> None:
+        await asyncio.sleep(0.2)
+
+    async def story() -> None:
+        await world.backend.apply(Decision(workers={"job-1": 2}))
+        world.processes.end("job-1", "")
+        await world.backend.look()  # started again, on the 2 workers of the plan
+        await asyncio.sleep(0.2)
+        await world.backend.look()
+
+    monkeypatch.setattr(world.processes, "resize", answers_late)
+    run(story())
+    assert world.processes.of("job-1").asked == ["start 8", "start 2"]
+    assert (world.book.jobs["job-1"].target, world.book.jobs["job-1"].launches) == (2, 2)

@@ -28,7 +28,6 @@ from brim.policies.named import POLICIES
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
-from brim.storage.book import Book
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import Database
@@ -58,6 +57,7 @@ class Served(LiveWorld):
 
     async def _serve(self) -> None:
         self.clock = SystemClock()  # type: ignore[assignment]
+        self.loop = asyncio.get_running_loop()
         database = Database(self.folder / "scheduler.db")
         backend = self.revive()
         scheduler = Scheduler(
@@ -73,8 +73,12 @@ class Served(LiveWorld):
             await asyncio.sleep(0.02)
 
     def teach(self, *words: Any) -> None:
-        """Let the book know a model; from this thread, which has to have its own."""
-        Book(Database(self.folder / "scheduler.db")).learn(*words)
+        """Let the book know a model, in the thread whose book it is."""
+
+        async def learn() -> None:
+            self.book.learn(*words)
+
+        asyncio.run_coroutine_threadsafe(learn(), self.loop).result(10.0)
 
     @property
     def client(self) -> Client:

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from brim.backends.picture import Picture
 from brim.backends.processes import Processes, Seen
+from brim.backends.questions import Questions
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
 from brim.domain.cluster import ClusterSpec
@@ -55,6 +56,7 @@ class LiveBackend:
         self.book, self.spec, self.memory = book, spec, memory
         self._processes, self._clock, self._overheads = processes, clock, overheads
         self._picture = Picture(book, overheads)
+        self._questions = Questions(self._perform)
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
@@ -168,13 +170,9 @@ class LiveBackend:
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
         for record in self.book.unfinished():
-            if record.running:
+            if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))
-        for record in self.book.unfinished():
-            if record.running and not self._picture.track(record).confirmed:
-                await self._confirm(record)
-        for action in self._steps_to_take():
-            await self._perform(action)
+        await self._questions.ask([*self._to_confirm(), *self._steps_to_take()])
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
         now, track = self._clock.wall(), self._picture.track(record)
@@ -232,9 +230,10 @@ class LiveBackend:
         for record in self.book.unfinished():
             seen, alive = self._picture.track(record).seen, record.running
             gives = record.target == 0 or seen.workers > record.target
-            holdings.append(
-                Holding(record.id, alive, seen.workers, record.target, record.asked if gives else None)
-            )
+            target, asked = record.target, self._questions.open(record.id)
+            if isinstance(asked, Resize):
+                target = max(target, asked.workers)  # it may have heard: the devices are nobody else's
+            holdings.append(Holding(record.id, alive, seen.workers, target, record.asked if gives else None))
             startable = record.life.may_run and record.not_before <= now
             desired[record.id] = record.workers if startable and not self._draining else 0
         if self._killing:
@@ -244,29 +243,31 @@ class LiveBackend:
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""
         record = self.book.jobs[action.job]
+        launch = record.launches
         try:
             match action:
                 case Start(workers=workers):
                     await self._start(record, workers)
                 case Resize(workers=workers):
                     await self._processes.resize(record, workers)
-                    self._asked(record, workers)
+                    self._asked(record, workers, launch)
                 case Suspend():
                     await self._processes.suspend(record)
-                    self._asked(record, 0)
+                    self._asked(record, 0, launch)
                 case Force(workers=workers):
                     text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
                     await self._force(record, workers, text)
                 case _:
                     assert_never(action)
         except EnvironmentFault:
-            await self._unanswered(record)
+            if record.running and record.launches == launch:
+                await self._unanswered(record)
 
     async def _unanswered(self, record: JobRecord) -> None:
         """Who does not answer has the grace period too: others may wait for its devices."""
         track, now = self._picture.track(record), self._clock.wall()
         track.unanswered = track.unanswered or now
-        if record.running and now - track.unanswered > self.spec.grace:
+        if now - track.unanswered > self.spec.grace:
             await self._force(record, 0, f"its master did not answer for {now - track.unanswered:.0f} s")
 
     async def _start(self, record: JobRecord, workers: int) -> None:
@@ -283,27 +284,29 @@ class LiveBackend:
         except EnvironmentFault as fault:
             self._settle(record, Seen(alive=False, step=record.step, problem=str(fault)), now)
 
-    def _asked(self, record: JobRecord, workers: int) -> None:
-        """Its processes said yes."""
+    def _asked(self, record: JobRecord, workers: int, launch: int) -> None:
+        """Its processes said yes, unless they have ended meanwhile."""
+        if not record.running or record.launches != launch:
+            return
         now, track = self._clock.wall(), self._picture.track(record)
         if workers < record.target:
             record.asked, track.forced = now, False
         track.confirmed, track.unanswered = True, None
-        self._retarget(record, workers, now)
-        self.book.save(record)
+        if workers != record.target:
+            self._retarget(record, workers, now)
+            self.book.save(record)
 
     def _retarget(self, record: JobRecord, workers: int, now: float) -> None:
         cost = self._overheads.cost(record.target, workers)
         record.target, record.changed, record.ready = workers, now, now + cost
 
-    async def _confirm(self, record: JobRecord) -> None:
-        """Ask processes of an earlier life again: nobody knows whether they heard the last question."""
-        with contextlib.suppress(EnvironmentFault):
-            if record.target:
-                await self._processes.resize(record, record.target)
-            else:
-                await self._processes.suspend(record)
-            self._picture.track(record).confirmed = True
+    def _to_confirm(self) -> list[Action]:
+        """Processes of an earlier life are asked again: nobody knows whether they heard the last question."""
+        return [
+            Resize(record.id, record.target) if record.target else Suspend(record.id)
+            for record in self.book.unfinished()
+            if record.running and not self._picture.track(record).confirmed
+        ]
 
     async def _force(self, record: JobRecord, workers: int, why: str) -> None:
         track, now = self._picture.track(record), self._clock.wall()

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from brim.domain.resizing import Overheads
+from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
 from brim.domain.workload import Job
 from brim.policies.promises import Promise, next_change, plan_all, plan_most, workers_now
@@ -25,7 +26,7 @@ _Needs = tuple[str, Need, Need]
 
 
 class _Fixed(NamedTuple):
-    """What does not change about a job, worked out once.
+    """What does not change about a job while its curve does not, worked out once.
 
     Attributes:
         best: rates by workers where only measured sizes may be used; `floor`: those sizes, by workers.
@@ -38,15 +39,21 @@ class _Fixed(NamedTuple):
     steps: dict[int, tuple[int, float]]
     change: float
     ceiling: int
+    curve: ScalingCurve
+
+    def holds_for(self, job: Job, overheads: Overheads) -> bool:
+        """Whether it still is what is so: jobs that really run are measured meanwhile."""
+        return (self.curve, self.ceiling, self.change) == (
+            job.curve,
+            job.ceiling,
+            overheads.cost(0, self.ceiling),
+        )
 
 
 def elasticflow(snapshot: Snapshot) -> Decision:
     """Decide one cycle; the memory is what is fixed about each job."""
     known: dict[str, _Fixed] = snapshot.memory or {}
-    fixed = {
-        state.job.id: known.get(state.job.id) or _fix(state.job, snapshot.overheads)
-        for state in snapshot.jobs
-    }
+    fixed = {state.job.id: _fixed(known, state.job, snapshot.overheads) for state in snapshot.jobs}
     fresh = frozenset(snapshot.arrived)
     needs = [
         _need(state, snapshot.now, fixed[state.job.id])
@@ -116,7 +123,7 @@ def _by_due(need: _Needs) -> tuple[float, str]:
 def _need(state: JobState, now: float, fixed: _Fixed) -> _Needs:
     job = state.job
     assert job.deadline is not None
-    best, floor, _, change, ceiling = fixed
+    best, floor, _, change, ceiling, _ = fixed
     begin = state.ready if state.workers and state.ready > now else now
     left, due, least = state.remaining / state.pace, job.deadline, job.minimum
     return (
@@ -124,6 +131,11 @@ def _need(state: JobState, now: float, fixed: _Fixed) -> _Needs:
         Need(best, left, begin, due - change, state.workers, change, least, ceiling, floor),
         Need(best, left, begin, due, state.workers, change, least, ceiling, floor),
     )
+
+
+def _fixed(known: Mapping[str, _Fixed], job: Job, overheads: Overheads) -> _Fixed:
+    last = known.get(job.id)
+    return last if last is not None and last.holds_for(job, overheads) else _fix(job, overheads)
 
 
 def _fix(job: Job, overheads: Overheads) -> _Fixed:
@@ -138,7 +150,7 @@ def _fix(job: Job, overheads: Overheads) -> _Fixed:
         spent = have / curve.rates[have] if have else 0.0
         steps[have] = goal, (goal / curve.rates[goal] - spent) / (goal - have)
     best = tuple(curve.best[n] for n in floor)
-    return _Fixed(best, tuple(floor), steps, overheads.cost(0, ceiling), ceiling)
+    return _Fixed(best, tuple(floor), steps, overheads.cost(0, ceiling), ceiling, curve)
 
 
 def _grant(

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ from brim.storage.database import Database
 from brim.storage.files import lock
 
 __all__ = ["listen", "main", "offer"]
+
+_QUESTIONS = 64  # to masters, at once
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,8 @@ async def serve(settings: Settings) -> None:
     backend = LiveBackend(book, RunProcesses(state_dir / "jobs"), spec, clock=clock, memory=memory)
     scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
     listener = listen(settings.host, settings.port)
+    # A question to a master that hangs holds a thread until it is given up.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
     scheduling = asyncio.create_task(scheduler.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
     try:

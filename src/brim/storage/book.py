@@ -94,6 +94,9 @@ class Book:
         decoder = msgspec.msgpack.Decoder(JobRecord)
         found = [decoder.decode(record) for record in database.jobs()]
         self.jobs: dict[str, JobRecord] = {record.id: record for record in found}
+        # Nobody else writes them, and every cycle asks for each job.
+        self._measured: dict[str, Measured] = {}
+        self._amounts: dict[str, int | None] = {}
 
     def submit(self, submission: Submission, *, name: str, now: float) -> JobRecord:
         """Write a new job down.
@@ -159,16 +162,24 @@ class Book:
 
     def measured(self, fingerprint: str) -> Measured:
         """What jobs with this fingerprint have taught about their speed."""
-        return Measured(self._database.measurements(fingerprint))
+        if fingerprint not in self._measured:
+            self._measured[fingerprint] = Measured(self._database.measurements(fingerprint))
+        return self._measured[fingerprint]
 
     def steps_of(self, submission: Submission) -> int | None:
         """The steps that a job will have; None where nobody can know yet."""
-        per_epoch = self._database.amount(submission.fingerprint)
+        name = submission.fingerprint
+        if name not in self._amounts:
+            self._amounts[name] = self._database.amount(name)
+        per_epoch = self._amounts[name]
         return per_epoch * submission.spec.epochs if per_epoch else None
 
     def learn(self, submission: Submission, measured: Measured, steps: int | None) -> None:
         """Keep what a job has taught, for the next one like it."""
+        name = submission.fingerprint
         if measured.totals:
-            self._database.put_measurements(submission.fingerprint, measured.totals)
+            self._measured[name] = measured.merged([self.measured(name)])
+            self._database.put_measurements(name, measured.totals)
         if steps:
-            self._database.put_amount(submission.fingerprint, max(1, steps // submission.spec.epochs))
+            per_epoch = self._amounts[name] = max(1, steps // submission.spec.epochs)
+            self._database.put_amount(name, per_epoch)

@@ -1,0 +1,49 @@
+"""Asks the processes of many jobs at once: who does not answer holds up nobody else's look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from brim.coordination.reconcile import Action, Force
+
+__all__ = ["Questions"]
+
+_PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
+
+
+class Questions:
+    """At most one question to a job's processes at a time; force does not wait for an answer.
+
+    Args:
+        perform: asks, bounds the wait for the answer, and writes down what came of it.
+    """
+
+    def __init__(self, perform: Callable[[Action], Awaitable[None]]) -> None:
+        self._perform = perform
+        self._open: dict[tuple[str, bool], tuple[Action, asyncio.Task[None]]] = {}
+
+    def open(self, job: str) -> Action | None:
+        """What was asked of a job and is not answered yet."""
+        action, _ = self._open.get((job, False), (None, None))
+        return action
+
+    async def ask(self, actions: Iterable[Action]) -> None:
+        """Ask all of them, but for jobs that owe an answer, and take the answers that come at once.
+
+        Raises:
+            Exception: what `perform` raised, now or since the last call.
+        """
+        for action in actions:
+            key = action.job, isinstance(action, Force)
+            if key not in self._open:
+                self._open[key] = action, asyncio.create_task(self._ask(action))
+        if self._open:
+            await asyncio.wait([task for _, task in self._open.values()], timeout=_PATIENCE)
+        for key, (_, task) in list(self._open.items()):
+            if task.done():
+                del self._open[key]
+                task.result()
+
+    async def _ask(self, action: Action) -> None:
+        await self._perform(action)
