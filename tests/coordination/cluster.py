@@ -38,6 +38,7 @@ from brim.coordination.membership import (
     Install,
     Kill,
     Outcome,
+    Phase,
     Resize,
     StartWorker,
     Stop,
@@ -51,7 +52,7 @@ from brim.coordination.membership import (
     WriteCheckpoint,
 )
 from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.coordination.rendezvous import Phase, Rendezvous
+from brim.coordination.rendezvous import Rendezvous
 from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.batch import Schedule, cut
 

@@ -21,6 +21,7 @@ from brim.coordination.membership import (
     Install,
     Kill,
     Outcome,
+    Phase,
     Resize,
     StartWorker,
     Stop,
@@ -32,7 +33,7 @@ from brim.coordination.membership import (
     WorkerReady,
     WriteCheckpoint,
 )
-from brim.coordination.rendezvous import Phase, Rendezvous
+from brim.coordination.rendezvous import Rendezvous
 from coordination.cluster import validate
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "Kill",
     "Member",
     "Outcome",
+    "Phase",
     "Resize",
     "StartWorker",
     "Stop",
@@ -43,6 +44,14 @@ class WorkerState(enum.StrEnum):
     READY = "ready"
     ACTIVE = "active"
     LEAVING = "leaving"
+
+
+class Phase(enum.StrEnum):
+    GATHERING = "gathering"  # no round yet: fewer than the minimum are ready
+    RUNNING = "running"
+    WRITING = "writing"  # at a boundary, a member writes the checkpoint that the job ends with
+    ENDING = "ending"  # everyone is dismissed
+    ENDED = "ended"
 
 
 class Outcome(enum.StrEnum):

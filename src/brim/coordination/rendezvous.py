@@ -16,7 +16,6 @@ in whatever state, the next round is well defined.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -37,8 +36,8 @@ from brim.coordination.membership import (
     Hold,
     Install,
     Kill,
-    Member,
     Outcome,
+    Phase,
     Resize,
     StartWorker,
     Stop,
@@ -50,20 +49,11 @@ from brim.coordination.membership import (
     WorkerInstalled,
     WorkerReady,
     WorkerState,
-    World,
     WriteCheckpoint,
 )
-from brim.coordination.stragglers import shares_for
+from brim.coordination.worlds import world_of, would_overtake
 
-__all__ = ["Phase", "Rendezvous"]
-
-
-class Phase(enum.StrEnum):
-    GATHERING = "gathering"  # no round yet: fewer than the minimum are ready
-    RUNNING = "running"
-    WRITING = "writing"  # at a boundary, a member writes the checkpoint that the job ends with
-    ENDING = "ending"  # everyone is dismissed
-    ENDED = "ended"
+__all__ = ["Rendezvous"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -361,7 +351,7 @@ class Rendezvous:
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.members, []
         chosen = self._sorted([*staying, *newcomers])
-        if not chosen or self._would_overtake(chosen):
+        if not chosen or would_overtake(chosen, self.workers.values()):
             return self._gather()
         for worker in dismissed:
             worker.in_round = False
@@ -370,19 +360,11 @@ class Rendezvous:
             self._causes.append(f"{worker.id} joins")
         self.round += 1
         self.phase, self._progress = Phase.RUNNING, False
-        world = self._world(chosen)
+        world = world_of(chosen, round=self.round, parts=self.parts)
         cause = "start" if self.round == 1 else ", ".join(self._causes) or "change of members"
         self._causes.clear()
         commands: list[Command] = [Install(world, cause), *(Dismiss(worker.id) for worker in dismissed)]
         return commands + (self._hold() if self._stopping else self._hold_if_due())
-
-    def _would_overtake(self, chosen: list[Worker]) -> bool:
-        """Whether these would have to restore while someone who had the state is still there.
-
-        It may be making a checkpoint official, and a run that went back behind it would meet it again later.
-        """
-        has_state = [worker for worker in self.workers.values() if worker.has_state]
-        return bool(has_state) and not any(worker in chosen for worker in has_state)
 
     def _gather(self) -> list[Command]:
         """No round: those who were in the last one, and have nothing to give, wait as newcomers do."""
@@ -395,16 +377,6 @@ class Rendezvous:
             else:
                 worker.state = WorkerState.READY
         return commands
-
-    def _world(self, chosen: list[Worker]) -> World:
-        holders = [worker for worker in chosen if worker.has_state]
-        restore = not holders
-        sources = holders or chosen[:1]
-        needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
-        donors = {worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)}
-        members = tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen)
-        shares = shares_for(self.parts or len(chosen), [worker.pace for worker in chosen])
-        return World(round=self.round, members=members, donors=donors, restore=restore, shares=shares)
 
     def _dismiss_all(self, outcome: Outcome, reason: str) -> list[Command]:
         self.phase, self._outcome, self._reason = Phase.ENDING, outcome, reason

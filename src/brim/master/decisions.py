@@ -29,6 +29,7 @@ from brim.coordination.membership import (
     Install,
     Kill,
     Outcome,
+    Phase,
     Resize,
     StartWorker,
     Stop,
@@ -42,7 +43,7 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.rendezvous import Phase, Rendezvous
+from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.decoding import UNDECODABLE

@@ -1,0 +1,38 @@
+"""A world from those who are chosen for it: who gives whom the state of the job, and who computes what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from brim.coordination.membership import Member, Worker, World
+from brim.coordination.stragglers import shares_for
+
+__all__ = ["world_of", "would_overtake"]
+
+
+def would_overtake(chosen: Sequence[Worker], workers: Iterable[Worker]) -> bool:
+    """Whether these would have to restore while someone who had the state is still there.
+
+    It may be making a checkpoint official, and a run that went back behind it would meet it again later.
+    """
+    has_state = [worker for worker in workers if worker.has_state]
+    return bool(has_state) and not any(worker in chosen for worker in has_state)
+
+
+def world_of(chosen: Sequence[Worker], *, round: int, parts: int) -> World:
+    """The world of these workers.
+
+    Args:
+        chosen: in rank order.
+        parts: micro-batches of a step; 0 gives each rank one part.
+    """
+    holders = [worker for worker in chosen if worker.has_state]
+    sources = holders or chosen[:1]
+    needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
+    return World(
+        round=round,
+        members=tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen),
+        donors={worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)},
+        restore=not holders,
+        shares=shares_for(parts or len(chosen), [worker.pace for worker in chosen]),
+    )
