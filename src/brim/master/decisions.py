@@ -12,7 +12,6 @@ from typing import Any, assert_never
 
 import msgspec
 
-from brim.coordination.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
@@ -47,13 +46,15 @@ from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.decoding import UNDECODABLE
-from brim.domain.faults import Fault, FaultKind, describe
 from brim.errors import InternalError, ProtocolError
 from brim.master.effects import AgentSession, Effect, Effects
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
-from brim.master.pace import bottleneck_warning, given_up_warning, loads_of
+from brim.master.pace import loads_of
 from brim.master.progress import Progress, step_fields
+from brim.master.root import Root
 from brim.master.rounds import RoundAccount
+from brim.master.strikes import Strikes
+from brim.master.telling import Telling
 from brim.wire import messages as wire
 
 __all__ = ["Decisions"]
@@ -83,10 +84,9 @@ class Decisions:
         self._stragglers = Stragglers()
         self._out = Effects(sizes=dict(began.sizes), at=began.at, now=began.now)
         self._rounds = RoundAccount()
-        self._barrier = Barrier()
-        self._pids: dict[str, int] = {}
-        self._ranks: dict[str, int] = {}
-        self._faults = sorted(spec.faults, key=lambda fault: fault.step)
+        self._root = Root(out=self._out)
+        self._telling = Telling(out=self._out, rendezvous=self._rendezvous)
+        self._strikes = Strikes(spec=spec, rounds=self._rounds, telling=self._telling)
         self._patience_told = False
         self._failure_told = False
 
@@ -144,11 +144,6 @@ class Decisions:
                 assert_never(entry)
         return self._out.end()
 
-    def _tell_worker(self, worker: str, message: wire.WorkerBound) -> None:
-        if worker in self._rendezvous.workers:
-            agent = self._rendezvous.workers[worker].agent
-            self._out.tell(agent, wire.ToWorker(worker=worker, message=message))
-
     # Agents ------------------------------------------------------------------------------------------------
 
     def _hear(self, agent: str, number: int, message: wire.AgentMessage) -> None:
@@ -174,8 +169,8 @@ class Decisions:
             case wire.Beat() | wire.JoinJob():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case wire.WorkerStarted(worker=worker, pid=pid):
-                self._pids[worker] = pid
-                self._worker_event(worker, "started")
+                self._telling.pids[worker] = pid
+                self._telling.state_of(worker, "started")
             case wire.FromWorker(worker=worker, message=inner):
                 self._on_worker(worker, inner)
             case wire.LoseWorker(worker=worker, reason=reason):
@@ -203,20 +198,19 @@ class Decisions:
     def _on_worker(self, worker: str, message: wire.WorkerMessage) -> None:
         match message:
             case wire.Hello(address=address, facts=facts):
-                if not self._failure_told:  # a run that begins behind its own failure would hide it
-                    self._learn(facts)
-                self._worker_event(worker, "ready")
+                self._learn(facts)
+                self._telling.state_of(worker, "ready")
                 self._handle(WorkerReady(worker, address))
             case wire.Installed(round=round, step=step, restored_from=path):
                 self._on_installed(worker, round, step, path)
             case wire.Leave():
-                self._worker_event(worker, "leaving", reason="SIGTERM")
+                self._telling.state_of(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on record, and on disk.
                 self._out.secure()
                 writers = sorted(self._rendezvous.workers)
-                self._tell_worker(worker, wire.Publish(step=step, writers=writers))
+                self._telling.worker(worker, wire.Publish(step=step, writers=writers))
             case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
                 self._out.event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
             case wire.NowWritten():
@@ -237,48 +231,17 @@ class Decisions:
                 assert_never(message)
 
     def _learn(self, facts: wire.Facts) -> None:
-        if self.progress.facts is not None:
-            return
-        self.progress.facts = facts
-        self._out.event(
-            "run_started",
-            run=self.progress.run,
-            file=self.spec.file,
-            command=list(self.spec.command),
-            spec=msgspec.to_builtins(self.spec),
-            steps=facts.steps,
-            steps_per_epoch=facts.steps_per_epoch,
-            versions=facts.versions,
-            host=next((agent.host for agent in self.agents.values()), ""),
-            start_method=facts.start_method,
-        )
-        self._out.event(
-            "dataset",
-            samples=facts.samples,
-            test_samples=facts.test_samples,
-            quarantined=facts.quarantined,
-            quarantine_path=facts.quarantine_path,
-            block_size=facts.block_size,
-        )
-
-    def _worker_event(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
-        known = self._rendezvous.workers.get(worker)
-        self._out.event(
-            "worker",
-            worker=worker,
-            state=state,
-            pid=self._pids.get(worker, 0),
-            agent=known.agent if known else "",
-            rank=rank,
-            reason=reason,
-        )
+        if self.progress.facts is None and not self._failure_told:
+            # A run that begins behind its own failure would hide it.
+            self.progress.facts = facts
+            self._telling.beginning(self.progress.run, self.spec, facts)
 
     def _on_silence(self, worker: str, silent: bool) -> None:
         known = self._rendezvous.workers.get(worker)
         if known is None:
             return
         usual = "started" if known.state is WorkerState.STARTING else known.state.value
-        self._worker_event(worker, "suspect" if silent else usual)
+        self._telling.state_of(worker, "suspect" if silent else usual)
 
     def _on_gone(self, worker: str, reason: str) -> None:
         known = self._rendezvous.workers.get(worker)
@@ -286,7 +249,7 @@ class Decisions:
             return
         ending = self._rendezvous.phase in (Phase.ENDING, Phase.ENDED)
         left = ending or (known.state is WorkerState.LEAVING and not known.in_round)
-        self._worker_event(worker, "left" if left else "lost", reason=reason)
+        self._telling.state_of(worker, "left" if left else "lost", reason=reason)
         self._rounds.notice(now=self._out.now)
         self._handle(WorkerGone(worker, reason))
 
@@ -300,39 +263,12 @@ class Decisions:
     # Steps -------------------------------------------------------------------------------------------------
 
     def _on_arrival(self, agent: str, arrival: wire.ArriveTogether) -> None:
-        """All workers of an agent stand at a point; where all agents do, this is the root and releases them."""
-        point = Point(arrival.step, arrival.phase)
-        payload = msgspec.msgpack.encode(arrival.payloads)
-        release = self._barrier.arrive(agent, arrival.round, point, payload)
-        if release is None:
-            return
-        payloads = [
-            each for part in release.payloads for each in msgspec.msgpack.decode(part, type=list[bytes])
-        ]
-        if point.phase == COMMIT:
-            record = wire.CommitRecord(
-                round=release.round, step=point.step + 1, at=self._out.at, payloads=payloads
-            )
-            self._release(release, [])
+        committed = self._root.arrive(agent, arrival)
+        if committed is not None:
+            record, held = committed
             self._on_commit(record)
-            if release.hold:
-                self._on_held(release.round, point.step + 1)
-        else:
-            self._release(release, payloads)
-
-    def _release(self, release: Release, payloads: list[bytes]) -> None:
-        assert self._rounds.world is not None
-        for agent in self._rounds.world.hosts:
-            self._out.tell(
-                agent,
-                wire.ReleaseTogether(
-                    round=release.round,
-                    step=release.point.step,
-                    phase=release.point.phase,
-                    hold=release.hold,
-                    payloads=payloads,
-                ),
-            )
+            if held:
+                self._on_held(record.round, record.step)
 
     def _on_commit(self, record: wire.CommitRecord) -> None:
         reports = [_reports.decode(payload) for payload in record.payloads]
@@ -341,8 +277,10 @@ class Decisions:
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
         self._mind_stragglers(record, reports)
-        while self._faults and self._faults[0].step <= record.step:
-            self._perform_fault(self._faults.pop(0))
+        for fault in self._strikes.due(record.step):
+            workers = self._strikes.perform(fault, step=record.step)
+            if workers is not None:
+                self._resize(workers)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Without canonical reduction every rank has one part: there is nothing to move."""
@@ -353,16 +291,10 @@ class Decisions:
             match advice:
                 case Uneven(paces=paces, cause=cause):
                     self._handle(Straggling(paces, cause))
-                case Bottleneck(worker=worker):
-                    host = self._host_of(self._rendezvous.workers[worker].agent)
-                    text = bottleneck_warning(advice, host=host, parts=self.spec.micro_batches)
-                    self._out.event("warning", message=text)
+                case Bottleneck():
+                    self._telling.bottleneck(advice, self.spec)
                 case _:
                     assert_never(advice)
-
-    def _host_of(self, agent: str) -> str:
-        """As people know it."""
-        return f"{self.agents[agent].host} (agent {agent})" if agent in self.agents else f"agent {agent}"
 
     def _on_held(self, round: int, step: int) -> None:
         self._rounds.hold(now=self._out.now)
@@ -384,51 +316,6 @@ class Decisions:
             self.progress.re_forming += re_formed.seconds
             self._out.event("re_formed", round=round, seconds=re_formed.seconds, redone=redone)
 
-    # Faults ------------------------------------------------------------------------------------------------
-
-    def _perform_fault(self, fault: Fault) -> None:
-        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
-            self._note_fault(fault)
-            self._add_or_remove(fault)
-        else:
-            self._signal_rank(fault)
-
-    def _note_fault(self, fault: Fault, worker: str | None = None) -> None:
-        self._out.event("fault", text=describe(fault), step=self.progress.step, worker=worker)
-
-    def _add_or_remove(self, fault: Fault) -> None:
-        change = fault.count if fault.kind is FaultKind.ADD else -fault.count
-        wanted, most = self._rendezvous.target + change, self.spec.micro_batches
-        detail = "" if wanted > 0 else "no worker would be left"
-        if self.spec.exact and wanted > most:
-            detail = f"{wanted} workers are more than the {most} micro-batches of a step"
-        if detail:
-            self._out.event("warning", message=f"{describe(fault)}: {detail}")
-        else:
-            self._resize(wanted)
-
-    def _signal_rank(self, fault: Fault) -> None:
-        worker = None
-        if self._rounds.world is not None and fault.rank < self._rounds.world.world_size:
-            worker = self._rounds.world.members[fault.rank].worker
-        self._note_fault(fault, worker)
-        if worker is None:
-            self._out.event("warning", message=f"{describe(fault)}: there is no rank {fault.rank}")
-            return
-        number = {
-            FaultKind.KILL: signal.SIGKILL,
-            FaultKind.TERM: signal.SIGTERM,
-            FaultKind.STOP: signal.SIGSTOP,
-        }
-        self._signal(worker, number[fault.kind], resume_after=fault.seconds)
-
-    def _signal(self, worker: str, number: int, *, resume_after: float = 0.0) -> None:
-        known = self._rendezvous.workers.get(worker)
-        if known is not None:
-            self._out.tell(
-                known.agent, wire.SignalWorker(worker=worker, signal=number, resume_after=resume_after)
-            )
-
     # Commands ----------------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
@@ -444,18 +331,15 @@ class Decisions:
             case Install(world, cause):
                 self._install(world, cause)
             case Hold(round):
-                self._hold(round)
+                self._root.hold(round)
             case WriteCheckpoint(worker):
-                self._tell_worker(worker, wire.WriteNow())
+                self._telling.worker(worker, wire.WriteNow())
             case Dismiss(worker):
-                self._tell_worker(worker, wire.Dismissed())
+                self._telling.worker(worker, wire.Dismissed())
             case Kill(worker):
-                self._signal(worker, signal.SIGKILL)
-            case GiveUpOn(agent=agent):
-                text = given_up_warning(
-                    command, host=self._host_of(agent), run=self.progress.run, spec=self.spec
-                )
-                self._out.event("warning", message=text)
+                self._telling.signal(worker, signal.SIGKILL)
+            case GiveUpOn():
+                self._telling.given_up(command, self.progress.run, self.spec)
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
@@ -463,32 +347,9 @@ class Decisions:
 
     def _install(self, world: World, cause: str) -> None:
         self._rounds.name(world, at=self._out.at)
+        self._root.begin(world)
         self.progress.world_sizes.add(world.world_size)
-        self._out.event(
-            "round",
-            round=world.round,
-            world_size=world.world_size,
-            workers=[member.worker for member in world.members],
-            shares=list(world.shares),
-            step=self.progress.step,
-            cause=cause,
-        )
-        # Also where this is not the root: a late arrival must not complete, and commit, the round before.
-        self._barrier.begin(world.round, world.hosts)
-        for agent in world.hosts:
-            self._out.tell(agent, wire.InstallRound(world=world))
-        for rank, member in enumerate(world.members):
-            if self._ranks.get(member.worker) != rank:
-                self._ranks[member.worker] = rank
-                self._worker_event(member.worker, "active", rank=rank)
-
-    def _hold(self, round: int) -> None:
-        assert self._rounds.world is not None
-        hosts = list(self._rounds.world.hosts)
-        if len(hosts) > 1:
-            self._barrier.hold(round)
-        else:
-            self._out.tell(hosts[0], wire.HoldRound(round=round))
+        self._telling.world(world, step=self.progress.step, cause=cause)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
@@ -534,4 +395,4 @@ class Decisions:
                 self._out.event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
             return
         for worker in workers:
-            self._signal(worker, signal.SIGKILL)
+            self._telling.signal(worker, signal.SIGKILL)

@@ -19,7 +19,10 @@ _MODULES = (
     "brim.master.decisions",
     "brim.master.effects",
     "brim.master.progress",
+    "brim.master.root",
     "brim.master.rounds",
+    "brim.master.strikes",
+    "brim.master.telling",
     "brim.wire.messages",
 )
 _OTHERS = {("collections", "deque"), ("builtins", "set"), ("msgspec._utils", "rebuild")}

@@ -1,0 +1,110 @@
+"""What a master tells: people in the records of the run, and workers through their agents. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from brim.coordination.membership import GiveUpOn, World
+from brim.coordination.rendezvous import Rendezvous
+from brim.coordination.stragglers import Bottleneck
+from brim.domain.job import JobSpec
+from brim.master.effects import Effects
+from brim.master.pace import bottleneck_warning, given_up_warning
+from brim.wire import messages as wire
+
+__all__ = ["Telling"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Telling:
+    """Knows by which process and rank people know a worker, and through which agent it hears."""
+
+    out: Effects
+    rendezvous: Rendezvous
+    pids: dict[str, int] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+
+    def worker(self, worker: str, message: wire.WorkerBound) -> None:
+        """Say something to a worker, if it is in the job."""
+        known = self.rendezvous.workers.get(worker)
+        if known is not None:
+            self.out.tell(known.agent, wire.ToWorker(worker=worker, message=message))
+
+    def signal(self, worker: str, number: int, *, resume_after: float = 0.0) -> None:
+        """Have a worker sent a signal, if it is in the job."""
+        known = self.rendezvous.workers.get(worker)
+        if known is not None:
+            self.out.tell(
+                known.agent, wire.SignalWorker(worker=worker, signal=number, resume_after=resume_after)
+            )
+
+    def state_of(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
+        """Record what became of a worker."""
+        known = self.rendezvous.workers.get(worker)
+        self.out.event(
+            "worker",
+            worker=worker,
+            state=state,
+            pid=self.pids.get(worker, 0),
+            agent=known.agent if known else "",
+            rank=rank,
+            reason=reason,
+        )
+
+    def world(self, world: World, *, step: int, cause: str) -> None:
+        """Let everybody know the round that begins, and record whose rank is new."""
+        self.out.event(
+            "round",
+            round=world.round,
+            world_size=world.world_size,
+            workers=[member.worker for member in world.members],
+            shares=list(world.shares),
+            step=step,
+            cause=cause,
+        )
+        for agent in world.hosts:
+            self.out.tell(agent, wire.InstallRound(world=world))
+        for rank, member in enumerate(world.members):
+            if self.ranks.get(member.worker) != rank:
+                self.ranks[member.worker] = rank
+                self.state_of(member.worker, "active", rank=rank)
+
+    def bottleneck(self, slow: Bottleneck, spec: JobSpec) -> None:
+        """Warn of a worker that holds everyone up."""
+        host = self._host_of(self.rendezvous.workers[slow.worker].agent)
+        self.out.event("warning", message=bottleneck_warning(slow, host=host, parts=spec.micro_batches))
+
+    def given_up(self, given_up: GiveUpOn, run: str, spec: JobSpec) -> None:
+        """Warn of a host that gets no more workers."""
+        text = given_up_warning(given_up, host=self._host_of(given_up.agent), run=run, spec=spec)
+        self.out.event("warning", message=text)
+
+    def _host_of(self, agent: str) -> str:
+        """As people know it."""
+        agents = self.out.agents
+        return f"{agents[agent].host} (agent {agent})" if agent in agents else f"agent {agent}"
+
+    def beginning(self, run: str, spec: JobSpec, facts: wire.Facts) -> None:
+        """Record what the run is of: nobody knew before the first worker said so."""
+        self.out.event(
+            "run_started",
+            run=run,
+            file=spec.file,
+            command=list(spec.command),
+            spec=msgspec.to_builtins(spec),
+            steps=facts.steps,
+            steps_per_epoch=facts.steps_per_epoch,
+            versions=facts.versions,
+            host=next((agent.host for agent in self.out.agents.values()), ""),
+            start_method=facts.start_method,
+        )
+        self.out.event(
+            "dataset",
+            samples=facts.samples,
+            test_samples=facts.test_samples,
+            quarantined=facts.quarantined,
+            quarantine_path=facts.quarantine_path,
+            block_size=facts.block_size,
+        )
