@@ -258,7 +258,7 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     saw, decided = decode_cycle(encode_cycle(snapshot, decision))
     assert isinstance(saw, Snapshot)
     assert encode_cycle(saw, decided) == encode_cycle(snapshot, decision)
-    memory = decode_memory(encode_memory(decision.memory), policy="brim")
+    memory = decode_memory(encode_memory(decision.memory, policy="brim"), policy="brim")
     assert memory == decision.memory
     from dataclasses import replace
 

@@ -86,6 +86,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     home = Home(tmp_path)
     home.brim("up", "--cluster", str(home.file))
     yield home
+    home.brim("simulate", "replay")  # its journal, decided again, gives the same plans
     if read_scheduler_contact(home.state) is not None:
         home.brim("down", "--kill")
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")

@@ -53,8 +53,8 @@ def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(database_module, "_CYCLES_KEPT", 1000)
     database = Database(tmp_path / "db")
     for k in range(2000):
-        database.add_cycle(float(k), "brim", b"%d" % k, None)
-    kept = [int(content) for _, content, _ in database.cycles()]
+        database.add_cycle(float(k), "brim", b"%d" % k, b"")
+    kept = [int(row.content) for row in database.cycles()]
     assert (kept[0], kept[-1]) == (1000, 1999)
 
 
@@ -62,7 +62,7 @@ def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
     sqlite = sqlite3.connect(tmp_path / "db")
     sqlite.execute("pragma user_version = 99")
     sqlite.close()
-    with pytest.raises(EnvironmentFault, match="has format 99, this version reads 1"):
+    with pytest.raises(EnvironmentFault, match="has format 99, this version reads 2"):
         Database(tmp_path / "db")
     (tmp_path / "text").write_text("no database\n" * 100)
     with pytest.raises(EnvironmentFault, match="cannot open"):

@@ -23,13 +23,10 @@ from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
-from brim.policies.cycle import Memory, cycle
-from brim.policies.named import POLICIES
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
 from brim.storage.contact import read_scheduler_contact
-from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
@@ -215,31 +212,6 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
         with pytest.raises(urllib.error.HTTPError, match=str(status)):
             urllib.request.urlopen(request, timeout=5)
     assert served.client.jobs() == []
-
-
-def test_the_journal_replayed_gives_the_same_plans(served: Served) -> None:
-    client = served.client
-    served.teach(submission(), measured({1: 10.0, 4: 35.0}), 7000)
-    for tenant, seconds in (("ads", 2000.0), ("web", 400.0), ("ads", 900.0)):
-        client.submit(ask("1:8", tenant=tenant, deadline=SystemClock().wall() + seconds))
-    client.submit(ask("1:8", tenant="web"))
-    for job in ("job-1", "job-2", "job-3"):
-        assert client.wait(job, until="judged", timeout=10.0).promised
-    until(lambda: sum(view.workers for view in client.jobs()) == 8, "8 workers in all")
-    client.cancel("job-2")
-    until(lambda: client.job("job-2").has_ended, "its end")
-    database = Database(served.folder / "scheduler.db")
-    memory: object = None
-    replayed = 0
-    for policy, content, handed in database.cycles():
-        snapshot, decision = decode_cycle(content)
-        memory = decode_memory(handed, policy=policy) if handed else memory
-        again = cycle(replace(snapshot, memory=memory), POLICIES[policy], placed=False)
-        assert encode_cycle(snapshot, again) == encode_cycle(snapshot, decision)
-        memory = again.memory
-        replayed += 1
-    assert replayed > 4
-    assert isinstance(memory, Memory)
 
 
 def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> None:

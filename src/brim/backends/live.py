@@ -39,7 +39,6 @@ class LiveBackend:
         processes: of the jobs.
         spec: of the cluster; may be replaced, see `reconfigure`.
         clock: its wall clock is the cluster's.
-        memory: what the last cycle of an earlier life left.
         overheads: what changes are believed to cost.
     """
 
@@ -50,10 +49,10 @@ class LiveBackend:
         spec: ClusterSpec,
         *,
         clock: Clock,
-        memory: object = None,
         overheads: Overheads = OVERHEADS["brim"],
     ) -> None:
-        self.book, self.spec, self.memory = book, spec, memory
+        self.book, self.spec = book, spec
+        self.memory: object = None  # what the last cycle left
         self._processes, self._clock, self._overheads = processes, clock, overheads
         self._picture = Picture(book, overheads)
         self._questions = Questions(self._perform)
@@ -70,8 +69,6 @@ class LiveBackend:
 
     def reconfigure(self, spec: ClusterSpec) -> None:
         """Another policy, other rights, more or fewer devices: from the next cycle on."""
-        if spec.policy != self.spec.policy:
-            self.memory = None
         self.spec = spec
         self.tell()
 

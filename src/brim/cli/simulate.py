@@ -27,6 +27,8 @@ from brim.backends.simulator.files import write_decisions, write_jobs, write_sum
 from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.traces import read_trace
+from brim.cli.options import STATE
+from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
@@ -321,6 +323,22 @@ def figures_command(data: Path, out: Path) -> None:
     Console(width=None if sys.stdout.isatty() else 110).print(table)
 
 
+@simulate.command("replay")
+@click.option("--policy", help="Ask this policy instead of those that decided then.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@STATE
+def replay_command(policy: str | None, as_json: bool, state: Path | None) -> int:
+    """Decide again what a live scheduler decided, cycle by cycle, from its journal.
+
+    \b
+    brim simulate replay                 # the same plans? exit code 1 where one differs
+    brim simulate replay --policy edf    # what would edf have decided, each time?
+    """
+    from brim.cli.replay import show_replay
+
+    return show_replay(state, policy, as_json=as_json)
+
+
 @simulate.command("policies")
 def policies_command() -> None:
     """List the policies."""
@@ -335,7 +353,7 @@ def main() -> None:
     group = simulate
     group.add_command(explain)
     try:
-        group(standalone_mode=False)
+        code = group(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from error
@@ -347,6 +365,7 @@ def main() -> None:
     except BrimError as error:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None
+    raise SystemExit(code if isinstance(code, int) else EXIT_DONE)
 
 
 if __name__ == "__main__":

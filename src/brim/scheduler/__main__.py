@@ -23,10 +23,9 @@ from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, EnvironmentFault
 from brim.scheduler.api import application
-from brim.scheduler.loop import CLUSTER, MEMORY, Scheduler
+from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import SCHEDULER, SchedulerContact, write_scheduler_contact
-from brim.storage.cycles import decode_memory
 from brim.storage.database import Database
 from brim.storage.files import lock
 
@@ -64,9 +63,7 @@ async def serve(settings: Settings) -> None:
     if described is None:
         raise EnvironmentFault(f"{state_dir} has no cluster: brim up makes one")
     spec = msgspec.json.decode(described, type=ClusterSpec)
-    remembered = database.get(MEMORY)
-    memory = decode_memory(remembered, policy=spec.policy) if remembered else None
-    backend = LiveBackend(book, RunProcesses(state_dir / "jobs"), spec, clock=clock, memory=memory)
+    backend = LiveBackend(book, RunProcesses(state_dir / "jobs"), spec, clock=clock)
     scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.

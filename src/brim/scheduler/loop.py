@@ -21,13 +21,13 @@ from brim.policies.named import POLICIES
 from brim.policies.what_if import what_if
 from brim.scheduler.views import forecast_of, view_of
 from brim.storage.book import Book, Change, JobRecord
-from brim.storage.cycles import encode_cycle, encode_memory
+from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
-__all__ = ["CLUSTER", "MEMORY", "LiveCluster", "Scheduler"]
+__all__ = ["CLUSTER", "LiveCluster", "Scheduler", "decide"]
 
-CLUSTER, MEMORY = "cluster", "memory"  # names of settings in the database
+CLUSTER = "cluster"  # the name of a setting in the database
 
 
 class LiveCluster(Backend, Protocol):
@@ -49,8 +49,21 @@ class LiveCluster(Backend, Protocol):
     def snapshot(self, records: list[JobRecord], now: float) -> Snapshot: ...
 
 
+def decide(snapshot: Snapshot, policy: str, *, left_by: str) -> Decision:
+    """One cycle of a live cluster.
+
+    Args:
+        policy: its name.
+        left_by: the policy that left the snapshot's memory: another has no use for what it remembers.
+    """
+    if policy != left_by and isinstance(snapshot.memory, Memory):
+        snapshot = replace(snapshot, memory=Memory(blocks=snapshot.memory.blocks))
+    # Workers of one host are counted, not placed: which of its devices they use is their agent's business.
+    return cycle(snapshot, POLICIES[policy], placed=False)
+
+
 class Scheduler:
-    """One cluster's scheduler.
+    """One cluster's scheduler, which goes on where the last cycle of an earlier life ended.
 
     Args:
         database: has the journal of cycles, and the cluster as it was last described.
@@ -62,23 +75,22 @@ class Scheduler:
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
-        self._first_cycle = True
+        last = database.last_cycle()
+        self._last_policy = last.policy if last else backend.spec.policy
+        if last is not None:
+            backend.memory = decode_memory(last.memory, policy=last.policy)
 
     async def run(self) -> None:
         """Decide and act, until it is told to end."""
         await run_cluster(self._backend, self._decide, self._journal)
 
     def _decide(self, snapshot: Snapshot) -> Decision:
-        # Workers of one host are counted, not placed: which of its devices they use is their agent's business.
-        return cycle(snapshot, POLICIES[self._backend.spec.policy], placed=False)
+        return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy)
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
-        handed = snapshot.memory
-        memory = encode_memory(handed) if self._first_cycle and isinstance(handed, Memory) else None
-        self._first_cycle = False
-        content = encode_cycle(snapshot, decision)
-        self._database.add_cycle(snapshot.now, self._backend.spec.policy, content, memory)
-        self._database.put(MEMORY, encode_memory(decision.memory))
+        self._last_policy = policy = self._backend.spec.policy
+        memory = encode_memory(decision.memory, policy=policy)
+        self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
 
     # Jobs --------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from brim.policies.promises import Promise
 
 __all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
 
-# The memory of these outlives a scheduler; that of the others is found again from what runs.
-_REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise]}
+# What these policies remember decides what they do next; what elasticflow does only saves it work.
+_REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float, dict[str, int]]}
 
 _JOB = tuple(field.name for field in fields(Job))
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
@@ -87,18 +87,24 @@ def _decision(decided: dict[str, Any]) -> Decision:
     )
 
 
-def encode_memory(memory: Memory) -> bytes:
-    """What one cycle leaves to the next."""
-    rows = [[tenant, priority, each] for (tenant, priority), each in memory.policies.items()]
+def encode_memory(memory: Memory, *, policy: str) -> bytes:
+    """What one cycle leaves to the next, as far as that decides anything.
+
+    Args:
+        policy: whose it is.
+    """
+    policies = memory.policies.items() if policy in _REMEMBERS else ()
+    rows = [[tenant, priority, each] for (tenant, priority), each in policies]
     return msgspec.msgpack.encode({"policies": rows, "blocks": memory.blocks})
 
 
 def decode_memory(data: bytes, *, policy: str) -> Memory:
-    """What `encode_memory` was given, as far as `policy` can use it again."""
+    """What `encode_memory` was given."""
     found = msgspec.msgpack.decode(data)
     kind = _REMEMBERS.get(policy)
-    rows = found["policies"] if kind is not None else []
     return Memory(
-        policies={(tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in rows},
+        policies={
+            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
+        },
         blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from brim.errors import EnvironmentFault
 
-__all__ = ["Database"]
+__all__ = ["CycleRow", "Database"]
 
-_FORMAT = 1
+_FORMAT = 2
 _CYCLES_KEPT = 20_000
 
 _TABLES = """
@@ -21,7 +22,7 @@ create table history (
 ) strict;
 create index history_by_job on history (job, number);
 create table cycles (
-    number integer primary key, at real not null, policy text not null, content blob not null, memory blob
+    number integer primary key, at real not null, policy text not null, content blob not null, memory blob not null
 ) strict;
 create table measurements (
     fingerprint text not null, workers integer not null, steps real not null, seconds real not null,
@@ -31,7 +32,18 @@ create table amounts (fingerprint text primary key, steps_per_epoch integer not 
 create table settings (name text primary key, value blob not null) strict;
 """
 
+_CYCLES = "select number, policy, content, memory from cycles"
+
 HistoryRow = tuple[float, str, str, int, int, str, str]
+
+
+class CycleRow(NamedTuple):
+    """A cycle as it is kept; they are numbered from 1, and the memory is what it left to the next."""
+
+    number: int
+    policy: str
+    content: bytes
+    memory: bytes
 
 
 class Database:
@@ -89,11 +101,11 @@ class Database:
 
     # Cycles ------------------------------------------------------------------------------------------------
 
-    def add_cycle(self, at: float, policy: str, content: bytes, memory: bytes | None) -> None:
+    def add_cycle(self, at: float, policy: str, content: bytes, memory: bytes) -> None:
         """Keep a cycle, and forget the oldest beyond what is kept.
 
         Args:
-            memory: what it was handed, where that does not follow from the cycle before.
+            memory: what it leaves to the next one.
         """
         names = "at, policy, content, memory"
         done = self._sql.execute(
@@ -103,9 +115,13 @@ class Database:
         if oldest > 0 and oldest % 1000 == 0:
             self._sql.execute("delete from cycles where number <= ?", (oldest,))
 
-    def cycles(self) -> Iterator[tuple[str, bytes, bytes | None]]:
-        """(policy, content, memory) of every cycle that is kept, in order."""
-        yield from self._sql.execute("select policy, content, memory from cycles order by number")
+    def cycles(self) -> Iterator[CycleRow]:
+        """Every cycle that is kept, in order."""
+        yield from map(CycleRow._make, self._sql.execute(f"{_CYCLES} order by number"))
+
+    def last_cycle(self) -> CycleRow | None:
+        row = self._sql.execute(f"{_CYCLES} order by number desc limit 1").fetchone()
+        return CycleRow(*row) if row else None
 
     # What jobs taught --------------------------------------------------------------------------------------
 

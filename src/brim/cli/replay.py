@@ -1,0 +1,66 @@
+"""`brim simulate replay`: the journal of a live scheduler, decided again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import msgspec
+
+from brim.cli.plain import clock_time
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.client import default_state_dir
+from brim.errors import SpecError, did_you_mean
+from brim.policies.named import POLICIES
+from brim.scheduler.replay import Difference, Replay, replay
+from brim.storage.database import Database
+
+__all__ = ["show_replay"]
+
+_SHOWN = 10  # differing cycles that are printed
+
+
+def show_replay(state: Path | None, policy: str | None, *, as_json: bool) -> int:
+    """Replay the journal of a state directory; the exit code.
+
+    Raises:
+        SpecError: there is no such policy, or no journal.
+    """
+    if policy is not None and policy not in POLICIES:
+        hint = did_you_mean(policy, POLICIES)
+        raise SpecError("--policy", got=repr(policy), need="the name of a policy", hint=hint)
+    path = (state or default_state_dir()) / "scheduler.db"
+    if not path.is_file():
+        raise SpecError("--state", got=f"no {path}", need="where a scheduler keeps its state", hint="brim up")
+    database = Database(path)
+    try:
+        found = replay(database.cycles(), policy=policy)
+    finally:
+        database.close()
+    if as_json:
+        click.echo(json.dumps({"asked": policy, **msgspec.to_builtins(found)}))
+    else:
+        click.echo("\n".join(_lines(found, policy)))
+    return EXIT_FAILED if found.differences and policy is None else EXIT_DONE
+
+
+def _lines(found: Replay, policy: str | None) -> list[str]:
+    if found.first is None or found.last is None:
+        return ["no cycle has been decided yet"]
+    count, when = len(found.differences), f"{clock_time(found.first)} to {clock_time(found.last)}"
+    text = f"{found.cycles:,} cycles, {when}, decided by {', '.join(found.policies)}"
+    asked = f"asked {policy}" if policy else "decided again"
+    lines = [f"{text}; {asked}: {f'{count:,} of them differ' if count else 'the same plans'}"]
+    for each in found.differences[:_SHOWN]:
+        lines += _told(each)
+    if count > _SHOWN:
+        lines.append(f"… and {count - _SHOWN:,} more; --json has them all")
+    return lines
+
+
+def _told(each: Difference) -> list[str]:
+    return [
+        f"cycle {each.cycle}, {clock_time(each.at)}, {each.policy}:",
+        *(f"  {line}" for line in each.what),
+    ]

@@ -1,0 +1,190 @@
+"""`brim simulate replay`: a scheduler's journal, decided again, whatever became of the scheduler in between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim.cli.__main__ import cli
+from brim.domain.cluster import Cluster
+from brim.domain.schedule import Admitted, Decision, Reason, Rejected
+from brim.domain.tenancy import Tenant
+from brim.policies.named import POLICIES
+from brim.scheduler.loop import Scheduler
+from brim.scheduler.replay import replay
+from brim.storage.cycles import decode_cycle, encode_cycle
+from brim.storage.database import CycleRow, Database
+from conformance.worlds import LiveWorld, measured, run
+from submissions import submission
+
+TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
+
+
+class Story(LiveWorld):
+    """Jobs of two tenants under a scheduler that may be killed between any two of its steps."""
+
+    def __init__(self, folder: Path, policy: str) -> None:
+        super().__init__(Cluster.parse("1x8"), 0, folder, tenants=TENANTS, policy=policy)
+        self.begin()
+
+    def begin(self) -> None:
+        """Another life of the scheduler."""
+        self.revive()
+        self.database = Database(self.folder / "scheduler.db")
+        self.scheduler = Scheduler(
+            self.book, self.database, self.backend, jobs_folder=self.folder, clock=self.clock
+        )
+
+    def decide(self, *, killed: bool = False) -> None:
+        """One cycle, whose scheduler may die once it is written down."""
+        snapshot = run(self.backend.observe())
+        decision = self.scheduler._decide(snapshot)
+        self.scheduler._journal(snapshot, decision)
+        if killed:
+            self.begin()
+        else:
+            run(self.backend.apply(decision))
+            self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.decide()
+
+    def change_policy(self, policy: str) -> None:
+        self.spec = replace(self.spec, policy=policy)
+        self.backend.reconfigure(self.spec)
+
+
+def tell(story: Story, then: str) -> None:
+    """Promises, surplus, a reclaim, three deaths of the scheduler and a change of policy."""
+    story.book.learn(submission(), measured({1: 10.0, 4: 35.0}), 7000)
+    now = story.clock.wall()
+    for tenant, seconds in (("ads", 2000.0), ("web", 400.0), ("ads", 900.0)):
+        story.submit(tenant=tenant, deadline=now + seconds)
+        story.pass_time(3.0)
+    story.decide(killed=True)
+    story.submit(tenant="web")
+    story.pass_time(5.0)
+    story.processes.say("job-1", step=40, steps=7000)
+    story.change_policy("edf")
+    story.change_policy(then)
+    story.pass_time(5.0)
+    story.begin()
+    for _ in range(4):
+        story.pass_time(20.0)
+    story.processes.end("job-2", "done", summary={"exit": "done"})
+    story.settle()
+    story.decide(killed=True)
+    story.pass_time(70.0)
+
+
+@pytest.mark.parametrize("then", sorted(POLICIES))
+def test_the_journal_replayed_gives_the_same_plans(tmp_path: Path, then: str) -> None:
+    story = Story(tmp_path, "brim")
+    tell(story, then)
+    found = replay(story.database.cycles())
+    assert found.differences == ()
+    assert (found.cycles, found.policies) == (12, tuple(dict.fromkeys(["brim", then])))
+
+
+def test_a_journal_whose_beginning_is_forgotten_is_replayed_from_there(tmp_path: Path) -> None:
+    story = Story(tmp_path, "brim")
+    tell(story, "brim")
+    rows = list(story.database.cycles())[4:]
+    found = replay(rows)
+    assert (found.cycles, found.differences) == (len(rows) - 1, ())
+
+
+def brim(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", "replay", *words], catch_exceptions=False)
+
+
+def test_a_plan_that_is_another_now_is_told_and_fails(tmp_path: Path) -> None:
+    story = Story(tmp_path, "brim")
+    tell(story, "brim")
+    assert brim("--state", str(tmp_path)).exit_code == 0
+    rows = list(story.database.cycles())
+    snapshot, decision = decode_cycle(rows[4].content)
+    has = decision.workers["job-3"]
+    forged = replace(decision, workers={**decision.workers, "job-3": has + 1})
+    story.database._sql.execute(
+        "update cycles set content = ? where number = 5", (encode_cycle(snapshot, forged),)
+    )
+    done = brim("--state", str(tmp_path))
+    assert done.exit_code == 1
+    assert "12 cycles" in done.stdout
+    assert "1 of them differ" in done.stdout
+    assert "cycle 5," in done.stdout
+    assert f"workers of job-3: {has + 1}, this time {has}" in done.stdout
+    found = json.loads(brim("--state", str(tmp_path), "--json").stdout)
+    assert [each["cycle"] for each in found["differences"]] == [5]
+
+
+ALIKE = Decision(
+    workers={"a": 1},
+    verdicts=(
+        Admitted(job="a", reason=Reason.FITS, share=1, finish=5.0),
+        Rejected(job="b", reason=Reason.TOO_LATE, detail="late"),
+    ),
+    wake=3.0,
+    reasons={"a": (Reason.SURPLUS, "1 needed")},
+    pinned=frozenset("a"),
+    needed={"a": 1},
+)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"workers": {"a": 2}}, "workers of a: 2, this time 1"),
+        ({"wake": None}, "wake: None, this time 3.0"),
+        ({"wake": 3.0000001}, "wake: 3.0000001, this time 3.0"),
+        ({"reasons": {}}, "reason of a: none, this time surplus-by-marginal-return: 1 needed"),
+        ({"pinned": frozenset()}, "pinned: , this time a"),
+        ({"moved": frozenset("b")}, "moved: b, this time "),
+        ({"needed": None}, "needed: unknown, this time none"),
+        ({"verdicts": ALIKE.verdicts[:1]}, "verdict on b: none, this time refused"),
+        ({"verdicts": (replace(ALIKE.verdicts[0], finish=6.0), ALIKE.verdicts[1])}, "1, 6.0), this time"),
+        ({"verdicts": (ALIKE.verdicts[0], replace(ALIKE.verdicts[1], runs=True))}, "late; True, None), this time"),
+    ],
+)  # fmt: skip
+def test_everything_that_a_decision_says_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], told: str
+) -> None:
+    story = Story(tmp_path, "brim")
+    story.decide()
+    row = next(story.database.cycles())
+    snapshot, _ = decode_cycle(row.content)
+    monkeypatch.setattr("brim.scheduler.replay.decide", lambda *_, **__: ALIKE)
+
+    def with_(decision: Decision) -> list[CycleRow]:
+        return [row._replace(content=encode_cycle(snapshot, decision))]
+
+    assert replay(with_(ALIKE)).differences == ()
+    (difference,) = replay(with_(replace(ALIKE, **other))).differences
+    assert any(told in line for line in difference.what), difference.what
+
+
+def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> None:
+    story = Story(tmp_path, "brim")
+    tell(story, "brim")
+    assert "asked brim: the same plans" in brim("--state", str(tmp_path), "--policy", "brim").stdout
+    done = brim("--state", str(tmp_path), "--policy", "edf")
+    assert done.exit_code == 0
+    assert "asked edf: " in done.stdout
+    assert "verdict on job-1: promised, this time accepted" in done.stdout
+
+
+def test_without_a_journal_or_with_an_unknown_policy(tmp_path: Path) -> None:
+    done = brim("--state", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"got no {tmp_path / 'scheduler.db'}" in done.stderr
+    assert not (tmp_path / "scheduler.db").exists()
+    Story(tmp_path, "brim")
+    assert "no cycle has been decided yet" in brim("--state", str(tmp_path)).stdout
+    assert "did you mean 'edf'?" in brim("--state", str(tmp_path), "--policy", "edff").stderr
