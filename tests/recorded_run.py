@@ -71,6 +71,12 @@ class RecordedRun:
         self.started = 0
 
     @property
+    def commits(self) -> int:
+        """Steps that are on record, those of an earlier life among them."""
+        path = self.run_dir / STEPS
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    @property
     def steps_per_epoch(self) -> int:
         return -(-self.samples // self.spec.global_batch_size)
 
@@ -198,7 +204,7 @@ class RecordedRun:
     def restore(self, step: int) -> None:
         self.clock.advance(0.5)
         self.step = step
-        self.events.append("restored", step=step, path=f"checkpoints/{step}")
+        self.events.append("restored", step=step, path=f"checkpoints/{step}", commits=self.commits)
         self.clock.advance(0.001)
 
     def end(self, how: str = "done") -> dict[str, Any]:

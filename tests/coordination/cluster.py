@@ -651,7 +651,7 @@ class Cluster:
         self.story: list[tuple[int, Event | Command | Fault]] = []  # to be printed when a promise breaks
         self._barrier = Barrier()
         self._world: World | None = None
-        self._named_at, self._has_installed, self._lost_state = 0, False, False
+        self._has_installed, self._lost_state = False, False
         self._brought: dict[str, Any] = {}
         self._committed = 0
         for name in self.agents:
@@ -695,7 +695,7 @@ class Cluster:
                 validate_world(world)
                 holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
                 assert not (world.restore and holders), f"{holders} may still be making a checkpoint official"
-                self._world, self._named_at, self._has_installed = world, self.events, False
+                self._world, self._has_installed = world, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
                     self._tell(agent, "install", world)
@@ -798,7 +798,7 @@ class Cluster:
         first = not self._has_installed
         self._has_installed = True
         if self._world.restore and first and (restored or self._committed):
-            self.restores.append(Restore(self._named_at, step))
+            self.restores.append(Restore(step, len(self.steps)))
             self._committed = step
         assert step == self._committed, f"{worker} has step {step}, the job is at {self._committed}"
 

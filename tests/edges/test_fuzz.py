@@ -107,8 +107,7 @@ def everything(directory: Path) -> list[Decoder]:
         spec=spec,
         run="r",
         started=0.0,
-        sizes={"events.jsonl": 3},
-        step=0,
+        before=entries.Before(sizes={"events.jsonl": 3}),
     )
     began = entries.encode(begun)
     write_job(directory, spec)

@@ -19,7 +19,7 @@ from brim.coordination.membership import Outcome
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import InternalError
-from brim.master.entries import Began
+from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
 from brim.telemetry.events import EVENTS, STEPS
@@ -64,7 +64,7 @@ class Desk:
         decisions = self.records_of_master.open(attempt, self._begin, self.clock)
         self.master = Master(decisions, self.records_of_master, clock=self.clock)
 
-    def _begin(self, life: int, sizes: dict[str, int], step: int) -> Began:
+    def _begin(self, life: int, before: Before) -> Began:
         return Began(
             at=self.clock.wall(),
             now=self.clock.now(),
@@ -73,8 +73,7 @@ class Desk:
             spec=self.spec,
             run=str(self.directory),
             started=0.0,
-            sizes=sizes,
-            step=step,
+            before=before,
         )
 
     def kill(self) -> None:
@@ -197,6 +196,7 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
     undone, kept = desk.records(STEPS)
     (restored,) = desk.restored()
     assert undone["at"] <= restored["at"] < kept["at"]
+    assert restored["commits"] == 1
 
 
 def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:

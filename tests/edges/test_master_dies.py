@@ -21,7 +21,7 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
-from brim.master.entries import Began
+from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.master.snapshot import thaw
@@ -154,7 +154,7 @@ class House:
         decisions = self.records.open("one", self._begin, self.clock)
         self.decisions, self.master = decisions, Master(decisions, self.records, clock=self.clock)
 
-    def _begin(self, life: int, sizes: dict[str, int], step: int) -> Began:
+    def _begin(self, life: int, before: Before) -> Began:
         return Began(
             at=0.0,
             now=0.0,
@@ -163,8 +163,7 @@ class House:
             spec=self.spec,
             run="run",
             started=0.0,
-            sizes=sizes,
-            step=step,
+            before=before,
         )
 
     def restart(self) -> None:

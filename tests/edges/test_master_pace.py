@@ -11,7 +11,7 @@ import recorded_run
 from brim.domain.job import WorkerRange
 from brim.master.decisions import Decisions
 from brim.master.effects import Effect, Record
-from brim.master.entries import Asked, Began, Entry, Heard, Joined
+from brim.master.entries import Asked, Before, Began, Entry, Heard, Joined
 from brim.master.snapshot import freeze, thaw
 from brim.telemetry.events import EVENTS
 from brim.wire import messages as wire
@@ -27,7 +27,7 @@ class Job:
             **{"workers": WorkerRange(minimum=workers, maximum=workers), "faults": (), "spares": 0, **more}
         )
         self.began = Began(
-            at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, sizes={}, step=0
+            at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
         )
         self.entries: list[Entry] = [Joined(at=1.0, now=1.0, agent="a1", session="s", host="node7")]
         for worker in self.workers:

@@ -238,6 +238,24 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
     assert not re.search(r"-\d[\d.,]* (s|ms)\b", render_report(history))
 
 
+def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_path: Path) -> None:
+    """The first resume had a clock far ahead, so it seems to have come after everything else."""
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin()
+    run.train(6)
+    now = run.clock.now()
+    for start, step in ((now + 36_000.0, 6), (now, 6)):
+        again = RecordedRun(tmp_path, spec(), samples=2048, start=start, step=6, workers=run.workers)
+        again.begin(workers=2)
+        again.restore(step)
+        assert read(tmp_path).step == step
+    again.train_to_end()
+    again.end()
+    history = read(tmp_path)
+    assert audit_run(tmp_path, history).exact
+    assert history.step == run.steps
+
+
 def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
     before = clock.wall()

@@ -76,10 +76,10 @@ class StepRecord:
 
 
 class Restore(NamedTuple):
-    """At `at` the run went back to the state after `step`: what was committed past it no longer counts."""
+    """Behind its first `commits` commits the run went back to the state after `step`: what is past it is undone."""
 
-    at: float
     step: int
+    commits: int
 
 
 class Session(NamedTuple):
@@ -138,29 +138,22 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
 def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[StepRecord]:
     """The commits that still count, in order: those past the step of a later restore were undone.
 
-    What came first is told by the order of the records, not by their times: between two lives of a run, or between
-    two hosts, a clock may differ. Where the numbers of steps go back, a restore to that place must explain it; a
-    number that comes twice without one stays twice, and the ledger shows it. Times only say whether a restore came
-    after the very last commit.
+    What came first is told by the places of the records, not by their times: between two lives of a run, or between
+    two hosts, a clock may differ. A number that comes twice without a restore between stays twice, and the ledger
+    shows it.
 
     Args:
         steps: in the order in which they were committed.
         restores: in the order in which they were done.
     """
     kept: list[StepRecord] = []
-    waiting = list(restores)
-    for step in steps:
-        if kept and step.step <= kept[-1].step:
-            found = next((i for i, back in enumerate(waiting) if back.step == step.step - 1), None)
-            if found is not None:
-                kept, waiting = _up_to(waiting[found].step, kept), waiting[found + 1 :]
-        kept.append(step)
-    never_redone = [back for back in waiting if kept and back.at > kept[-1].at]
-    return _up_to(min(back.step for back in never_redone), kept) if never_redone else kept
-
-
-def _up_to(step: int, steps: list[StepRecord]) -> list[StepRecord]:
-    return [each for each in steps if each.step <= step]
+    seen = 0
+    every = list(steps)
+    for back in restores:
+        kept += every[seen : back.commits]
+        kept = [step for step in kept if step.step <= back.step]
+        seen = max(seen, back.commits)
+    return kept + every[seen:]
 
 
 def audit(

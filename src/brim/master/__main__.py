@@ -13,7 +13,7 @@ import msgspec
 
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
-from brim.master.entries import Began
+from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.storage.contact import CONTACT, Contact, write_contact
@@ -46,7 +46,7 @@ async def serve(settings: Settings, *, token: str) -> None:
     clock, run_dir = SystemClock(), settings.run_dir
     spec = read_job(run_dir)
 
-    def begin(life: int, sizes: dict[str, int], step: int) -> Began:
+    def begin(life: int, before: Before) -> Began:
         return Began(
             at=clock.wall(),
             now=clock.now(),
@@ -55,8 +55,7 @@ async def serve(settings: Settings, *, token: str) -> None:
             spec=spec,
             run=str(run_dir),
             started=settings.started,
-            sizes=sizes,
-            step=step,
+            before=before,
         )
 
     records = Records(run_dir)

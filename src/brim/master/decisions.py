@@ -72,7 +72,7 @@ class Decisions:
     def __init__(self, began: Began) -> None:
         spec = began.spec
         self.spec, self.attempt, self.life = spec, began.attempt, began.life
-        self.progress = Progress(run=began.run, started=began.started, step=began.step)
+        self.progress = Progress(run=began.run, started=began.started, step=began.before.step)
         self.outcome: Outcome | None = None
         self._rendezvous = Rendezvous(
             minimum=spec.workers.minimum,
@@ -82,7 +82,9 @@ class Decisions:
             parts=spec.micro_batches if spec.exact else 0,
         )
         self._stragglers = Stragglers()
-        self._out = Effects(sizes=dict(began.sizes), at=began.at, now=began.now)
+        self._out = Effects(
+            sizes=dict(began.before.sizes), commits=began.before.commits, at=began.at, now=began.now
+        )
         self._rounds = RoundAccount()
         self._root = Root(out=self._out)
         self._telling = Telling(out=self._out, rendezvous=self._rendezvous)
@@ -305,7 +307,7 @@ class Decisions:
         # Who restored may speak later than who had it from there, and this directory may know nothing of the job.
         if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
             # Its time is that of the naming: the round's first commit may be older than this message.
-            self._out.past_event("restored", at=self._rounds.named_at, step=step, path=restored_from)
+            self._out.restored(step, at=self._rounds.named_at, path=restored_from)
         re_formed = self._rounds.install(worker, round, step, now=self._out.now)
         if re_formed is None:
             return

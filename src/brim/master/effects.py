@@ -47,12 +47,14 @@ class Effects:
 
     Args:
         sizes: bytes of the record files, by name.
+        commits: steps that were ever committed.
         at: when the entry was written, in seconds since 1970.
         now: the same, monotonic.
         agents: those in the job, by name.
     """
 
     sizes: dict[str, int]
+    commits: int
     at: float
     now: float
     agents: dict[str, AgentSession] = field(default_factory=dict)
@@ -69,15 +71,17 @@ class Effects:
 
     def event(self, kind: str, /, **fields: object) -> None:
         """A line of events.jsonl, of this moment."""
-        self.past_event(kind, at=self.at, **fields)
+        self._record(EVENTS, {"at": self.at, "kind": kind, **fields})
 
-    def past_event(self, kind: str, /, *, at: float, **fields: object) -> None:
-        """A line of events.jsonl, of an earlier moment."""
-        self._record(EVENTS, {"at": at, "kind": kind, **fields})
+    def restored(self, step: int, *, at: float, path: str) -> None:
+        """A line of events.jsonl, of an earlier moment: the next commits begin behind `step`."""
+        fields = {"step": step, "path": path, "commits": self.commits}
+        self._record(EVENTS, {"at": at, "kind": "restored", **fields})
 
     def step(self, fields: dict[str, Any]) -> None:
         """A line of steps.jsonl."""
         self._record(STEPS, fields)
+        self.commits += 1
 
     def _record(self, file: str, record: dict[str, Any]) -> None:
         line = msgspec.json.encode(record) + b"\n"

@@ -15,6 +15,7 @@ from brim.wire.messages import AgentMessage, Ask
 
 __all__ = [
     "Asked",
+    "Before",
     "Began",
     "Entry",
     "Heard",
@@ -33,6 +34,20 @@ class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     now: float
 
 
+class Before(msgspec.Struct, frozen=True, kw_only=True):
+    """What the record files have of the attempts before this one.
+
+    Args:
+        sizes: their bytes, by name.
+        commits: how many steps were committed, those that were undone and redone among them.
+        step: the last of them; 0 for the first attempt.
+    """
+
+    sizes: dict[str, int] = {}
+    commits: int = 0
+    step: int = 0
+
+
 class Began(_Entry, frozen=True):
     """The first entry.
 
@@ -40,8 +55,6 @@ class Began(_Entry, frozen=True):
         attempt: names this start of the job among those of its run; a master that takes over has the same.
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
-        sizes: bytes of the record files before this attempt, by name.
-        step: the last that attempts before this one had committed; 0 for the first attempt.
     """
 
     attempt: str
@@ -49,8 +62,7 @@ class Began(_Entry, frozen=True):
     spec: JobSpec
     run: str
     started: float
-    sizes: dict[str, int]
-    step: int
+    before: Before
 
 
 class Restated(_Entry, frozen=True):

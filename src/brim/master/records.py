@@ -14,7 +14,7 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.effects import Effect, Record, Secure
-from brim.master.entries import Began, Entry, Restated, TookOver, decode, encode
+from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
 from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
@@ -22,7 +22,7 @@ from brim.telemetry.events import EVENTS, STEPS, RecordFile
 __all__ = ["JOURNAL", "Records"]
 
 JOURNAL = "journal"
-Begin = Callable[[int, dict[str, int], int], Began]
+Begin = Callable[[int, Before], Began]
 _LONGEST = 16 << 20  # bytes of a journal before it is put more briefly: its replay takes about a second
 _steps = msgspec.json.Decoder(StepRecord)
 
@@ -51,8 +51,7 @@ class Records:
 
         Args:
             attempt: names this start of the job.
-            begin: makes the first entry from the life that it begins, the sizes of the record files, and the step that
-                attempts before it had come to.
+            begin: makes the first entry from the life that it begins, and what there is of attempts before it.
             clock: stamps the entry.
 
         Raises:
@@ -64,11 +63,18 @@ class Records:
         if decisions is not None and decisions.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        last = self._files[STEPS].last_line()
-        step = _steps.decode(last).step if last else 0
-        began = begin(life, {name: file.size for name, file in self._files.items()}, step)
+        began = begin(life, self._before())
         self._put_instead(began)
         return Decisions(began)
+
+    def _before(self) -> Before:
+        steps = self._files[STEPS]
+        last = steps.last_line()
+        return Before(
+            sizes={name: file.size for name, file in self._files.items()},
+            commits=steps.count_lines(),
+            step=_steps.decode(last).step if last else 0,
+        )
 
     def _follow(self, attempt: str, clock: Clock) -> Decisions | None:
         try:

@@ -56,6 +56,7 @@ class RunHistory:
     keep_steps: bool = True
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
+    commits: int = 0
     started: RunStarted | None = None
     sessions: list[Session] = field(default_factory=list)
     dataset: DatasetRead | None = None
@@ -71,11 +72,9 @@ class RunHistory:
     @property
     def step(self) -> int:
         """Steps committed that count: a restore takes it back."""
-        last = self.steps[-1] if self.steps else None
-        back = self.restores[-1] if self.restores else None
-        if last and (not back or last.at > back.at):
-            return last.step
-        return back.step if back else 0
+        if self.restores and self.restores[-1].commits >= self.commits:
+            return self.restores[-1].step
+        return self.steps[-1].step if self.steps else 0
 
     @property
     def planned_epochs(self) -> int:
@@ -114,6 +113,7 @@ class RunHistory:
             self.steps.clear()
         self._extend_session(step.at)
         self.steps.append(step)
+        self.commits += 1
         self.recent.append(step)
 
     def add(self, event: Event) -> None:
@@ -136,7 +136,7 @@ class RunHistory:
             case EpochEnded():
                 self.epochs[event.epoch] = event
             case Restored():
-                self.restores.append(Restore(event.at, event.step))
+                self.restores.append(Restore(event.step, event.commits))
             case Failed():
                 self.failed = event
             case RunEnded():

@@ -120,9 +120,10 @@ class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
-    """The run went back to the state after `step`; commits past it are undone."""
+    """The run went back to the state after `step`: of its first `commits` commits, those past it are undone."""
 
     step: int
+    commits: int
     path: str = ""
 
 
