@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from brim.backends.processes import Reached
 from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import Cluster
+from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
@@ -222,8 +225,9 @@ def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> Non
     assert snapshot.jobs[-1].job.deadline is None
     world.settle()
     assert late.running  # the surplus measures it
-    workers = late.target
-    world.processes.say(late.id, steps=900, step=20, measured=measured({workers: 2.0}))
+    rates = {1: 2.0, 2: 3.0, 4: 4.0, 8: 5.0}
+    world.processes.say(late.id, steps=900, step=20, first_step=world.clock.wall(), measured=measured(rates))
+    run(world.backend.look())
     run(world.backend.look())
     snapshot, decision = world.cycle(decide)
     assert snapshot.arrived == (late.id,)
@@ -250,7 +254,7 @@ def test_who_is_refused_while_it_runs_ends_first(world: LiveWorld) -> None:
 def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     world.submit("1:8", deadline=world.clock.wall() + 1000.0)
     world.cycle(decide)
-    world.processes.say("job-1", steps=900, measured=measured({1: 2.0, 4: 6.0}))
+    world.processes.say("job-1", steps=900)
     run(world.backend.look())
     before = world.backend.memory
     snapshot, decision = world.cycle(decide)
@@ -313,3 +317,98 @@ def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
     run(story())
     assert world.processes.of("job-1").asked == ["start 8", "start 2"]
     assert (world.book.jobs["job-1"].target, world.book.jobs["job-1"].launches) == (2, 2)
+
+
+def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path) -> None:
+    world = LiveWorld(CLUSTER, 0, tmp_path)
+    new = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
+    taught: dict[int, float] = {}
+    step = 0
+    for size, rate in ((1, 10.0), (2, 18.0), (4, 30.0), (8, 45.0)):
+        world.cycle(decide)
+        world.settle()
+        assert (new.target, new.judged) == (size, False)
+        taught[size], step = rate, step + 20
+        said = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
+        world.processes.say(new.id, first_step=world.clock.wall(), **said)
+        run(world.backend.look())
+        world.clock.advance(5.0)
+        run(world.backend.look())
+    assert new.profile is None
+    world.cycle(decide)
+    assert new.promised
+    assert new.launches == 1
+    told = [change.detail for change in world.book.story(new) if change.event == "measured"]
+    assert told == [f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()]
+    twin = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
+    world.cycle(decide)
+    assert twin.judged  # the profile was kept
+
+
+def test_a_size_that_others_need_is_given_up_and_so_is_the_profile_under_a_policy_of_gangs(
+    world: LiveWorld,
+) -> None:
+    new = world.submit("1:8", fingerprint="new")
+    give(world, job_1=4, job_2=3, job_3=1)
+    world.settle()
+    world.processes.say(new.id, first_step=world.clock.wall(), measured=measured({1: 10.0}))
+    run(world.backend.look())
+    run(world.backend.look())
+    assert new.profile is not None
+    assert new.profile.size == 2
+    assert run(world.backend.observe()).jobs[-1].job.maximum == 2
+    world.revive()  # the profile outlives the scheduler
+    world.clock.advance(21.0)
+    run(world.backend.look())
+    assert world.book.jobs[new.id].profile is None
+    assert run(world.backend.observe()).jobs[-1].job.maximum == 8
+    gang = world.submit("1:8", fingerprint="another")
+    give(world, job_4=8)
+    world.settle()
+    assert gang.target == 8
+    world.processes.say(gang.id, first_step=world.clock.wall())
+    run(world.backend.look())
+    assert gang.profile is None
+
+
+def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
+    """As `RunWatch` does: the value that was seen last is the one that grows."""
+    new = world.submit("4", deadline=world.clock.wall() + 1000.0, fingerprint="new")
+    world.cycle(decide)
+    world.settle()
+    counted = measured({4: 10.0}, steps=2)
+    world.processes.say(new.id, first_step=world.clock.wall(), steps=900, measured=counted)
+    run(world.backend.look())
+    assert run(world.backend.observe()).arrived == ()
+    run(world.backend.wait(None))
+    for _ in range(5):
+        counted.add(4, 0.1)
+    assert run(world.backend.wait(world.clock.wall() + 1e6))  # at once: nobody waits for the next plan
+    assert run(world.backend.observe()).arrived == (new.id,)
+
+
+def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None:
+    begun = world.clock.wall()
+    assert run(world.backend.observe()).overheads == BELIEVED
+    said: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
+    for _ in range(3):
+        give(world, job_1=2)
+        world.settle()
+        at = world.clock.wall()
+        world.processes.say("job-1", reached=Reached(2, at + 2.1, 1), step=1, **said)
+        run(world.backend.look())
+        give(world, job_1=4)
+        world.settle()
+        # 0.5 s pass: 4 steps on 2 workers, and the first on 4, for which 4 workers would have taken 0.25 s.
+        world.processes.say("job-1", reached=Reached(4, at + 0.5, 6), step=6, **said)
+        run(world.backend.look())
+        world.processes.say("job-1", reached=None, step=0)
+        give(world)
+        world.settle()
+    overheads = run(world.backend.observe()).overheads
+    assert overheads.cost(0, 4) == pytest.approx(2.0)
+    assert overheads.cost(2, 4) == pytest.approx(0.25)
+    assert overheads.end == BELIEVED.end
+    world.revive()
+    assert run(world.backend.observe()).overheads == overheads
+    assert world.clock.wall() == begun

@@ -77,6 +77,12 @@ class Served(LiveWorld):
 
         asyncio.run_coroutine_threadsafe(learn(), self.loop).result(10.0)
 
+    def profile(self, job: str, **fields: Any) -> None:
+        """A job that runs has been measured on 1, 2 and 4 workers."""
+        until(lambda: self.processes.of(job).workers == 1, "a job that begins with 1 worker")
+        rates = measured({1: 1.0, 2: 1.9, 4: 3.0})
+        self.processes.say(job, first_step=self.clock.wall(), measured=rates, **fields)
+
     @property
     def client(self) -> Client:
         return Client(self.folder)
@@ -160,11 +166,13 @@ def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
 def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -> None:
     now = SystemClock().wall()
     client = served.client
-    assert client.forecast(ask(deadline=now + 100.0)).known is False
-    client.submit(ask("1:8", fingerprint="other"))
+    assert client.forecast(ask(fingerprint="new", deadline=now + 100.0)).known is False
+    client.submit(ask("1:8"))
     until(lambda: client.job("job-1").workers == 8, "8 workers")
-    served.teach(submission(), measured({1: 10.0, 4: 35.0}), 700)
-    soon, late = (client.forecast(ask("1:4", tenant="web", deadline=now + s)) for s in (5.0, 300.0))
+    served.teach(submission(fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
+    soon, late = (
+        client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s)) for s in (5.0, 300.0)
+    )
     assert (soon.admitted, soon.reason) == (False, "too-late-even-alone")
     assert (late.admitted, late.known, late.reason) == (True, True, "fits")
     assert late.takes == {"job-1": late.workers}
@@ -223,6 +231,7 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (0, "digits-1", 4, "web")
     spec = served.book.jobs["digits-1"].submission.spec
     assert (spec.epochs, spec.parameters, spec.directory) == (5, {"depth": "2"}, str(tmp_path))
+    served.profile("digits-1")
     until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
     assert brim("jobs").stdout.splitlines()[1].split()[:4] == ["digits-1", "running", "web", "4"]
     assert [job["job"] for job in json.loads(brim("jobs", "--json").stdout)["jobs"]] == ["digits-1"]
@@ -245,8 +254,7 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
     arguments = ("submit", DIGITS, "--workers", "1:4", "--tenant", "ads", "--deadline")
     assert brim(*arguments, "1h", "--dry-run").exit_code == 0  # nothing is known of it
     assert brim(*arguments, "1h").exit_code == 0
-    until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
-    served.processes.say("digits-1", steps=100, measured=measured({1: 1.0, 4: 3.0}))
+    served.profile("digits-1", steps=100)
     assert served.client.wait("digits-1", until="judged", timeout=10.0).promised
     for extra in ([], ["--dry-run"]):
         done = brim(*arguments, "10s", *extra)

@@ -17,7 +17,6 @@ from brim.backends.questions import Questions
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
 from brim.domain.cluster import ClusterSpec
-from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.schedule import Admitted, Decision, JobState, Rejected, Snapshot, Standing, Verdict
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
@@ -27,6 +26,7 @@ __all__ = ["LiveBackend"]
 
 _LOOK = 0.2  # seconds between two looks at the processes
 _REPLAN = 15.0  # seconds after which plans are made anew from measured progress
+_RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
 
@@ -39,7 +39,6 @@ class LiveBackend:
         processes: of the jobs.
         spec: of the cluster; may be replaced, see `reconfigure`.
         clock: its wall clock is the cluster's.
-        overheads: what changes are believed to cost.
     """
 
     def __init__(
@@ -49,12 +48,11 @@ class LiveBackend:
         spec: ClusterSpec,
         *,
         clock: Clock,
-        overheads: Overheads = OVERHEADS["brim"],
     ) -> None:
         self.book, self.spec = book, spec
         self.memory: object = None  # what the last cycle left
-        self._processes, self._clock, self._overheads = processes, clock, overheads
-        self._picture = Picture(book, overheads)
+        self._processes, self._clock = processes, clock
+        self._picture = Picture(book)
         self._questions = Questions(self._perform)
         self._news = asyncio.Event()
         self._news.set()
@@ -101,7 +99,8 @@ class LiveBackend:
         due = math.inf if until is None else until
         for record in self.book.unfinished():
             if record.running:
-                due = min(due, self._cycle_at + _REPLAN)
+                waits = record.profile is not None and record.target < record.profile.size
+                due = min(due, self._cycle_at + (_RETRY if waits else _REPLAN))
             elif record.not_before > now:
                 due = min(due, record.not_before)
         return due
@@ -151,10 +150,13 @@ class LiveBackend:
             deadline = record.submission.deadline
             record.standing = Standing.ADMITTED if deadline is not None else Standing.BEST_EFFORT
             record.promised = deadline is not None and verdict.promises
-            record.estimate, record.earliest = verdict.finish, None
+            end = self._picture.overheads.end
+            record.estimate, record.earliest = None if verdict.finish is None else verdict.finish + end, None
         else:
             record.standing = Standing.BEST_EFFORT if verdict.runs else Standing.REFUSED
-            record.promised, record.earliest = False, verdict.earliest
+            end = self._picture.overheads.end
+            record.promised = False
+            record.earliest = None if verdict.earliest is None else verdict.earliest + end
         event = "promised" if record.promised else "refused" if isinstance(verdict, Rejected) else "accepted"
         self.book.note(now, record, event, reason=record.verdict, detail=record.detail)
         if record.standing is not Standing.REFUSED:
@@ -175,23 +177,35 @@ class LiveBackend:
         now, track = self._clock.wall(), self._picture.track(record)
         if track.looked is not None:
             record.attained += record.target * max(0.0, now - track.looked)
-        sizes = seen.measured.rates.keys() - track.seen.measured.rates.keys()
-        if sizes or (seen.steps is not None and record.steps is None):
-            # For the first time: jobs like it that wait can be judged now.
+        sizes = frozenset(seen.measured.rates)
+        news = bool(sizes - track.sizes) or (seen.steps is not None and record.steps is None)
+        if news or now - track.learned > _REPLAN:
+            track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
-            self.tell()
         track.seen, track.looked = seen, now
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
+        self._picture.reckon(record)
+        if self._profile(record, now) or news:
+            self.tell()  # this job can be judged now, or others like it that wait
         if not seen.alive:
             self._settle(record, seen, now)
+
+    def _profile(self, record: JobRecord, now: float) -> bool:
+        """Whether the profile of a new model has got any further."""
+        before, said = record.profile, self._picture.advance(record, self.spec, now)
+        if record.profile != before:
+            self.book.save(record)
+        if said:
+            self.book.note(now, record, "measured", detail=said)
+        return record.profile != before
 
     def _settle(self, record: JobRecord, seen: Seen, now: float) -> None:
         """Its processes have ended: for good, or until it has workers again."""
         self.book.learn(record.submission, seen.measured, seen.steps)
         asked, record.target = record.target == 0, 0
         record.summary, record.problem = seen.summary, seen.problem
-        begun = self._picture.end(record).begun
+        begun = self._picture.end(record, now).begun
         if seen.outcome == "done":
             error = (
                 f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
@@ -272,6 +286,7 @@ class LiveBackend:
         if not record.life.may_run:
             return  # its owner has changed their mind while others were asked
         now = self._clock.wall()
+        record.profile = record.profile or self._picture.profile(record, self.spec)
         record.launches += 1
         self._picture.begin(record, now)
         self._retarget(record, workers, now)
@@ -294,7 +309,7 @@ class LiveBackend:
             self.book.save(record)
 
     def _retarget(self, record: JobRecord, workers: int, now: float) -> None:
-        cost = self._overheads.cost(record.target, workers)
+        cost = self._picture.change(record, workers, now)
         record.target, record.changed, record.ready = workers, now, now + cost
 
     def _to_confirm(self) -> list[Action]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from brim.backends.processes import Seen
 from brim.domain.cluster import ClusterSpec
-from brim.domain.measuring import curve_of
-from brim.domain.resizing import Overheads
+from brim.domain.measuring import Measured, curve_of
+from brim.domain.profiling import Profile, advance, sizes_to_measure
+from brim.domain.resizing import measured_overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.domain.workload import Job
@@ -29,6 +30,9 @@ class Track:
         begun: the step at which its processes were started.
         forced: it was told on that its grace period is over.
         unanswered: since when its processes have not answered.
+        sizes: numbers of workers at which it was seen to be measured.
+        learned: when the book last learned from it.
+        change: of its workers, whose cost is not known yet: when, from how many, and at which step.
     """
 
     seen: Seen = field(default_factory=lambda: Seen(alive=False))
@@ -37,8 +41,11 @@ class Track:
     begun: int = 0
     forced: bool = False
     unanswered: float | None = None
+    sizes: frozenset[int] = frozenset()
+    learned: float = 0.0
+    change: tuple[float, int, int] | None = None
     rates: dict[int, float] = field(default_factory=dict)
-    sizes: tuple[int, int] = (0, 0)
+    bounds: tuple[int, int] = (0, 0)
     curve: ScalingCurve | None = None
 
 
@@ -47,12 +54,19 @@ class Picture:
 
     Args:
         book: has what jobs like these have taught before.
-        overheads: what changes are believed to cost.
+
+    Attributes:
+        overheads: what changes cost here, as far as that was seen.
     """
 
-    def __init__(self, book: Book, overheads: Overheads) -> None:
-        self._book, self._overheads = book, overheads
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self.overheads = measured_overheads(book.costs)
         self._tracks: dict[str, Track] = {}
+
+    def _learn_cost(self, kind: str, seconds: float) -> None:
+        self._book.learn_cost(kind, max(0.0, seconds))
+        self.overheads = measured_overheads(self._book.costs)
 
     def track(self, record: JobRecord) -> Track:
         return self._tracks.setdefault(record.id, Track())
@@ -61,9 +75,12 @@ class Picture:
         """Its processes are about to be started."""
         self._tracks[record.id] = Track(confirmed=True, begun=record.step, looked=now)
 
-    def end(self, record: JobRecord) -> Track:
+    def end(self, record: JobRecord, now: float) -> Track:
         """They have ended; what was seen of them."""
-        return self._tracks.pop(record.id, Track())
+        track = self._tracks.pop(record.id, Track())
+        if track.seen.outcome == "done" and track.seen.last_step is not None:
+            self._learn_cost("end", now - track.seen.last_step)
+        return track
 
     def snapshot(
         self, records: list[JobRecord], spec: ClusterSpec, *, memory: object, now: float
@@ -75,47 +92,107 @@ class Picture:
             capacity=spec.capacity,
             jobs=tuple(self.state(record, spec, now) for record in records),
             arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
-            overheads=self._overheads,
+            overheads=self.overheads,
             tenants=spec.tenants,
             memory=memory,
         )
 
-    def _rates(self, record: JobRecord) -> dict[int, float]:
+    def change(self, record: JobRecord, workers: int, now: float) -> float:
+        """Its workers are about to change; what that is believed to cost, in seconds."""
+        changes = workers not in (0, record.target)
+        self.track(record).change = (now, record.target, record.step) if changes else None
+        return self.overheads.cost(record.target, workers)
+
+    def reckon(self, record: JobRecord) -> None:
+        """What its last change has cost, once there are steps on its new number of workers to tell from."""
+        track = self.track(record)
+        reached, rate = track.seen.reached, track.seen.measured.rates.get(record.target)
+        if track.change is None or reached is None or reached.workers != record.target or rate is None:
+            return
+        (at, before, step), track.change = track.change, None
+        # The time that the steps made meanwhile do not account for at the new speed.
+        cost = reached.at - at - (reached.step - step) / rate
+        self._learn_cost("resize" if before else "start", cost)
+
+    def _measured(self, record: JobRecord) -> Measured:
         earlier = self._book.measured(record.submission.fingerprint)
-        return self.track(record).seen.measured.merged([earlier]).rates
+        return self.track(record).seen.measured.merged([earlier])
 
     def _steps(self, record: JobRecord) -> int | None:
         return record.steps or self._book.steps_of(record.submission)
 
     def is_known(self, record: JobRecord) -> bool:
         """Whether it can be judged: a deadline can be promised only to what was measured."""
-        return record.submission.deadline is None or bool(self._rates(record) and self._steps(record))
+        if record.submission.deadline is None:
+            return True
+        return record.profile is None and bool(self._measured(record).rates and self._steps(record))
+
+    def _believed(self, record: JobRecord) -> dict[int, float]:
+        """What its curve goes through; while it is profiled the last size alone, so that the next is worth trying."""
+        rates, profile = self._measured(record).rates, record.profile
+        if profile is None:
+            return rates
+        below = max((n for n in rates if n < profile.size), default=None)
+        return {} if below is None else {below: rates[below]}
+
+    def _bounds(self, record: JobRecord, cluster: ClusterSpec) -> tuple[int, int]:
+        """The fewest and the most workers that it can have here."""
+        workers = record.submission.spec.workers
+        return workers.minimum, min(workers.maximum, max(cluster.capacity, workers.minimum))
 
     def _curve(self, record: JobRecord, cluster: ClusterSpec) -> ScalingCurve:
-        track, rates, spec = self.track(record), self._rates(record), record.submission.spec
-        least = spec.workers.minimum
-        sizes = least, min(spec.workers.maximum, max(cluster.capacity, least))
-        if track.curve is None or sizes != track.sizes or _differ(rates, track.rates):
-            track.rates, track.sizes = rates, sizes
-            parts = spec.micro_batches if spec.exact else 0
-            track.curve = curve_of(rates, parts=parts, minimum=sizes[0], maximum=sizes[1])
+        track, rates = self.track(record), self._believed(record)
+        bounds = self._bounds(record, cluster)
+        if track.curve is None or bounds != track.bounds or _differ(rates, track.rates):
+            track.rates, track.bounds = rates, bounds
+            track.curve = curve_of(rates, parts=_parts(record), minimum=bounds[0], maximum=bounds[1])
         return track.curve
+
+    def profile(self, record: JobRecord, cluster: ClusterSpec) -> Profile | None:
+        """The profile that a job would begin with: of a model that nobody has measured, if sizes can be tried."""
+        sizes = self._sizes(record, cluster)
+        known = record.launches or self._measured(record).rates
+        return None if known or len(sizes) == 1 else Profile(size=sizes[0])
+
+    def _sizes(self, record: JobRecord, cluster: ClusterSpec) -> tuple[int, ...]:
+        minimum, maximum = self._bounds(record, cluster)
+        return sizes_to_measure(parts=_parts(record), minimum=minimum, maximum=maximum)
+
+    def advance(self, record: JobRecord, cluster: ClusterSpec, now: float) -> str:
+        """Go on with the profile of a job that runs; what was measured, or why it is over, in words."""
+        profile = record.profile
+        if profile is None or self.track(record).seen.first_step is None:
+            return ""
+        if record.target > profile.size:
+            record.profile = None
+            return f"not at {profile.size}: its policy gives it {record.target}"
+        record.profile, said = advance(
+            profile,
+            self._measured(record),
+            self._sizes(record, cluster),
+            now=now,
+            deadline=record.submission.deadline,
+        )
+        return said
 
     def state(self, record: JobRecord, spec: ClusterSpec, now: float) -> JobState:
         """One job as a policy sees it."""
         submission, workers = record.submission, record.submission.spec.workers
         curve, known = self._curve(record, spec), self.is_known(record)
+        profile = record.profile or self.profile(record, spec)
         work = float(self._steps(record) or _UNKNOWN_WORK)
         job = Job(
             id=record.id,
             submitted=record.submitted,
             work=work,
             curve=curve,
-            deadline=submission.deadline if known else None,
+            # Its processes have to be at their end by then, and not only at their last step.
+            deadline=submission.deadline - self.overheads.end if known and submission.deadline else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
             minimum=workers.minimum,
-            maximum=workers.maximum,
+            # So a policy need not know of profiles.
+            maximum=profile.size if profile else workers.maximum,
             tenant=submission.tenant,
             priority=submission.priority,
         )
@@ -130,6 +207,12 @@ class Picture:
             changed=record.changed,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
         )
+
+
+def _parts(record: JobRecord) -> int:
+    """Micro-batches of a step, where ranks take whole ones."""
+    spec = record.submission.spec
+    return spec.micro_batches if spec.exact else 0
 
 
 def _differ(rates: dict[int, float], others: dict[int, float]) -> bool:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from brim.domain.measuring import Measured
 from brim.storage.book import JobRecord
 
-__all__ = ["Processes", "Seen"]
+__all__ = ["Processes", "Reached", "Seen"]
+
+
+class Reached(NamedTuple):
+    """The first step on a number of workers, and when it was made."""
+
+    workers: int
+    at: float
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +28,8 @@ class Seen:
         workers: worker processes among them.
         step, steps: committed, and planned in all (None: it has not said so yet).
         saved: when its last checkpoint was written.
+        last_step: when it was made.
+        reached: the first step on the workers that it has.
         outcome: `done`, `failed`, something else that says that it can go on, or empty.
         who: must act, where it failed.
     """
@@ -30,6 +40,8 @@ class Seen:
     steps: int | None = None
     saved: float = 0.0
     first_step: float | None = None
+    last_step: float | None = None
+    reached: Reached | None = None
     outcome: str = ""
     who: str = ""
     problem: str = ""

@@ -63,6 +63,8 @@ class RunProcesses:
             steps=watch.steps,
             saved=watch.saved,
             first_step=watch.first_step,
+            last_step=watch.last_step,
+            reached=watch.reached,
             outcome=str(watch.summary.get("exit", "")),
             who=watch.failed.who if watch.failed else "",
             problem=watch.failed.message if watch.failed else "",

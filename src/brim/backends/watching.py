@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brim.backends.processes import Reached
 from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
 from brim.telemetry.events import follow_events, follow_steps
@@ -31,6 +32,7 @@ class RunWatch:
         workers: process ids of the workers that are there, by name.
         steps: that the run will have; None until it has said so.
         measured: what its steps took.
+        reached: the first step that a world of the present size made.
         saved: when its last checkpoint was written, or it began.
     """
 
@@ -40,6 +42,7 @@ class RunWatch:
     steps: int | None = None
     round: RoundFormed | None = None
     measured: Measured = field(default_factory=Measured)
+    reached: Reached | None = None
     saved: float = 0.0
     first_step: float | None = None
     failed: Failed | None = None
@@ -64,7 +67,12 @@ class RunWatch:
         """New processes are about to be started: what the last ones said of their end is over."""
         self.poll()
         self.workers, self.failed, self.summary, self._last = {}, None, {}, None
-        self.saved = now
+        self.saved, self.reached = now, None
+
+    @property
+    def last_step(self) -> float | None:
+        """When the last step was made."""
+        return self._last.at if self._last else None
 
     @property
     def leaving(self) -> dict[str, int]:
@@ -76,6 +84,9 @@ class RunWatch:
         self.step = step.step
         self.first_step = self.first_step or step.at
         last, self._last = self._last, step
+        size = self.round.world_size if self.round and step.round == self.round.round else 0
+        if size and (self.reached is None or self.reached.workers != size):
+            self.reached = Reached(size, step.at, step.step)
         # The first step of a round paid for the change; its time belongs to no number of workers.
         if last and self.round and step.round == last.round == self.round.round and step.at > last.at:
             self.measured.add(self.round.world_size, step.at - last.at)

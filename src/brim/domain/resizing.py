@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-__all__ = ["OVERHEADS", "Overheads"]
+__all__ = ["BELIEVED", "OVERHEADS", "Overheads", "measured_overheads"]
+
+_NEWEST = 15  # measurements of a cost that count
+_ENOUGH = 3  # of them, before they are believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +20,8 @@ class Overheads:
     A job that stays as it is pays nothing, nor does one that is suspended: it pays when it resumes.
 
     Args:
+        start: seconds at a start, where that is not what a resize costs.
+        end: seconds from the last step to the end of the processes.
         recovery: seconds from a worker's death to the first new step, detection included.
         lost: seconds of work that a failure undoes (half a checkpoint interval, or a step).
 
@@ -26,6 +33,8 @@ class Overheads:
     name: str
     fixed: float = 0.0
     per_doubling: float = 0.0
+    start: float | None = None
+    end: float = 0.0
     recovery: float = 0.0
     lost: float = 0.0
 
@@ -33,6 +42,8 @@ class Overheads:
         """Seconds that going from `before` to `after` workers takes; `moved` if the devices differ."""
         if after == 0 or (before == after and not moved):
             return 0.0
+        if before == 0 and self.start is not None:
+            return self.start
         return self.fixed + self.per_doubling * (1.0 + math.log2(after))
 
 
@@ -47,3 +58,29 @@ OVERHEADS: dict[str, Overheads] = {
     "torchrun": Overheads(name="torchrun", fixed=6.5, per_doubling=0.0, recovery=5.6, lost=300.0),
     "restart": Overheads(name="restart", fixed=30.0, per_doubling=0.0, recovery=60.0, lost=300.0),
 }
+
+# What a live cluster goes by until it has seen its own starts, resizes and ends.
+BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5)
+
+
+def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
+    """What changes cost as far as that was seen: medians of the newest.
+
+    Args:
+        seen: seconds of starts (`start`), resizes (`resize`) and ends (`end`), the newest last.
+
+    >>> measured_overheads({"start": [1.0, 9.0, 2.0], "end": [0.1]})
+    Overheads(name='measured', fixed=0.3, per_doubling=0.0, start=2.0, end=0.5, recovery=0.0, lost=0.0)
+    """
+    cost = {
+        kind: statistics.median(seconds[-_NEWEST:])
+        for kind, seconds in seen.items()
+        if len(seconds) >= _ENOUGH
+    }
+    return replace(
+        BELIEVED,
+        name="measured" if cost else BELIEVED.name,
+        start=cost.get("start", BELIEVED.start),
+        fixed=cost.get("resize", BELIEVED.fixed),
+        end=cost.get("end", BELIEVED.end),
+    )

@@ -116,8 +116,9 @@ class Scheduler:
         newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=request.submission, submitted=now)
         known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
-        outlook = what_if(self._backend.snapshot([*others, newcomer], now), newcomer.id, self._decide)
-        return forecast_of(outlook, known=known)
+        snapshot = self._backend.snapshot([*others, newcomer], now)
+        outlook = what_if(snapshot, newcomer.id, self._decide)
+        return forecast_of(outlook, known=known, end=snapshot.overheads.end)
 
     def _check(self, submission: Submission) -> None:
         spec, capacity = self._backend.spec, self._backend.spec.capacity

@@ -58,8 +58,12 @@ def _finish(record: JobRecord, state: JobState | None, now: float) -> float | No
     return max(now, state.ready) + state.remaining / rate if rate else None
 
 
-def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
-    """What would happen, as far as anything is known of the job."""
+def forecast_of(outlook: Outlook, *, known: bool, end: float) -> Forecast:
+    """What would happen, as far as anything is known of the job.
+
+    Args:
+        end: seconds from a job's last step to its end.
+    """
     verdict = outlook.verdict
     admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
     return Forecast(
@@ -69,6 +73,6 @@ def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
         detail=verdict.detail if verdict else "its steps are measured first: no job like it has run here",
         workers=outlook.workers,
         takes=dict(outlook.takes),
-        finish=outlook.finish if known else None,
-        earliest=outlook.earliest if known else None,
+        finish=outlook.finish + end if known and outlook.finish is not None else None,
+        earliest=outlook.earliest + end if known and outlook.earliest is not None else None,
     )

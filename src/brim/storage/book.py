@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from brim.coordination.lifecycle import Happening, Life, Phase, after
 from brim.domain.measuring import Measured
+from brim.domain.profiling import Profile
 from brim.domain.schedule import Standing
 from brim.domain.submission import Submission
 from brim.errors import InternalError
 from brim.storage.database import Database
 
 __all__ = ["Book", "Change", "JobRecord"]
+
+_COSTS = "costs"  # the name of a setting in the database
+_COSTS_KEPT = 100  # of each kind
 
 
 class Change(NamedTuple):
@@ -43,6 +48,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         changed: when its target last changed.
         ready: until when its last change costs it progress.
         asked: when it was last asked for fewer workers.
+        profile: how far its model was measured, while it is.
         launches: how often its processes were started.
         setbacks: ends of its processes in a row that brought no step.
         not_before: no processes are started before this.
@@ -69,6 +75,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     changed: float = 0.0
     ready: float = 0.0
     asked: float = 0.0
+    profile: Profile | None = None
     launches: int = 0
     setbacks: int = 0
     not_before: float = 0.0
@@ -94,7 +101,9 @@ class Book:
         decoder = msgspec.msgpack.Decoder(JobRecord)
         found = [decoder.decode(record) for record in database.jobs()]
         self.jobs: dict[str, JobRecord] = {record.id: record for record in found}
-        # Nobody else writes them, and every cycle asks for each job.
+        costs = database.get(_COSTS)
+        self._costs = msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
+        # Nobody else writes these, and every cycle asks for each job.
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
 
@@ -157,6 +166,16 @@ class Book:
     def unfinished(self) -> list[JobRecord]:
         """Jobs that have not ended, by order of submission."""
         return [record for record in self.jobs.values() if not record.life.ended]
+
+    @property
+    def costs(self) -> Mapping[str, list[float]]:
+        """What starts, resizes and ends were seen to cost, in seconds."""
+        return self._costs
+
+    def learn_cost(self, kind: str, seconds: float) -> None:
+        """Keep what a change cost."""
+        self._costs[kind] = [*self._costs.get(kind, []), seconds][-_COSTS_KEPT:]
+        self._database.put(_COSTS, msgspec.json.encode(self._costs))
 
     # What jobs taught --------------------------------------------------------------------------------------
 

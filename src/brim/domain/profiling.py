@@ -1,0 +1,88 @@
+"""The profile of a model that nobody has measured: which number of workers comes next, and when it is enough. Pure.
+
+The first steps of such a job are made on 1, 2, 4 … workers, and they are steps like all others. The policy does not
+know: while a size is measured, the job is shown to it as one that may have no more workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from brim.domain.measuring import Measured, curve_of, divides
+
+__all__ = ["Profile", "advance", "sizes_to_measure"]
+
+_STEPS = 5  # at a size, at least,
+_SECONDS = 1.0  # and as many as fill this time, before it is measured
+_PATIENCE = 20.0  # seconds after which a size that was not had, or not measured, is given up
+_LONGEST = 60.0  # seconds that a profile may take,
+_AFFORDED = 0.1  # and no more than this part of the time to the deadline
+_GAIN = 1.05  # times that a size must be faster than the one before, or larger ones are not tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Where the profile of a job stands.
+
+    Args:
+        size: workers that it is measured on.
+        since: when it was first wanted there, seconds; None before the first step of all.
+        until: when the profile ends, whatever was measured.
+    """
+
+    size: int
+    since: float | None = None
+    until: float | None = None
+
+
+def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ...]:
+    """The numbers of workers that a curve is measured at: each worth twice the one before, and the most that helps.
+
+    Args:
+        parts: micro-batches of a step where ranks take whole ones, else 0.
+
+    >>> sizes_to_measure(parts=8, minimum=1, maximum=8), sizes_to_measure(parts=0, minimum=3, maximum=16)
+    ((1, 2, 4, 8), (3, 6, 12, 16))
+    """
+    useful = curve_of({}, parts=parts, minimum=minimum, maximum=maximum).sizes
+    found = [useful[0]]
+    for size in useful[1:]:
+        if divides(parts, size) >= 2.0 * divides(parts, found[-1]) or size == useful[-1]:
+            found.append(size)
+    return tuple(found)
+
+
+def advance(
+    profile: Profile, measured: Measured, sizes: tuple[int, ...], *, now: float, deadline: float | None
+) -> tuple[Profile | None, str]:
+    """The profile as it goes on, or None where it is over; and what was measured or why it is over, in words.
+
+    Args:
+        measured: in all, by this job and others like it; the job has made a step.
+        sizes: see `sizes_to_measure`.
+    """
+    if profile.since is None or profile.until is None:
+        longest = _LONGEST if deadline is None else min(_LONGEST, _AFFORDED * (deadline - now))
+        return replace(profile, since=now, until=now + longest), ""
+    rates = measured.rates
+    if _is_enough(measured, profile.size):
+        said = f"at {_workers(profile.size)}: {rates[profile.size]:.3g} steps/s"
+        before = max((n for n in sizes if n < profile.size and n in rates), default=None)
+        if before is not None and rates[profile.size] < _GAIN * rates[before]:
+            return None, f"{said}, no faster than {_workers(before)}"
+        left = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
+        return (replace(profile, size=left[0], since=now) if left else None), said
+    if now >= profile.until:
+        return None, f"not at {_workers(profile.size)}: the time for it is over"
+    if now - profile.since > _PATIENCE:
+        return None, f"not at {_workers(profile.size)}: not to be had, or too slow, for {_PATIENCE:.0f} s"
+    return profile, ""
+
+
+def _is_enough(measured: Measured, size: int) -> bool:
+    steps, seconds = measured.totals.get(size, (0.0, 0.0))
+    return size in measured.rates and steps >= _STEPS - 0.5 and seconds >= _SECONDS
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

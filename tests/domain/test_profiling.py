@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from brim.domain.measuring import Measured
+from brim.domain.profiling import Profile, advance, sizes_to_measure
+
+SIZES = (1, 2, 4, 8)
+
+
+def measured(rates: dict[int, float], steps: int = 20) -> Measured:
+    return Measured({n: (float(steps), steps / rate) for n, rate in rates.items()})
+
+
+def at(size: int) -> Profile:
+    """A profile that wants this size since 100 s, and may take until 160 s."""
+    return Profile(size=size, since=100.0, until=160.0)
+
+
+def test_a_profile_counts_its_time_from_the_first_step() -> None:
+    begun = Profile(size=1)
+    assert advance(begun, Measured(), SIZES, now=100.0, deadline=None) == (at(1), "")
+
+
+def test_a_close_deadline_leaves_a_tenth_of_the_time_to_it() -> None:
+    profile, _ = advance(Profile(size=1), Measured(), SIZES, now=100.0, deadline=180.0)
+    assert profile == Profile(size=1, since=100.0, until=108.0)
+    assert advance(profile, Measured(), SIZES, now=108.0, deadline=180.0) == (
+        None,
+        "not at 1 worker: the time for it is over",
+    )
+
+
+def test_each_size_is_measured_for_some_steps_and_a_second() -> None:
+    few, short, enough = measured({2: 1.0}, 4), measured({2: 20.0}, 10), measured({2: 12.34})
+    for too_little in (few, short):
+        assert advance(at(2), too_little, SIZES, now=101.0, deadline=None) == (at(2), "")
+    after, said = advance(at(2), enough, SIZES, now=101.0, deadline=None)
+    assert after == Profile(size=4, since=101.0, until=160.0)
+    assert said == "at 2 workers: 12.3 steps/s"
+
+
+def test_what_a_job_like_it_measured_is_not_measured_again() -> None:
+    after, _ = advance(at(1), measured({1: 2.0, 2: 3.0, 4: 5.0}), SIZES, now=101.0, deadline=None)
+    assert after == Profile(size=8, since=101.0, until=160.0)
+
+
+def test_it_is_over_after_the_last_size_or_one_that_is_no_faster() -> None:
+    assert advance(at(8), measured({4: 5.0, 8: 6.0}), SIZES, now=101.0, deadline=None) == (
+        None,
+        "at 8 workers: 6 steps/s",
+    )
+    assert advance(at(4), measured({2: 5.0, 4: 5.1}), SIZES, now=101.0, deadline=None) == (
+        None,
+        "at 4 workers: 5.1 steps/s, no faster than 2 workers",
+    )
+
+
+def test_a_size_that_is_not_had_is_given_up() -> None:
+    assert advance(at(4), measured({2: 5.0}), SIZES, now=119.0, deadline=None) == (at(4), "")
+    after, said = advance(at(4), measured({2: 5.0}), SIZES, now=121.0, deadline=None)
+    assert after is None
+    assert said == "not at 4 workers: not to be had, or too slow, for 20 s"
+
+
+def test_sizes_double_what_they_are_worth() -> None:
+    assert sizes_to_measure(parts=8, minimum=1, maximum=7) == (1, 2, 4)
+    assert sizes_to_measure(parts=8, minimum=4, maximum=4) == (4,)
+    assert sizes_to_measure(parts=0, minimum=1, maximum=100) == (1, 2, 4, 8, 16, 32, 64, 100)
