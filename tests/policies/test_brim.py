@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
+from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Reason, Rejected, Snapshot
 from brim.domain.workload import Job
 from brim.policies.brim import brim
@@ -106,3 +109,11 @@ def test_the_same_plan_for_any_order_of_input(seed: int, random: object) -> None
         overheads=OVERHEADS["none"],
     )
     assert brim(shuffled).workers == first.workers
+
+
+def test_a_job_whose_owner_raises_its_minimum_is_given_that() -> None:
+    job = Job(id="a", submitted=0.0, work=1000.0, curve=ScalingCurve(points=((4, 3.0),)), minimum=4)
+    snapshot = _snapshot(job, now=1000.0)
+    held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
+    assert brim(held).workers == {"a": 4}
+    assert brim(replace(held, capacity=3)).workers.get("a", 0) == 0

@@ -215,13 +215,14 @@ class _Cycle:
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            if goal > holds > 0 and holds >= base.get(name, 0) and not self._worthwhile(state, goal):
+            least = max(base.get(name, 0), state.job.minimum)  # which its owner may have raised
+            if goal > holds >= least and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            if goal < holds <= state.job.ceiling and holds - goal <= spare:
+            if goal < holds <= state.job.ceiling and state.job.minimum <= holds <= goal + spare:
                 workers[name] = holds
                 spare -= holds - goal
         for name, count in workers.items():

@@ -70,7 +70,7 @@ def _next(claim: Claim, have: int, stay: float, k: int) -> tuple[float, str, int
         return None
     goal = claim.minimum if have < claim.minimum else next((n for n in curve.sizes if n > have), have)
     goal = min(max(goal, have + 1), claim.ceiling)
-    if have < claim.holds < goal:
+    if max(have, claim.minimum - 1) < claim.holds < goal:
         goal = claim.holds
     gain = (envelope[goal] - envelope[have]) / (goal - have) / claim.left
     if gain <= 0:
