@@ -74,6 +74,31 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     assert told.count("forced") == 2
 
 
+def test_where_force_does_not_show_all_processes_end(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=8)
+    world.settle()
+    force = world.processes.force
+
+    async def nobody_sees_to_it(record: JobRecord, workers: int) -> None:
+        if workers:
+            world.processes.of(record.id).asked.append(f"force {workers}")
+        else:
+            await force(record, workers)
+
+    monkeypatch.setattr(world.processes, "force", nobody_sees_to_it)
+    give(world, job_1=3)
+    for seconds, asked in ((11.0, "force 3"), (8.0, "force 3"), (3.0, "force 0")):
+        world.clock.advance(seconds)
+        run(world.backend.look())
+        assert world.processes.of("job-1").asked[-1] == asked
+    told = [change for change in world.book.story(world.book.jobs["job-1"]) if change.event == "forced"]
+    assert [change.after for change in told] == [3, 0]
+    world.settle()
+    assert world.processes.of("job-1").asked[-1] == "start 3"
+
+
 def test_what_is_not_heard_is_said_again(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()

@@ -302,7 +302,7 @@ class LiveBackend:
             return
         now, track = self._clock.wall(), self._picture.track(record)
         if workers < record.target:
-            record.asked, track.forced = now, False
+            record.asked, track.forced = now, None
         track.confirmed, track.unanswered = True, None
         if workers != record.target:
             self._retarget(record, workers, now)
@@ -324,8 +324,8 @@ class LiveBackend:
         track, now = self._picture.track(record), self._clock.wall()
         if self._killing:
             self._retarget(record, 0, now)  # nobody calls it a setback
-        elif not track.forced:
-            track.forced = True
+        elif track.forced != workers:
+            track.forced = workers
             self.book.note(now, record, "forced", after=workers, detail=why)
         await self._processes.force(record, workers)
 

@@ -28,7 +28,7 @@ class Track:
         looked: when that was.
         confirmed: its processes have said yes to their target; those of an earlier life are asked again.
         begun: the step at which its processes were started.
-        forced: it was told on that its grace period is over.
+        forced: to how many workers it was forced, since it was last asked for fewer.
         unanswered: since when its processes have not answered.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
@@ -39,7 +39,7 @@ class Track:
     looked: float | None = None
     confirmed: bool = False
     begun: int = 0
-    forced: bool = False
+    forced: int | None = None
     unanswered: float | None = None
     sizes: frozenset[int] = frozenset()
     learned: float = 0.0

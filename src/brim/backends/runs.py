@@ -122,7 +122,7 @@ class RunProcesses:
     async def force(self, record: JobRecord, workers: int) -> None:
         """End what is beyond so many workers; where nothing is to be left, all processes."""
         if workers:
-            for pid in self._job(record).watch.leaving.values():
+            for pid in self._job(record).watch.beyond(workers):
                 _kill(pid)
             return
         contact = read_contact(self.run_dir(record))

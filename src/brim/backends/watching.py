@@ -74,11 +74,10 @@ class RunWatch:
         """When the last step was made."""
         return self._last.at if self._last else None
 
-    @property
-    def leaving(self) -> dict[str, int]:
-        """Workers that are there and in no round: newcomers have none yet, leavers none any more."""
-        members = self.round.workers if self.round else []
-        return {worker: pid for worker, pid in self.workers.items() if worker not in members}
+    def beyond(self, workers: int) -> list[int]:
+        """Process ids of those without whom so many are left: who is in no round, and the last of its members."""
+        members = [worker for worker in self.round.workers if worker in self.workers] if self.round else []
+        return [pid for worker, pid in self.workers.items() if worker not in members[:workers]]
 
     def _add_step(self, step: StepRecord) -> None:
         self.step = step.step

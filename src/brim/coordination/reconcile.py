@@ -57,7 +57,10 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The grace period is over: end the workers that were to leave, or all processes where all were."""
+    """The grace period is over: end workers until so many are left, or all processes where none is to be.
+
+    Where that does not show within another grace period, nobody is there to see to it, and all processes end.
+    """
 
     job: str
     workers: int
@@ -101,7 +104,7 @@ def reconcile(
             shrink.append(Resize(one.job, wanted))
         else:
             if one.since is not None and now - one.since > grace:
-                shrink.append(Force(one.job, one.target))
+                shrink.append(Force(one.job, one.target if now - one.since <= 2.0 * grace else 0))
             more = wanted - max(one.workers, one.target)
             if wanted > one.target and more <= free:
                 free -= max(more, 0)
