@@ -263,3 +263,16 @@ def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert [row["whole"] for row in rows] == [True, False]
     assert str(damaged) in rows[1]["problem"]
+
+
+def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counted(tmp_path: Path) -> None:
+    """It had the master's permission, and others went back to step 20 before it used it."""
+    for step in (10, 20, 50):
+        write(tmp_path, step, keep=9)
+    store = store_in(tmp_path)
+    found, problems = store.newest_sound(at_most=20)
+    assert (found.step if found else None, problems) == (20, [])
+    assert store.newest_sound(at_most=5) == (None, [])
+    store.publish(draft(store, 30))
+    store.prune(keep=1, best=None, newest=30)
+    assert store.steps() == [30, 50]

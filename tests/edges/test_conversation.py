@@ -37,6 +37,9 @@ class Script:
         if self._hangs:
             await asyncio.sleep(3600)
 
+    async def finish(self) -> None:
+        pass
+
     async def close(self) -> None:
         pass
 
@@ -46,11 +49,9 @@ class Kept:
 
     def __init__(self) -> None:
         self.killed = 0
+        self.ended = asyncio.Event()
 
     def heard(self) -> None:
-        pass
-
-    def release(self) -> None:
         pass
 
     def kill(self) -> None:
@@ -130,3 +131,37 @@ def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.M
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
     assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]
     assert keeper.killed == 1
+
+
+def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:
+    """The master dies with an end that another host has not heard: its heir has to know that this one has."""
+    keeper = Kept()
+    told = Script(life(1), says(1, wire.EndRun(well=True)))
+    heir = Script(life(2), hangs=True)
+    left = [told, heir]
+
+    async def listen() -> None:
+        conversation = Conversation(
+            "a",
+            dial=lambda: cast(AgentStream, left.pop(0)),
+            keeper=cast(Keeper, keeper),
+            clock=VirtualClock(1.0),
+        )
+        messages = conversation.messages()
+        async for message in messages:
+            if isinstance(message, wire.EndRun):
+                break
+        parting = asyncio.create_task(conversation.part(messages))
+        while not heir.heard:
+            await asyncio.sleep(0.001)
+        assert not parting.done()
+        keeper.ended.set()
+        await parting
+
+    async def in_time() -> None:
+        await asyncio.wait_for(listen(), 10)
+
+    asyncio.run(in_time())
+    (join, *_) = heir.heard
+    assert isinstance(join.message, wire.JoinJob)
+    assert join.message.heard == 1

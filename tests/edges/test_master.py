@@ -197,6 +197,9 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
     (restored,) = desk.restored()
     assert undone["at"] <= restored["at"] < kept["at"]
     assert restored["commits"] == 1
+    rounds = [message for message in desk.heard["A"] if isinstance(message, wire.InstallRound)]
+    # The first may restore whatever there is; who restores later goes back behind what was committed, not beyond.
+    assert [each.recorded for each in rounds] == [None, 1, 1]
 
 
 def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:

@@ -197,11 +197,12 @@ class House:
         await self._until(lambda: self.decisions.agents[agent].heard == number)
 
     async def _listen(self, agent: str) -> None:
-        async for message in self.agents[agent].messages():
+        messages = self.agents[agent].messages()
+        async for message in messages:
             if not isinstance(message, wire.Configure):
                 self.heard[agent].append(message)
             if isinstance(message, wire.EndRun):
-                await self.agents[agent].part()
+                await self.agents[agent].part(messages)
                 return
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -17,7 +17,6 @@ from brim.wire.messages import (
     AgentMessage,
     Beat,
     Configure,
-    EndRun,
     FromAgent,
     FromMaster,
     JoinJob,
@@ -34,6 +33,9 @@ _SILENCE = (
 )
 _TO_RETRY = 0.05
 _TO_PART = 1.0
+_TO_SEE_OFF = (
+    45.0  # seconds until a master, or the one behind it, must have ended: it waits 15 s for other hosts
+)
 
 
 class Displaced(Exception):
@@ -98,8 +100,6 @@ class Conversation:
                         yield parcel.message
                     elif parcel.number and is_new(parcel.number, heard=self._heard):
                         self._heard = parcel.number
-                        if isinstance(parcel.message, EndRun) and self._keeper is not None:
-                            self._keeper.release()
                         yield parcel.message
             finally:
                 saying.cancel()
@@ -162,8 +162,24 @@ class Conversation:
                     await stream.send(FromAgent(0, self._heard, Beat()))
                 await self._news.wait()
 
-    async def part(self) -> None:
-        """Let the master know that everything was heard, if it still listens."""
+    async def part(self, messages: AsyncIterator[MasterMessage]) -> None:
+        """Let the master know that everything was heard, if it still listens.
+
+        Who keeps it stays until it has ended: where it dies before all hosts have heard the end, another tells them,
+        and needs this word as well.
+
+        Args:
+            messages: of this conversation.
+        """
+        if self._keeper is not None:
+            self.beat()
+            listening = asyncio.create_task(_drain(messages))
+            ending = asyncio.create_task(self._keeper.ended.wait())
+            await asyncio.wait([listening, ending], timeout=_TO_SEE_OFF, return_when=asyncio.FIRST_COMPLETED)
+            for task in (listening, ending):
+                task.cancel()
+            await asyncio.gather(listening, ending, return_exceptions=True)
+            return
         stream, self._stream = self._stream, None
         if stream is None:
             return
@@ -172,3 +188,8 @@ class Conversation:
                 await stream.send(FromAgent(0, self._heard, Beat()))
                 await stream.finish()
         await stream.close()
+
+
+async def _drain(messages: AsyncIterator[MasterMessage]) -> None:
+    async for _ in messages:
+        pass

@@ -29,6 +29,7 @@ class Keeper:
         self._process: asyncio.subprocess.Process | None = None
         self._deaths = 0
         self._ending = False
+        self.ended = asyncio.Event()  # there is no master any more, and there will be none
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -36,6 +37,12 @@ class Keeper:
         Raises:
             EnvironmentFault: masters die as soon as they are started.
         """
+        try:
+            await self._keep()
+        finally:
+            self.ended.set()
+
+    async def _keep(self) -> None:
         while True:
             # Its standard input is ours: a pipe that closes with whoever wanted the job.
             with self._log.open("ab") as log:
@@ -53,10 +60,6 @@ class Keeper:
         """The master lives."""
         self._deaths = 0
 
-    def release(self) -> None:
-        """The job has ended: a master that dies now need not come back."""
-        self._ending = True
-
     def kill(self) -> None:
         """End a master that does not answer; another one takes over."""
         if self._process is not None and self._process.returncode is None:
@@ -65,7 +68,7 @@ class Keeper:
 
     async def end(self) -> None:
         """See the master off: the job has ended, or this agent gives up."""
-        self.release()
+        self._ending = True
         if self._process is None:
             return
         try:

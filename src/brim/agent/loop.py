@@ -16,7 +16,6 @@ from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.workers import Callbacks, Workers
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
-from brim.coordination.membership import World
 from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
@@ -114,7 +113,7 @@ class Agent:
                 async for message in messages:
                     if isinstance(message, EndRun):
                         await self._clean_up()
-                        await self._master.part()
+                        await self._master.part(messages)
                         return 0 if message.well else 1
                     await self._on_master(message)
             raise InternalError("a conversation ended by itself")
@@ -284,8 +283,8 @@ class Agent:
             case StartWorkers(workers=workers, delay=delay):
                 for worker in workers:
                     self._spawn(self._workers.start(worker, delay=delay))
-            case InstallRound(world=world):
-                self._install(world, self._workers.send)
+            case InstallRound():
+                self._install(message, self._workers.send)
             case HoldRound(round=round):
                 self._hub.hold(round)
             case ReleaseTogether(round=round, step=step, phase=phase, hold=hold, payloads=payloads):
@@ -303,10 +302,10 @@ class Agent:
             case _:
                 assert_never(message)
 
-    def _install(self, world: World, send: Callable[[str, InstallRound], None]) -> None:
-        self._hub.begin(world)
+    def _install(self, round: InstallRound, send: Callable[[str, InstallRound], None]) -> None:
+        self._hub.begin(round.world)
         for worker in self._hub.members:
-            send(worker, InstallRound(world=world))
+            send(worker, round)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

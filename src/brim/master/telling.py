@@ -64,8 +64,10 @@ class Telling:
             step=step,
             cause=cause,
         )
+        # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the records by now.
+        recorded = step if step or self.out.commits else None
         for agent in world.hosts:
-            self.out.tell(agent, wire.InstallRound(world=world))
+            self.out.tell(agent, wire.InstallRound(world=world, recorded=recorded))
         for rank, member in enumerate(world.members):
             if self.ranks.get(member.worker) != rank:
                 self.ranks[member.worker] = rank

@@ -123,14 +123,19 @@ class Store:
         name = f"{_folder(step)}/{_MANIFEST}"
         return _read_manifest(self._place.read(name), self._place.where(name))
 
-    def newest_sound(self) -> tuple[Checkpoint | None, list[str]]:
+    def newest_sound(self, *, at_most: int | None = None) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those after it.
+
+        Args:
+            at_most: passes over those of later steps, which a worker that was cut off has made.
 
         Raises:
             EnvironmentFault: the place does not answer, so nobody knows.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
+            if at_most is not None and step > at_most:
+                continue
             try:
                 return self.load(step), problems
             except EnvironmentFault as fault:
@@ -190,11 +195,14 @@ class Store:
             self._remove_file(draft.step, before)
         return self.where(draft.step)
 
-    def prune(self, *, keep: int, best: Best | None, writers: Collection[str] = ()) -> None:
+    def prune(
+        self, *, keep: int, best: Best | None, writers: Collection[str] = (), newest: int | None = None
+    ) -> None:
         """Remove all but the newest `keep` checkpoints and the best one, and what dead writers left.
 
         Args:
             keep: from 1.
+            newest: the step that the job is at: what is beyond it is not its own, does not count and stays.
             best: by which metric, or None.
             writers: whose drafts are to be left alone.
 
@@ -203,7 +211,8 @@ class Store:
         """
         names = self._place.names()
         manifests = {step: self._complete(step, names) for step in _official(names)}
-        sound = {step: manifest.metrics for step, manifest in manifests.items() if manifest}
+        own = {step: manifest for step, manifest in manifests.items() if newest is None or step <= newest}
+        sound = {step: manifest.metrics for step, manifest in own.items() if manifest}
         gone = set(surplus(sound, keep=keep, best=best))
         # What is damaged does not count; it goes when it is older than all that are kept.
         gone |= {step for step in manifests if step < min(sound.keys() - gone, default=0)}

@@ -149,11 +149,14 @@ class Checkpoints:
 
     # Restoring ---------------------------------------------------------------------------------------------
 
-    def restore(self) -> tuple[str, list[str]]:
+    def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Take the newest sound checkpoint, or stay as at the start where there never was one.
 
         Whoever restores is the only writer: the master names such a round when all who had the state are gone.
         So every draft that is found is a dead writer's.
+
+        Args:
+            recorded: the last step that is on record, which this must not go beyond; None where nothing is.
 
         Returns:
             Where the checkpoint is, or nothing; and what is wrong with newer ones.
@@ -164,7 +167,7 @@ class Checkpoints:
         """
         if self._store is None or self._writer is None:
             return "", []
-        found, problems = self._store.newest_sound()
+        found, problems = self._store.newest_sound(at_most=recorded)
         if found is None and problems:
             raise SpecError(
                 self._store.where(),

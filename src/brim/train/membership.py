@@ -63,8 +63,8 @@ class Kept(Protocol):
     @property
     def state(self) -> State: ...
 
-    def restore(self) -> tuple[str, list[str]]:
-        """Take what is in storage; where it came from, and what is wrong with what is newer."""
+    def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
+        """Take what is in storage, up to the last step on record; where it came from, and what is wrong with newer."""
         ...
 
     def now(self) -> None:
@@ -183,7 +183,7 @@ class Membership:
         self._layout: Layout | None = None
         self._shelf: Shelf | None = None
         self._world: World | None = None
-        self._next: World | None = None
+        self._next: InstallRound | None = None
         beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4)
 
     @property
@@ -228,8 +228,8 @@ class Membership:
     def _take(self, message: WorkerBound) -> None:
         """A message that ends a wait for something else."""
         match message:
-            case InstallRound(world=world):
-                self._next = world
+            case InstallRound():
+                self._next = message
                 raise RoundChanged
             case Dismissed():
                 raise SystemExit(0)
@@ -264,19 +264,19 @@ class Membership:
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
         while True:
-            self._world = world = self._next or self._await_world(kept)
-            self._next = None
+            named = self._next or self._await_round(kept)
+            self._world, self._next = named.world, None
             self._listener.drop_waiting(self._is_over)
             try:
-                self._install(world, kept)
-                return self._exchange(world)
+                self._install(named, kept)
+                return self._exchange(named.world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
 
     def _is_over(self, greeting: str) -> bool:
         return _round_of(greeting) < self._round.round
 
-    def _await_world(self, kept: Kept) -> World:
+    def _await_round(self, kept: Kept) -> InstallRound:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
@@ -300,12 +300,12 @@ class Membership:
                 "cannot reach another worker that the master still counts on", retryable=True
             )
 
-    def _install(self, world: World, kept: Kept) -> None:
-        state = kept.state
+    def _install(self, named: InstallRound, kept: Kept) -> None:
+        world, state = named.world, kept.state
         me, members = self._context.worker, {member.worker: member for member in world.members}
         restored = ""
         if world.restore and world.members[0].worker == me:
-            restored, problems = kept.restore()
+            restored, problems = kept.restore(named.recorded)
             for problem in problems:
                 self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:

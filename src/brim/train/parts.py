@@ -53,7 +53,7 @@ class Parts:
         """Take the state that `get` gave elsewhere."""
         self.committed = tree["committed"]
 
-    def restore(self) -> tuple[str, list[str]]:
+    def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Count the files that are there; the directory, where there are any, and what is wrong with one.
 
         Raises:

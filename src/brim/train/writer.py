@@ -112,7 +112,8 @@ class Writer:
         )
         try:
             others = set(answer.writers) - {self._name}
-            self._store.prune(keep=self._spec.keep, best=self._spec.keep_best, writers=others)
+            keep, best = self._spec.keep, self._spec.keep_best
+            self._store.prune(keep=keep, best=best, writers=others, newest=draft.step)
         except EnvironmentFault as fault:
             self._tell(Warn(message=f"old checkpoints are not removed: {fault}"))
 

@@ -177,7 +177,10 @@ WorkerMessage = (
 
 
 class InstallRound(Message, frozen=True):
+    """A round, and the last step on record, which no restore goes beyond; None where the records know nothing."""
+
     world: World
+    recorded: int | None = None
 
 
 class Released(Message, frozen=True):
