@@ -10,11 +10,12 @@ import platform
 import statistics
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Report", "ms", "ratio", "seconds", "spread", "table"]
+__all__ = ["Report", "as_json", "ms", "ratio", "seconds", "spread", "table"]
 
 
 def ms(values: Sequence[float]) -> str:
@@ -64,6 +65,38 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def as_json(content: Any, *, depth: int = 0) -> str:
+    """JSON that people can read and compare: a name on each line, and a series of numbers wrapped like a text.
+
+    >>> print(as_json({"runs": [{"speed": [[0.5, 1], [1.5, 2]]}], "none": []}))
+    {
+     "runs": [
+      {
+       "speed": [[0.5, 1], [1.5, 2]]
+      }
+     ],
+     "none": []
+    }
+    """
+    here, inside = " " * depth, " " * (depth + 1)
+    if not isinstance(content, dict | list) or not content or _is_series(content):
+        line = json.dumps(content)
+        return "\n".join(textwrap.wrap(line, 110, subsequent_indent=inside)) if _is_series(content) else line
+    if isinstance(content, dict):
+        parts = [f"{json.dumps(name)}: {as_json(each, depth=depth + 1)}" for name, each in content.items()]
+    else:
+        parts = [as_json(each, depth=depth + 1) for each in content]
+    opens, closes = "{}" if isinstance(content, dict) else "[]"
+    return f"{opens}\n{inside}" + f",\n{inside}".join(parts) + f"\n{here}{closes}"
+
+
+def _is_series(content: Any) -> bool:
+    """Whether these are numbers, however nested."""
+    if isinstance(content, list):
+        return all(map(_is_series, content))
+    return content is None or isinstance(content, int | float)
 
 
 def _processor() -> str:
@@ -153,6 +186,6 @@ class Report:
         sections.append("How it was measured, and what it does not show: [README](README.md).")
         (self._folder / f"{stem}.md").write_text("\n\n".join(sections) + "\n")
         content = {"title": self._title, "made_on": known, "seconds": passed, **data}
-        (self._folder / f"{stem}.json").write_text(json.dumps(content, indent=1) + "\n")
+        (self._folder / f"{stem}.json").write_text(as_json(content) + "\n")
         self.say(f"wrote {self._folder / stem}.md, .json" + (", .png" if figure is not None else ""))
         return self._folder / f"{stem}.md"
