@@ -420,7 +420,7 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
 def test_stop_before_the_first_round() -> None:
     rendezvous = job(2, minimum=2)
     tell(rendezvous, AgentJoined("A"), *ready(1))
-    assert tell(rendezvous, Stop("asked")) == ["dismiss w1", "dismiss w2"]
+    assert tell(rendezvous, Stop("asked")) == ["dismiss w1", "dismiss w2", "kill w2"]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
 
@@ -455,8 +455,10 @@ def test_completion_dismisses_everyone() -> None:
 
 
 def test_who_never_started_is_let_go_before_the_end() -> None:
+    """It would hear of it only once it is ready, and it has nothing to finish."""
     rendezvous = running(1)
-    assert tell(rendezvous, Resize(2), Completed("w1")) == ["start w2 on A", "dismiss w1", "dismiss w2"]
+    ending = ["dismiss w1", "dismiss w2", "kill w2"]
+    assert tell(rendezvous, Resize(2), Completed("w1")) == ["start w2 on A", *ending]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["done: all steps are committed"]
 

@@ -471,3 +471,21 @@ def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
 
     play(desk, story)
     assert read_history(tmp_path).failed is not None
+
+
+def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody replays the journal of a run that is done: a power cut behind it must not take its last lines."""
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        synced.clear()
+
+    play(desk, story)
+    desk.kill()
+    assert {(tmp_path / name).stat().st_ino for name in (EVENTS, STEPS)} <= synced

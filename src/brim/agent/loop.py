@@ -170,8 +170,8 @@ class Agent:
             for worker in self._liveness.lost(now=now) + self._starting.lost(now=now):
                 # A stopped process can still wake and write: it must be dead before others go on.
                 self._forget(worker)
-                assert self._workers is not None
-                self._workers.signal(worker, signal.SIGKILL)
+                if self._workers is not None:  # else all are being ended
+                    self._workers.signal(worker, signal.SIGKILL)
             self._tell_of_silence(set(self._liveness.suspect(now=now)))
             if now - last_beat > _BEAT:
                 last_beat = now

@@ -382,7 +382,9 @@ class Rendezvous:
         self.phase, self._outcome, self._reason = Phase.ENDING, outcome, reason
         if not self.workers:
             return self._end(outcome, reason)
-        return [Dismiss(worker.id) for worker in self.workers.values()]
+        # Who is still starting would hear it seconds later, and has nothing to finish.
+        starting = [worker.id for worker in self.workers.values() if worker.state is WorkerState.STARTING]
+        return [*map(Dismiss, self.workers), *map(Kill, starting)]
 
     def _fail(self, reason: str) -> list[Command]:
         if self.phase is Phase.ENDING:

@@ -91,7 +91,8 @@ class Records:
 
     def _replay(self) -> Decisions | None:
         decisions = None
-        for payload in self._journal.written:
+        written, self._journal.written = self._journal.written, []  # the file has it: nobody needs it twice
+        for payload in written:
             entry = decode(payload)
             if isinstance(entry, Began | Restated):
                 self._attempt = entry.attempt
@@ -146,6 +147,9 @@ class Records:
         events.put(events.size, msgspec.json.encode(record) + b"\n")
 
     def close(self) -> None:
+        """Leave the files; on disk, since nobody replays the journal of a run that is done."""
         self._journal.close()
         for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.sync()
             file.close()
