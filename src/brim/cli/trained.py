@@ -47,6 +47,7 @@ def find_trained(name: str) -> Trained:
         EnvironmentFault: its checkpoints cannot be read.
     """
     from brim.storage.checkpoints import Store
+    from brim.storage.job_file import change_of_source
     from brim.storage.places import location_of, open_place
     from brim.telemetry.history import read_history
 
@@ -74,6 +75,8 @@ def find_trained(name: str) -> Trained:
         )
     check_source(spec)
     run_dir = run_dir.resolve()
+    if changed := change_of_source(run_dir, spec):
+        click.echo(f"brim: {changed}", err=True)
     place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)
     store = Store(open_place(place))
     step = int(chosen[1]) if chosen else _newest(store, name)

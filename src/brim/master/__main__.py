@@ -17,7 +17,7 @@ from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.storage.contact import CONTACT, Contact, write_contact
-from brim.storage.job_file import read_job
+from brim.storage.job_file import keep_source, read_job
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -56,6 +56,7 @@ async def serve(settings: Settings, *, token: str) -> None:
             run=str(run_dir),
             started=settings.started,
             before=before,
+            note=keep_source(run_dir, spec),
         )
 
     records = Records(run_dir)

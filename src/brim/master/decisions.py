@@ -87,7 +87,7 @@ class Decisions:
         )
         self._rounds = RoundAccount()
         self._root = Root(out=self._out)
-        self._telling = Telling(out=self._out, rendezvous=self._rendezvous)
+        self._telling = Telling(out=self._out, rendezvous=self._rendezvous, note=began.note)
         self._strikes = Strikes(spec=spec, rounds=self._rounds, telling=self._telling)
         self._patience_told = False
         self._failure_told = False
@@ -233,8 +233,7 @@ class Decisions:
                 assert_never(message)
 
     def _learn(self, facts: wire.Facts) -> None:
-        if self.progress.facts is None and not self._failure_told:
-            # A run that begins behind its own failure would hide it.
+        if self.progress.facts is None and not self._failure_told:  # else it would hide the failure
             self.progress.facts = facts
             self._telling.beginning(self.progress.run, self.spec, facts)
 

@@ -55,6 +55,7 @@ class Began(_Entry, frozen=True):
         attempt: names this start of the job among those of its run; a master that takes over has the same.
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
+        note: a warning for those who follow the run, or nothing.
     """
 
     attempt: str
@@ -63,6 +64,7 @@ class Began(_Entry, frozen=True):
     run: str
     started: float
     before: Before
+    note: str = ""
 
 
 class Restated(_Entry, frozen=True):

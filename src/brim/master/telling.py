@@ -19,10 +19,15 @@ __all__ = ["Telling"]
 
 @dataclass(slots=True, kw_only=True)
 class Telling:
-    """Knows by which process and rank people know a worker, and through which agent it hears."""
+    """Knows by which process and rank people know a worker, and through which agent it hears.
+
+    Args:
+        note: a warning that belongs to the beginning of the run, or nothing.
+    """
 
     out: Effects
     rendezvous: Rendezvous
+    note: str
     pids: dict[str, int] = field(default_factory=dict)
     ranks: dict[str, int] = field(default_factory=dict)
 
@@ -110,3 +115,5 @@ class Telling:
             quarantine_path=facts.quarantine_path,
             block_size=facts.block_size,
         )
+        if self.note:
+            self.out.event("warning", message=self.note)

@@ -1,0 +1,75 @@
+"""The user's file may be another one when a run is resumed, or its model used: then they are told."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import recorded_run
+from brim.cli.trained import find_trained
+from brim.master.decisions import Decisions
+from brim.master.effects import Record
+from brim.master.entries import Before, Began, Heard, Joined
+from brim.storage.job_file import SOURCE, change_of_source, keep_source
+from brim.wire import messages as wire
+from e2e.running import DIGITS
+from edges.test_checkpoints import write
+from edges.test_master import FACTS
+
+
+@pytest.mark.parametrize(
+    "options", [{"file": "job.py"}, {"file": "", "command": ("python", "job.py", "--lr", "1")}]
+)
+def test_a_run_keeps_its_file_and_knows_when_it_changed(tmp_path: Path, options: dict[str, object]) -> None:
+    spec = recorded_run.spec(directory=str(tmp_path), **options)
+    run, source = tmp_path / "run", tmp_path / "job.py"
+    run.mkdir()
+    source.write_text("rate = 1\n")
+    assert keep_source(run, spec) == keep_source(run, spec) == ""
+    source.write_text("rate = 2\n")
+    assert (run / SOURCE).read_text() == "rate = 1\n"
+    for changed in (keep_source(run, spec), change_of_source(run, spec)):
+        assert "job.py has changed since this run began" in changed
+        assert f"diff {run / SOURCE} {source}" in changed
+    source.unlink()
+    assert change_of_source(run, spec) == ""
+
+
+def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
+    began = Began(
+        at=0.0,
+        now=0.0,
+        attempt="1",
+        life=1,
+        spec=recorded_run.spec(),
+        run="run",
+        started=0.0,
+        before=Before(),
+        note="job.py has changed",
+    )
+    decisions = Decisions(began)
+    decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
+    hello = wire.FromWorker(worker="w1", message=wire.Hello(address="h:1", layout="", facts=FACTS))
+    effects = decisions.take(Heard(at=1.0, now=1.0, agent="a1", number=1, message=hello))
+    events = [msgspec.json.decode(effect.line) for effect in effects if isinstance(effect, Record)]
+    assert [event["message"] for event in events if event["kind"] == "warning"] == ["job.py has changed"]
+
+
+def test_who_uses_a_model_is_warned_of_a_changed_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Path(shutil.copy(DIGITS, tmp_path / "digits.py"))
+    run = recorded_run.RecordedRun(
+        tmp_path / "run", recorded_run.spec(file=str(source), directory=str(tmp_path))
+    )
+    run.begin()
+    write(tmp_path / "run" / "checkpoints", 10)
+    keep_source(tmp_path / "run", run.spec)
+    assert find_trained(str(tmp_path / "run")).step == 10
+    assert capsys.readouterr().err == ""
+    source.write_text(source.read_text() + "\n")
+    assert find_trained(str(tmp_path / "run")).step == 10
+    assert "digits.py has changed since this run began" in capsys.readouterr().err
