@@ -64,6 +64,8 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     world.clock.advance(2.0)
     run(world.backend.look())
     assert world.processes.of("job-1").asked[-1] == "force 3"
+    world.processes.say("job-1", step=1)
+    run(world.backend.look())
     give(world)
     world.clock.advance(11.0)
     run(world.backend.look())
@@ -437,3 +439,17 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
     world.revive()
     assert run(world.backend.observe()).overheads == overheads
     assert world.clock.wall() == begun
+
+
+def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:
+    give(world, job_1=4, job_2=4)
+    world.settle()
+    world.processes.say("job-2", step=1)
+    run(world.backend.look())
+    give(world)
+    assert world.processes.of("job-1").asked == ["start 4", "force 0"]
+    assert world.processes.of("job-2").asked == ["start 4", "suspend"]
+    world.settle()
+    assert phases(world) == ["suspended", "suspended"]
+    assert [record.setbacks for record in world.book.jobs.values()] == [0, 0]
+    assert "forced" not in [change.event for change in world.book.story(world.book.jobs["job-1"])]

@@ -262,9 +262,12 @@ class LiveBackend:
                 case Resize(workers=workers):
                     await self._processes.resize(record, workers)
                     self._asked(record, workers, launch)
-                case Suspend():
+                case Suspend() if self._picture.has_stepped(record):
                     await self._processes.suspend(record)
                     self._asked(record, 0, launch)
+                case Suspend():  # it warms up, and has nothing that a checkpoint could keep
+                    self._asked(record, 0, launch)
+                    await self._processes.force(record, 0)
                 case Force(workers=workers):
                     text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
                     await self._force(record, workers, text)

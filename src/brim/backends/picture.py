@@ -82,6 +82,11 @@ class Picture:
             self._learn_cost("end", now - track.seen.last_step)
         return track
 
+    def has_stepped(self, record: JobRecord) -> bool:
+        """Whether its processes have done anything that was not done before."""
+        track = self.track(record)
+        return track.seen.step > track.begun
+
     def snapshot(
         self, records: list[JobRecord], spec: ClusterSpec, *, memory: object, now: float
     ) -> Snapshot:
