@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -21,11 +22,13 @@ from brim.client import Client
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.resizing import BELIEVED
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
+from brim.storage.book import Book
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
@@ -293,3 +296,32 @@ def test_a_job_file_with_a_word_that_is_none(tmp_path: Path, monkeypatch: pytest
     done = brim("submit", "job.yaml")
     assert done.exit_code == 2
     assert "did you mean 'workers'?" in done.output
+
+
+def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> None:
+    served.teach(submission(), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
+    began = SystemClock().wall()
+    served.client.submit(ask("8"))
+    until(lambda: served.client.job("job-1").first_estimate is not None, "the first estimate")
+    first = served.client.job("job-1").first_estimate
+    assert first is not None
+    assert first.finish - began == pytest.approx(6000 / 60.0 + BELIEVED.cost(0, 8) + BELIEVED.end, abs=3.0)
+    assert (first.step, first.error) == (0, None)
+    until(lambda: served.client.job("job-1").workers == 8, "8 workers")
+    served.processes.say("job-1", step=3001, steps=6000)
+    until(lambda: served.client.job("job-1").half_estimate is not None, "the one at half of it")
+    served.processes.end("job-1", "done", summary={"exit": "done"})
+    view = served.client.wait("job-1", timeout=10.0)
+    assert view.half_estimate is not None
+    assert view.half_estimate.step == 3001
+    assert view.half_estimate.error_seconds == pytest.approx(-50.0, abs=5.0)
+    told = served.client.explain("job-1")[-1].detail
+    assert re.fullmatch(
+        r"first estimate: \d+\.\d s early, .* of .* s; at half of its steps: .* early, .*", told
+    )
+    database = Database(served.folder / "scheduler.db")
+    book = Book(database)
+    assert [each.step for each in book.estimates(book.jobs["job-1"])] == [0, 3001]
+    assert "estimate" not in {change.event for change in served.client.explain("job-1")}
+    fields = json.loads(brim("status", "job-1", "--json").stdout)
+    assert fields["half_estimate"]["step"] == 3001

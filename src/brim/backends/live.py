@@ -17,6 +17,7 @@ from brim.backends.questions import Questions
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
 from brim.domain.cluster import ClusterSpec
+from brim.domain.estimates import errors_of
 from brim.domain.schedule import Admitted, Decision, JobState, Rejected, Snapshot, Standing, Verdict
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
@@ -127,6 +128,10 @@ class LiveBackend:
         """Whether its deadline can be judged."""
         return self._picture.is_known(record)
 
+    def is_measured(self, record: JobRecord) -> bool:
+        """Whether anything can be said of its end."""
+        return self._picture.is_measured(record)
+
     async def apply(self, decision: Decision) -> None:
         """Write down who should have what, and begin to bring it about."""
         self.memory = decision.memory
@@ -179,6 +184,7 @@ class LiveBackend:
             record.attained += record.target * max(0.0, now - track.looked)
         sizes = frozenset(seen.measured.rates)
         news = bool(sizes - track.sizes) or (seen.steps is not None and record.steps is None)
+        half = seen.steps is not None and record.step < seen.steps / 2 <= seen.step
         if news or now - track.learned > _REPLAN:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
@@ -186,7 +192,7 @@ class LiveBackend:
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
         self._picture.reckon(record)
-        if self._profile(record, now) or news:
+        if self._profile(record, now) or news or half:
             self.tell()  # this job can be judged now, or others like it that wait
         if not seen.alive:
             self._settle(record, seen, now)
@@ -207,9 +213,7 @@ class LiveBackend:
         record.summary, record.problem = seen.summary, seen.problem
         begun = self._picture.end(record, now).begun
         if seen.outcome == "done":
-            error = (
-                f"{now - record.estimate:+.1f} s against its promise's estimate" if record.estimate else ""
-            )
+            error = errors_of(record.first, record.half, now)
             self.book.must(record, Happening.FINISH, now=now, detail=error)
         elif seen.outcome == "failed" and seen.who != "environment":
             self.book.must(record, Happening.FAIL, now=now, detail=seen.problem)

@@ -128,8 +128,10 @@ class Picture:
 
     def is_known(self, record: JobRecord) -> bool:
         """Whether it can be judged: a deadline can be promised only to what was measured."""
-        if record.submission.deadline is None:
-            return True
+        return record.submission.deadline is None or self.is_measured(record)
+
+    def is_measured(self, record: JobRecord) -> bool:
+        """Whether its speed and its steps are known."""
         return record.profile is None and bool(self._measured(record).rates and self._steps(record))
 
     def _believed(self, record: JobRecord) -> dict[int, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,7 @@ from brim.loop import run_cluster
 from brim.policies.cycle import Memory, cycle
 from brim.policies.named import POLICIES
 from brim.policies.what_if import what_if
+from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.views import forecast_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
@@ -43,6 +46,8 @@ class LiveCluster(Backend, Protocol):
     def drain(self, *, kill: bool) -> None: ...
 
     def is_known(self, record: JobRecord) -> bool: ...
+
+    def is_measured(self, record: JobRecord) -> bool: ...
 
     def state(self, record: JobRecord, now: float) -> JobState: ...
 
@@ -75,6 +80,7 @@ class Scheduler:
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
+        self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
         self._last_policy = last.policy if last else backend.spec.policy
         if last is not None:
@@ -82,7 +88,11 @@ class Scheduler:
 
     async def run(self) -> None:
         """Decide and act, until it is told to end."""
-        await run_cluster(self._backend, self._decide, self._journal)
+        foretelling = asyncio.create_task(self._foretelling.run())
+        try:
+            await run_cluster(self._backend, self._decide, self._journal)
+        finally:
+            foretelling.cancel()
 
     def _decide(self, snapshot: Snapshot) -> Decision:
         return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy)
@@ -91,6 +101,7 @@ class Scheduler:
         self._last_policy = policy = self._backend.spec.policy
         memory = encode_memory(decision.memory, policy=policy)
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
+        self._foretelling.tell(snapshot, decision, partial(decide, policy=policy, left_by=policy))
 
     # Jobs --------------------------------------------------------------------------------------------------
 

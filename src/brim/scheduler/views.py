@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from brim.coordination.lifecycle import Phase
+from brim.domain.estimates import Estimate
 from brim.domain.schedule import JobState
 from brim.policies.what_if import Outlook
 from brim.storage.book import JobRecord
-from brim.wire.cluster import Forecast, JobView
+from brim.wire.cluster import EstimateView, Forecast, JobView
 
 __all__ = ["forecast_of", "view_of"]
 
@@ -43,6 +45,8 @@ def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: fl
         earliest=record.earliest,
         estimate=record.estimate,
         finish=_finish(record, state, now),
+        first_estimate=_estimate(record.first, record),
+        half_estimate=_estimate(record.half, record),
         attained_seconds=record.attained,
         launches=record.launches,
         problem=record.problem,
@@ -51,11 +55,26 @@ def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: fl
 
 
 def _finish(record: JobRecord, state: JobState | None, now: float) -> float | None:
-    """When it ends on the workers that it has."""
+    """When it is expected to end; where nobody has looked ahead yet, on the workers that it has."""
+    if record.expected is not None and not record.life.ended:
+        return max(now, record.expected.finish)
     if record.steps is None or state is None or not state.workers:
         return None
     rate = state.job.curve.rate(state.workers)
     return max(now, state.ready) + state.remaining / rate if rate else None
+
+
+def _estimate(estimate: Estimate | None, record: JobRecord) -> EstimateView | None:
+    if estimate is None:
+        return None
+    ended = record.ended if record.life.phase is Phase.DONE else None
+    return EstimateView(
+        at=estimate.at,
+        finish=estimate.finish,
+        step=estimate.step,
+        error_seconds=None if ended is None else ended - estimate.finish,
+        error=None if ended is None else estimate.error(ended),
+    )
 
 
 def forecast_of(outlook: Outlook, *, known: bool, end: float) -> Forecast:

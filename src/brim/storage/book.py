@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from brim.coordination.lifecycle import Happening, Life, Phase, after
+from brim.domain.estimates import Estimate
 from brim.domain.measuring import Measured
 from brim.domain.profiling import Profile
 from brim.domain.schedule import Standing
@@ -19,6 +20,8 @@ __all__ = ["Book", "Change", "JobRecord"]
 
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
+_ESTIMATE = "estimate"  # an event of the history that is no part of the story
+_FORETOLD = 15.0  # seconds between two of them
 
 
 class Change(NamedTuple):
@@ -43,7 +46,9 @@ class JobRecord(msgspec.Struct, kw_only=True):
         judged: the policy has said yes or no.
         verdict, detail: the policy's reason, and its sentence with the numbers.
         earliest: the earliest deadline that could have been promised, where the policy said so.
-        estimate: when it was expected to finish, at its promise.
+        estimate: when its plan was done, at its promise.
+        expected, first, half: when it is expected to end; as it was first, and once half of its steps were done.
+        foretold: when that was last put into its history.
         attained: worker-seconds that it has had.
         changed: when its target last changed.
         ready: until when its last change costs it progress.
@@ -69,6 +74,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
     detail: str = ""
     earliest: float | None = None
     estimate: float | None = None
+    expected: Estimate | None = None
+    first: Estimate | None = None
+    half: Estimate | None = None
+    foretold: float = 0.0
     started: float | None = None
     ended: float | None = None
     attained: float = 0.0
@@ -159,9 +168,32 @@ class Book:
         """Add a line to the job's story."""
         self._database.add_history((at, record.id, event, before, after, reason, detail))
 
+    def expect(self, record: JobRecord, estimate: Estimate) -> None:
+        """A job is expected to end then; its history has that from time to time."""
+        record.expected = estimate
+        first = record.first is None
+        half = record.half is None and record.steps is not None and 2 * estimate.step >= record.steps
+        if not (first or half or estimate.at - record.foretold >= _FORETOLD):
+            return
+        record.first = record.first or estimate
+        record.half = estimate if half else record.half
+        record.foretold = estimate.at
+        self.save(record)
+        self.note(estimate.at, record, _ESTIMATE, before=estimate.step, detail=f"{estimate.finish:.3f}")
+
     def story(self, record: JobRecord) -> list[Change]:
         """Everything that happened to a job, with the reasons."""
-        return [Change(*row) for row in self._database.history(record.id)]
+        changes = [Change(*row) for row in self._database.history(record.id)]
+        return [change for change in changes if change.event != _ESTIMATE]
+
+    def estimates(self, record: JobRecord) -> list[Estimate]:
+        """When it was expected to end, the first first."""
+        changes = [Change(*row) for row in self._database.history(record.id)]
+        return [
+            Estimate(at=change.at, finish=float(change.detail), step=change.before)
+            for change in changes
+            if change.event == _ESTIMATE
+        ]
 
     def unfinished(self) -> list[JobRecord]:
         """Jobs that have not ended, by order of submission."""

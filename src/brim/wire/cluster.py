@@ -12,6 +12,7 @@ __all__ = [
     "ChangeView",
     "ClusterView",
     "Down",
+    "EstimateView",
     "Forecast",
     "JobView",
     "Problem",
@@ -32,6 +33,22 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str = "job"
 
 
+class EstimateView(msgspec.Struct, frozen=True, kw_only=True):
+    """When a job was expected to end; times are seconds since 1970.
+
+    Args:
+        at: when that was expected, with `step` done.
+        error_seconds: by how much later it ended; None while it has not.
+        error: that, as a part of the time from `at` to its end.
+    """
+
+    at: float
+    finish: float
+    step: int
+    error_seconds: float | None
+    error: float | None
+
+
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job; times are seconds since 1970, and None where there is none yet.
 
@@ -44,8 +61,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         judged: the policy has said yes or no; a job with a deadline is measured first.
         reason, detail: why.
         earliest: the earliest deadline that could have been promised, where the policy knows.
-        estimate: the finish that its promise was made with.
-        finish: its finish if nothing changes.
+        estimate: when the plan of its promise was done.
+        finish: when it is expected to end, if nothing new happens.
+        first_estimate, half_estimate: what was expected first, and once half of its steps were done.
         attained_seconds: worker-seconds that it has had.
         summary: the fields of `brim train --json`, once it has ended.
     """
@@ -73,6 +91,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     earliest: float | None
     estimate: float | None
     finish: float | None
+    first_estimate: EstimateView | None
+    half_estimate: EstimateView | None
     attained_seconds: float
     launches: int
     problem: str

@@ -1,0 +1,48 @@
+"""When a job was expected to end, and how wrong that was. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Estimate", "errors_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What was expected of a job at some time; seconds since 1970.
+
+    Args:
+        at: when it was expected.
+        finish: when the job would end.
+        step: that the job had done by then.
+    """
+
+    at: float
+    finish: float
+    step: int
+
+    def error(self, ended: float) -> float:
+        """By how much of the time that was left it ended later; negative where it ended earlier.
+
+        >>> Estimate(at=100.0, finish=118.0, step=0).error(120.0)
+        0.1
+        """
+        return (ended - self.finish) / (ended - self.at) if ended > self.at else 0.0
+
+
+def errors_of(first: Estimate | None, half: Estimate | None, ended: float) -> str:
+    """How wrong the first estimate was, and the one at half of the steps, in words.
+
+    >>> errors_of(Estimate(at=100.0, finish=118.0, step=0), None, 120.0)
+    'first estimate: 2.0 s late, 10.0 % of 20.0 s'
+    """
+    named = {"first estimate": first, "at half of its steps": half}
+    return "; ".join(f"{name}: {_error(each, ended)}" for name, each in named.items() if each is not None)
+
+
+def _error(estimate: Estimate, ended: float) -> str:
+    late = ended - estimate.finish
+    return (
+        f"{abs(late):.1f} s {'late' if late > 0 else 'early'}, {abs(estimate.error(ended)):.1%} of "
+        f"{ended - estimate.at:.1f} s"
+    ).replace("%", " %")
