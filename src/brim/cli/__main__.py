@@ -31,6 +31,7 @@ _VERBS = {
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
     "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),
     "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check every promise."),
+    "demo": ("brim.cli.demo", "demo", "Run one of ElasticDL's experiments, live."),
     "simulate": (
         "brim.cli.simulate",
         "simulate",

@@ -1,0 +1,101 @@
+"""What a job did, seen from its submission: steps, workers, metrics; and what its changes cost it. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brim.domain.resizing import Overheads
+
+__all__ = ["Course", "Request", "Workers", "makespan", "overheads_of"]
+
+_SETTLED = 4  # steps of a new world after which its change is over
+
+Workers = tuple[tuple[float, int], ...]
+"""(seconds, workers from then on), in order; the last says 0."""
+
+
+class Request(NamedTuple):
+    """At `at` seconds somebody asked that the job have so many workers."""
+
+    at: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One job from its submission to its end; times are seconds since the first submission of its experiment.
+
+    Args:
+        steps: when each was committed, in order.
+        workers: of its world; there is none before its first round.
+        metric: the test split's AUC, by step.
+        digest: of its weights.
+        redone: steps that were done twice.
+    """
+
+    name: str
+    submitted: float
+    ended: float
+    steps: tuple[float, ...]
+    workers: Workers
+    metric: tuple[tuple[int, float], ...] = ()
+    digest: str = ""
+    redone: int = 0
+
+    @property
+    def to_first_step(self) -> float:
+        """Seconds from its submission to its first step."""
+        return self.steps[0] - self.submitted
+
+    def steps_by(self, at: float) -> int:
+        """Steps that were done at a time."""
+        return sum(step <= at for step in self.steps)
+
+
+def makespan(courses: Iterable[Course]) -> float:
+    """Seconds from the first submission to the last end."""
+    courses = list(courses)
+    return max(course.ended for course in courses) - min(course.submitted for course in courses)
+
+
+def overheads_of(course: Course, requests: Sequence[Request], rates: Mapping[int, float]) -> Overheads:
+    """What starts and changes of workers cost this job, in seconds without progress.
+
+    Args:
+        requests: for other numbers of workers, each granted before the next; before the first, `course` had
+            `requests[0].workers`, for which it was submitted.
+        rates: steps per second by number of workers.
+
+    >>> steps = [3.0, 4.0, 5.0, 6.0, 7.0] + [8.5 + 2 * k for k in range(4)]
+    >>> asked = [Request(0.0, 2), Request(7.0, 1)]
+    >>> had = ((2.0, 2), (7.1, 1), (14.7, 0))
+    >>> course = Course(name="a", submitted=0.0, ended=15.0, steps=tuple(steps), workers=had)
+    >>> found = overheads_of(course, asked, {1: 0.5, 2: 1.0})
+    >>> round(found.cost(0, 2), 3), round(found.cost(2, 1), 3)
+    (2.5, 0.0)
+    """
+    first, *later = requests
+    start = _lost(course, course.submitted, first.workers, rates) + course.ended - course.steps[-1]
+    resizes = [max(0.0, _lost(course, each.at, each.workers, rates)) for each in later]
+    fixed = statistics.fmean(resizes) if resizes else 0.0
+    return Overheads(name="measured", fixed=fixed, start=max(0.0, start - fixed))
+
+
+def _lost(course: Course, asked: float, workers: int, rates: Mapping[int, float]) -> float:
+    """Seconds from a request to some steps of the world that it asked for, less what these steps take there."""
+    formed = next(at for at, count in course.workers if at >= asked and count == workers)
+    before = course.steps_by(asked)
+    settled = course.steps_by(formed) + _SETTLED
+    reached = course.steps[settled - 1]
+    return reached - asked - (settled - before - _begun(course, asked)) / rates[workers]
+
+
+def _begun(course: Course, at: float) -> float:
+    """The part of a step that was done at a time, by the length of that step; 0 before the first."""
+    done = course.steps_by(at)
+    if not 0 < done < len(course.steps):
+        return 0.0
+    return (at - course.steps[done - 1]) / (course.steps[done] - course.steps[done - 1])
