@@ -80,5 +80,5 @@ CHANGING_WORKERS = Scale(
     fixed=(4, 8),
 )
 QUICK_CHANGING_WORKERS = replace(
-    CHANGING_WORKERS, global_batch_size=9600, wait=0.1e-3, epochs=2, steps_each=6, every=2.0
+    CHANGING_WORKERS, global_batch_size=9600, wait=0.1e-3, epochs=2, sizes=(8, 4), steps_each=5, every=2.0
 )
