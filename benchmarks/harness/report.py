@@ -164,9 +164,13 @@ class Report:
         print(section + "\n", flush=True)
         self._sections.append(section)
 
-    def write(self, data: dict[str, Any], figure: Any = None) -> Path:
-        """`report-<date>.md`, `.json` and, where there is a matplotlib figure, `.png`."""
-        stem = f"report-{self._began:%Y-%m-%d}"
+    def write(self, data: dict[str, Any], figure: Any = None, *, name: str = "") -> Path:
+        """`report-<date>.md`, `.json` and, where there is a matplotlib figure, `.png`.
+
+        Args:
+            name: comes behind the date, where a folder has several reports of a day.
+        """
+        stem = f"report-{self._began:%Y-%m-%d}" + (f"-{name}" if name else "")
         passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
         known = self._facts
         made_on = (

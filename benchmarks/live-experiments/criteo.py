@@ -1,0 +1,20 @@
+"""Which advertisements are clicked? The example's job; a micro-batch mostly waits, as it would for an accelerator."""
+
+import importlib.util
+import time
+from pathlib import Path
+
+from brim import param
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01-first-job" / "criteo.py"
+_spec = importlib.util.spec_from_file_location("criteo", EXAMPLE)
+_example = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_example)
+
+dataset, model, optimizer, metrics = _example.dataset, _example.model, _example.optimizer, _example.metrics
+WAIT = param("wait", 0.8e-3)
+
+
+def loss(output, target):
+    time.sleep(WAIT * len(target))
+    return _example.loss(output, target)

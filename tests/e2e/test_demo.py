@@ -1,0 +1,44 @@
+"""`brim demo` with real jobs: what it says of itself is so, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim.storage.contact import read_scheduler_contact
+from e2e.running import leftovers, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "demo",
+        "experiment-1",
+        "--quick",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False)
+    found = json.loads(done.stdout or "{}")
+    assert found, done.stderr
+    held = {claim["claim"]: claim["held"] for claim in found["claims"]}
+    # How long it takes is no matter here: the machine has other things to do.
+    assert held["the weights are those of undisturbed runs, bit for bit"]
+    assert done.returncode == (0 if all(held.values()) else 1)
+    gang, elastic = (found["rounds"][0][side][1] for side in ("gang", "elastic"))
+    assert [workers for _, workers in gang["workers"]] == [5, 0]  # a gang has all of its workers or none
+    assert max(workers for _, workers in elastic["workers"]) == 5
+    assert 0 < elastic["workers"][0][1] <= 3  # what the first leaves
+    assert Path(found["figure"]).read_bytes().startswith(b"\x89PNG")
+    assert read_scheduler_contact(out / "state") is None
+    until(lambda: not leftovers(out), f"the end of {leftovers(out)}")
