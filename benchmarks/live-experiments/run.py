@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,15 +34,17 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
         errors = [100 * error(span, predicted) for span in spans]
         same = sum(course.digest == found.calm[course.name] for each in found.rounds for course in each[side])
         rows.append(
-            [side, SIDES[side], len(spans), seconds(spans), f"{predicted:.2f}", spread(errors)]
-            + [seconds(waits), f"{same} of {2 * len(spans)}"]
+            [
+                *(side, SIDES[side], len(spans), seconds(spans), f"{predicted:.2f}", spread(errors)),
+                *(seconds(waits), f"{same} of {2 * len(spans)}"),
+            ]
         )
     head = ["run", "policy", "times", "makespan, s", "simulated, s", "live beyond simulated, %"]
     head += ["second: submission to first step, s", "weights as undisturbed"]
     gains = [100 * error(makespan(each["elastic"]), makespan(each["gang"])) for each in found.rounds]
     report.add(
-        f"## Two jobs that want {found.scale.workers} of {found.scale.slots} slots each, the second {found.scale.gap:g} s "
-        "after the first\n\nMedian (minimum–maximum).\n\n"
+        f"## Two jobs that want {found.scale.workers} of {found.scale.slots} slots each, the second "
+        f"{found.scale.gap:g} s after the first\n\nMedian (minimum–maximum).\n\n"
         + table(head, rows)
         + f"\n\nElastic against gang: {spread(gains)} % of the makespan."
     )
@@ -61,16 +62,18 @@ def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
         digests = sorted({course.digest[:12] for course in courses})
         redone = sum(course.redone for course in courses)
         rows.append(
-            [name, len(courses), spread(changes, digits=0), " ".join(map(str, sizes)), redone]
-            + [", ".join(auc), ", ".join(digests)]
+            [
+                *(name, len(courses), spread(changes, digits=0), " ".join(map(str, sizes)), redone),
+                *(", ".join(auc), ", ".join(digests)),
+            ]
         )
     head = ["run", "times", "changes of workers", "sizes", "steps redone", "AUC", "weights, sha256"]
     ends = [course.ended for course in found.rounds]
     report.add(
         f"## A job beside an online service that takes and gives slots every {found.scale.every:g} s\n\n"
         + table(head, rows)
-        + f"\n\nThe elastic job took {seconds(ends)} s; simulated {found.predicted.makespan:.2f} s (which knows nothing of the "
-        "evaluation after each epoch)."
+        + f"\n\nThe elastic job took {seconds(ends)} s; simulated {found.predicted.makespan:.2f} s (which knows "
+        "nothing of the evaluation after each epoch)."
     )
 
 
@@ -80,8 +83,9 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
     rows = [[claim.claim, claim.got, claim.need, "yes" if claim.held else "**no**"] for claim in found.claims]
     report.add(
         "## What the simulator was told, and what held\n\nMeasured before, on a job of its own: a step takes "
-        f"{steps} workers; a start and an end cost {costs.cost(0, 1):.2f} s, a change of workers {costs.fixed:.3f} s. The claims "
-        "are checked on the last repetition.\n\n" + table(["claim", "found", "needed", "holds"], rows)
+        f"{steps} workers; a start and an end cost {costs.cost(0, 1):.2f} s, a change of workers "
+        f"{costs.fixed:.3f} s. The claims are checked on the last repetition.\n\n"
+        + table(["claim", "found", "needed", "holds"], rows)
     )
 
 
