@@ -66,7 +66,16 @@ TWO_JOBS = Scale(
     gap=20.0,
     fixed=(1,),
 )
-QUICK_TWO_JOBS = replace(TWO_JOBS, global_batch_size=9000, wait=0.1e-3, sizes=(5, 3), steps_each=5, gap=2.0)
+# A month of the flights, and so many steps that each size of the world has a few.
+QUICK_TWO_JOBS = replace(
+    TWO_JOBS,
+    global_batch_size=720,
+    wait=0.8e-3,
+    sizes=(5, 3),
+    steps_each=5,
+    gap=2.0,
+    parameters={"months": "1"},
+)
 
 CHANGING_WORKERS = Scale(
     workers=8,
@@ -80,5 +89,12 @@ CHANGING_WORKERS = Scale(
     fixed=(4, 8),
 )
 QUICK_CHANGING_WORKERS = replace(
-    CHANGING_WORKERS, global_batch_size=9600, wait=0.1e-3, epochs=2, sizes=(8, 4), steps_each=5, every=2.0
+    CHANGING_WORKERS,
+    global_batch_size=768,
+    wait=1.2e-3,
+    epochs=3,
+    sizes=(8, 4),
+    steps_each=5,
+    every=2.0,
+    parameters={"months": "1"},
 )
