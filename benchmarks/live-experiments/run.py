@@ -83,8 +83,8 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
     rows = [[claim.claim, claim.got, claim.need, "yes" if claim.held else "**no**"] for claim in found.claims]
     report.add(
         "## What the simulator was told, and what held\n\nMeasured before, on a job of its own: a step takes "
-        f"{steps} workers; a start and an end cost {costs.cost(0, 1):.2f} s, a change of workers "
-        f"{costs.fixed:.3f} s. The claims are checked on the last repetition.\n\n"
+        f"{steps} workers; a start costs {costs.start:.2f} s, a change of workers {costs.fixed:.3f} s, an end "
+        f"{costs.end:.2f} s. The claims are checked on the last repetition.\n\n"
         + table(["claim", "found", "needed", "holds"], rows)
     )
 

@@ -7,8 +7,9 @@ from brim.backends.simulator.experiments import around_a_service, two_jobs
 from brim.backends.simulator.generate import Recipe, generate
 from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
-from brim.domain.resizing import OVERHEADS
-from brim.domain.schedule import Decision, Snapshot
+from brim.domain.resizing import OVERHEADS, Overheads
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.workload import Job
 from brim.errors import InternalError
 from brim.policies.brim import brim
@@ -98,3 +99,12 @@ def test_the_generator_is_seeded_and_keeps_its_rate(arrivals: str) -> None:
     assert float(rows[-1][1]) / 2000 == pytest.approx(100.0, rel=0.15)
     assert sum(int(row[8]) for row in rows) / 2000 == pytest.approx(0.25, abs=0.05)
     assert all(int(row[4]) >= int(row[1]) for row in rows)
+
+
+@pytest.mark.parametrize("policy", [fifo_gang, brim])
+def test_an_end_that_takes_time_holds_the_devices(policy: Policy) -> None:
+    curve = ScalingCurve(points=((8, 1.0),))
+    jobs = [Job(id=name, submitted=0.0, work=10.0, curve=curve, requested=8, minimum=8) for name in "ab"]
+    costs = Overheads(name="measured", start=2.0, end=0.5)
+    run = simulate(jobs, Cluster.parse("1x8"), policy, settings=Settings(overheads=costs))
+    assert [outcome.finished for outcome in run.outcomes] == [pytest.approx(12.5), pytest.approx(25.0)]

@@ -134,8 +134,12 @@ class RunProcesses:
 
 
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
-    """What one start of the job is told: its workers now; a spare would be a device that nobody counts."""
-    now = WorkerRange(minimum=min(spec.workers.minimum, workers), maximum=workers)
+    """What one start of the job is told; a spare would be a device that nobody counts.
+
+    All its workers begin together: their devices are free, and a first step on the fastest of them alone would take
+    longer than the others need to come.
+    """
+    now = WorkerRange(minimum=workers, maximum=workers)
     return replace(spec, workers=now, spares=0, faults=spec.faults if first else ())
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from brim.domain.resizing import Overheads
+from brim.errors import EnvironmentFault
 
 __all__ = ["Course", "Request", "Workers", "makespan", "overheads_of"]
 
@@ -65,28 +66,35 @@ def overheads_of(course: Course, requests: Sequence[Request], rates: Mapping[int
     """What starts and changes of workers cost this job, in seconds without progress.
 
     Args:
-        requests: for other numbers of workers, each granted before the next; before the first, `course` had
-            `requests[0].workers`, for which it was submitted.
+        requests: the submission, and those for other numbers of workers, each granted before the next.
         rates: steps per second by number of workers.
+
+    Raises:
+        EnvironmentFault: one was never granted.
 
     >>> steps = [3.0, 4.0, 5.0, 6.0, 7.0] + [8.5 + 2 * k for k in range(4)]
     >>> asked = [Request(0.0, 2), Request(7.0, 1)]
     >>> had = ((2.0, 2), (7.1, 1), (14.7, 0))
     >>> course = Course(name="a", submitted=0.0, ended=15.0, steps=tuple(steps), workers=had)
     >>> found = overheads_of(course, asked, {1: 0.5, 2: 1.0})
-    >>> round(found.cost(0, 2), 3), round(found.cost(2, 1), 3)
-    (2.5, 0.0)
+    >>> round(found.cost(0, 2), 3), round(found.cost(2, 1), 3), found.end
+    (2.0, 0.0, 0.5)
     """
-    first, *later = requests
-    start = _lost(course, course.submitted, first.workers, rates) + course.ended - course.steps[-1]
-    resizes = [max(0.0, _lost(course, each.at, each.workers, rates)) for each in later]
-    fixed = statistics.fmean(resizes) if resizes else 0.0
-    return Overheads(name="measured", fixed=fixed, start=max(0.0, start - fixed))
+    first, *later = (max(0.0, _lost(course, each, rates)) for each in requests)
+    return Overheads(
+        name="measured",
+        start=first,
+        fixed=statistics.fmean(later) if later else 0.0,
+        end=course.ended - course.steps[-1],
+    )
 
 
-def _lost(course: Course, asked: float, workers: int, rates: Mapping[int, float]) -> float:
+def _lost(course: Course, request: Request, rates: Mapping[int, float]) -> float:
     """Seconds from a request to some steps of the world that it asked for, less what these steps take there."""
-    formed = next(at for at, count in course.workers if at >= asked and count == workers)
+    asked, workers = request
+    formed = next((at for at, count in course.workers if at >= asked and count == workers), None)
+    if formed is None:
+        raise EnvironmentFault(f"{course.name} never had the {workers} workers that were asked for")
     before = course.steps_by(asked)
     settled = course.steps_by(formed) + _SETTLED
     reached = course.steps[settled - 1]

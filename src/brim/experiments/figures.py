@@ -100,7 +100,9 @@ def _steps(axis: Any, points: Workers, **style: Any) -> None:
 
 def _slots(axis: Any, slots: int) -> None:
     axis.axhline(slots, color="grey", linewidth=0.8, linestyle=":")
-    axis.annotate(f"{slots} slots", (0, slots), (4, 3), textcoords="offset points", color="grey", fontsize=8.5)
+    axis.annotate(
+        f"{slots} slots", (0, slots), (4, 3), textcoords="offset points", color="grey", fontsize=8.5
+    )
     axis.set(ylabel="workers", ylim=(0, slots + 2.4), yticks=range(0, slots + 1, 2), xlim=(0, None))
     axis.spines[["top", "right"]].set_visible(False)
 

@@ -25,21 +25,25 @@ def measure(cluster: DemoCluster, tell: Tell) -> Learnt:
         EnvironmentFault: it does not get there.
     """
     sizes = cluster.scale.sizes
-    view = cluster.submit("measure", WorkerRange(minimum=1, maximum=sizes[0]), epochs=1)
+    view = cluster.submit("measure", _exactly(sizes[0]), epochs=1)
     watch, origin = RunWatch(Path(view.run)), view.submitted
     requests = [Request(0.0, sizes[0])]
     for size, following in zip(sizes, (*sizes[1:], sizes[0]), strict=True):
         _until_measured(cluster, watch, size)
         requests.append(Request(cluster.wall() - origin, following))
-        cluster.client.resize(view.job, WorkerRange(minimum=following, maximum=following))
+        cluster.client.resize(view.job, _exactly(following))
     (course,) = cluster.ended([view], timeout=_LIMIT, origin=origin)
     watch.poll()
     rates = watch.measured.rates
     overheads = overheads_of(course, requests, rates)
     told = ", ".join(f"{1 / rate:.2f} s on {size}" for size, rate in rates.items())
-    start, resize = overheads.cost(0, 1), overheads.cost(1, 2)
-    tell(f"a step takes {told}; a start and an end cost {start:.1f} s, a change of workers {resize:.2f} s")
+    costs = f"a start costs {overheads.start:.2f} s, a change of workers {overheads.fixed:.2f} s"
+    tell(f"a step takes {told}; {costs}, an end {overheads.end:.2f} s")
     return Learnt(rates=rates, overheads=overheads)
+
+
+def _exactly(workers: int) -> WorkerRange:
+    return WorkerRange(minimum=workers, maximum=workers)
 
 
 def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:

@@ -186,8 +186,9 @@ class _World:
                 start = live.since if live.since > live.ready else live.ready
                 until = min(now, live.finish)
                 live.attained += live.workers * (until - live.since)
+                until = min(until, live.finish - self.settings.overheads.end)
                 if until > start:
-                    live.remaining -= live.rate * (until - start)
+                    live.remaining = max(live.remaining - live.rate * (until - start), _EPSILON)
                     live.pace = live.factor * live.slowed
                 if live.finish <= now + _EPSILON:
                     done.append(live)
@@ -308,7 +309,8 @@ class _World:
         """When it will finish, and when it will next break, if nothing changes."""
         live.rate = live.job.curve.rate(live.workers) * live.factor * live.slowed if live.workers else 0.0
         start = max(self.now, live.ready)
-        live.finish = start + live.remaining / live.rate if live.rate > 0 else math.inf
+        end = self.settings.overheads.end
+        live.finish = start + live.remaining / live.rate + end if live.rate > 0 else math.inf
         if self.settings.failures and live.workers:
             live.breaks = start + self.rng.expovariate(live.workers / self.settings.failures)
         else:
