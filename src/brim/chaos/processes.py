@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["Marked"]
 
-_NAME = "BRIM_CHAOS_TRIAL"
+_NAME = "CHAOS_TRIAL"  # `brim up` keeps what begins with BRIM_ from its jobs
 
 
 class Marked:

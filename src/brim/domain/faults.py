@@ -7,11 +7,10 @@ what no process of the job could do to itself (a cut network, a full disk) `brim
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 
-from brim.domain.quantities import format_duration, parse_duration
-from brim.errors import SpecError, did_you_mean
+from brim.domain.clauses import Clauses
+from brim.errors import SpecError
 
 __all__ = ["FROM_OUTSIDE", "ON_NETWORK", "Fault", "FaultKind", "describe", "parse_faults"]
 
@@ -86,19 +85,8 @@ _FORMS = {
     FaultKind.JUMP_CLOCK: "jump clock by {by} at step {step}",
 }
 _EXAMPLE = {"rank": "1", "count": "2", "host": "2", "seconds": "5s", "by": "50ms", "step": "40"}
-_NUMBERS, _SPANS = ("rank", "count", "host", "step"), ("seconds", "by")
-_VERBS = tuple(dict.fromkeys(form.split()[0] for form in _FORMS.values()))
-
-
-def _pattern(form: str) -> re.Pattern[str]:
-    for name in _NUMBERS:
-        form = form.replace(f"{{{name}}}", rf"(?P<{name}>\d+)")
-    for name in _SPANS:
-        form = form.replace(f"{{{name}}}", rf"(?P<{name}>.+?)")
-    return re.compile(form)
-
-
-_PATTERNS = {kind: _pattern(form) for kind, form in _FORMS.items()}
+_NUMBERS = ("rank", "count", "host", "step")
+_LANGUAGE = Clauses(FIELD, _FORMS, _EXAMPLE, numbers=_NUMBERS, spans=("seconds", "by"))
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
@@ -110,51 +98,32 @@ def parse_faults(text: str) -> tuple[Fault, ...]:
     >>> [describe(fault) for fault in parse_faults("kill rank 1 at step 40; add 2 at step 60")]
     ['kill rank 1 at step 40', 'add 2 at step 60']
     """
-    clauses = [" ".join(clause.split()) for clause in text.split(";")]
-    return tuple(_parse_clause(clause) for clause in clauses if clause)
+    return tuple(_fault(kind, clause, words) for kind, clause, words in _LANGUAGE.read(text))
 
 
 def describe(fault: Fault) -> str:
     """The clause that `parse_faults` reads back as this fault."""
-    sign = "-" if fault.by < 0 else ""
-    return _FORMS[fault.kind].format(
+    return _LANGUAGE.write(
+        fault.kind,
         rank=fault.rank,
         count=fault.count,
         host=fault.host,
         step=fault.step,
-        seconds=format_duration(fault.seconds) if fault.seconds else "ever",
-        by=sign + format_duration(abs(fault.by)),
+        seconds=fault.seconds or "ever",
+        by=fault.by,
     )
 
 
-def _parse_clause(clause: str) -> Fault:
-    for kind, pattern in _PATTERNS.items():
-        if found := pattern.fullmatch(clause.lower()):
-            return _fault(kind, clause, found.groupdict())
-    verb = clause.split()[0].lower()
-    examples = [form.format(**_EXAMPLE) for form in _FORMS.values() if form.split()[0] == verb]
-    if not examples:
-        need = "a clause that begins with " + ", ".join(_VERBS[:-1]) + f" or {_VERBS[-1]}"
-        raise SpecError(FIELD, got=repr(clause), need=need, hint=did_you_mean(verb, _VERBS))
-    need = "a clause like " + " or ".join(map(repr, examples))
-    raise SpecError(FIELD, got=repr(clause), need=need, hint=f'{FIELD} "{examples[0]}"')
-
-
 def _fault(kind: FaultKind, clause: str, words: dict[str, str]) -> Fault:
-    example = _FORMS[kind].format(**_EXAMPLE)
     for name, what in (("count", f"at least 1 worker to {kind}"), ("host", "a host; they count from 1")):
         if words.get(name) and int(words[name]) == 0:
-            raise SpecError(FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{example}"')
+            raise SpecError(FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{_LANGUAGE.example(kind)}"')
     for_ever = kind is FaultKind.STOP and words["seconds"] == "ever"
     by = words.get("by", "")
     backwards = kind is FaultKind.JUMP_CLOCK and by.startswith("-")
     return Fault(
         kind=kind,
         **{name: int(words[name]) for name in _NUMBERS if name in words},
-        seconds=_span(words.get("seconds"), clause) if not for_ever else 0.0,
-        by=-_span(by[1:], clause) if backwards else _span(by, clause),
+        seconds=_LANGUAGE.span(words.get("seconds"), clause) if not for_ever else 0.0,
+        by=-_LANGUAGE.span(by[1:], clause) if backwards else _LANGUAGE.span(by, clause),
     )
-
-
-def _span(text: str | None, clause: str) -> float:
-    return parse_duration(text, field=f"{FIELD} {clause!r}") if text else 0.0

@@ -9,7 +9,7 @@ from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind
 from brim.domain.job import WorkerRange
 from brim.domain.seeds import mix
 
-__all__ = ["random_faults", "random_workers"]
+__all__ = ["Draws", "random_faults", "random_workers"]
 
 T = TypeVar("T")
 MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
@@ -30,7 +30,7 @@ _BY = {
 }
 
 
-class _Draws:
+class Draws:
     """A stream of choices that follows from a seed."""
 
     def __init__(self, *seed: int) -> None:
@@ -50,7 +50,7 @@ def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
     >>> str(random_workers(3, WorkerRange.parse("2:4")))
     '2'
     """
-    draws = _Draws(seed, 0)
+    draws = Draws(seed, 0)
     low, high = sorted(within.minimum + draws.below(within.maximum - within.minimum + 1) for _ in range(2))
     return WorkerRange(minimum=low, maximum=high)
 
@@ -73,7 +73,7 @@ def random_faults(
     >>> [describe(f) for f in random_faults(4, kinds=[FaultKind.KILL, FaultKind.ADD], steps=90, workers=3)]
     ['kill rank 0 at step 4', 'kill rank 0 at step 4', 'kill rank 1 at step 58', 'add 1 at step 59']
     """
-    draws = _Draws(seed, 1)
+    draws = Draws(seed, 1)
     room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
     for step in _when(draws, steps):
         possible = [kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)]
@@ -92,7 +92,7 @@ def random_faults(
     return tuple(faults)
 
 
-def _when(draws: _Draws, steps: int) -> list[int]:
+def _when(draws: Draws, steps: int) -> list[int]:
     count, last = 1 + draws.below(_MOST_FAULTS), max(1, steps * 9 // 10)
     at = sorted(1 + draws.below(last) for _ in range(count))
     for index in range(1, count):
@@ -115,7 +115,7 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return True
 
 
-def _fault(kind: FaultKind, step: int, draws: _Draws, *, hosts: int, wanted: int, room: int) -> Fault:
+def _fault(kind: FaultKind, step: int, draws: Draws, *, hosts: int, wanted: int, room: int) -> Fault:
     counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(wanted - 1, 2)}
     on_host = kind in ON_NETWORK or kind is FaultKind.KILL_AGENT
     return Fault(

@@ -1,0 +1,63 @@
+"""What the jobs of chaos on a cluster train: that of benchmarks/chaos, on a device that is waited for.
+
+Every micro-batch takes a fixed time, as on an accelerator of one's own: there are more workers than cores, and a job
+with more of them has to be faster.
+"""
+
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import brim
+
+PAUSE = 0.008  # seconds for each micro-batch
+
+
+class Images(torch.utils.data.Dataset):
+    def __init__(self, size, seed):
+        chance = torch.Generator().manual_seed(seed)
+        self.labels = torch.randint(0, 4, (size,), generator=chance)
+        corners = torch.zeros(4, 1, 8, 8)
+        for label in range(4):
+            corners[label, 0, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] = 1.0
+        self.images = corners[self.labels] + 0.8 * torch.randn(size, 1, 8, 8, generator=chance)
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return self.images[index] + 0.01 * torch.randn(1, 8, 8), self.labels[index]
+
+
+class Waits(nn.Module):
+    def forward(self, inputs):
+        if self.training:
+            time.sleep(PAUSE)
+        return inputs
+
+
+def dataset(split):
+    return Images(1500, seed=0) if split == "train" else Images(300, seed=1)
+
+
+def model():
+    return nn.Sequential(
+        Waits(),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(128, 4),
+    )
+
+
+loss = functional.cross_entropy
+
+
+def optimizer(model):
+    made = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return made, torch.optim.lr_scheduler.StepLR(made, step_size=1, gamma=0.9)

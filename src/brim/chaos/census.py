@@ -1,0 +1,76 @@
+"""Who of a cluster is alive, by what its processes are called: what a count of them at one moment shows."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.chaos.processes import Marked
+
+__all__ = ["Census", "Recount", "take_census"]
+
+_ROLE = re.compile(r"-m brim\.(scheduler|agent|master)\b")
+_WORKER = re.compile(r"brim-w\d+")
+
+
+@dataclass(slots=True)
+class Census:
+    """Process ids at one moment.
+
+    Args:
+        schedulers: of the cluster.
+        agents, masters: by job.
+        workers: of all jobs.
+    """
+
+    schedulers: list[int] = field(default_factory=list)
+    agents: dict[str, list[int]] = field(default_factory=dict)
+    masters: dict[str, list[int]] = field(default_factory=dict)
+    workers: list[int] = field(default_factory=list)
+
+
+def take_census(marked: Marked, jobs: Path) -> Census:
+    """Count the marked processes.
+
+    Args:
+        jobs: has the run directories; a process that has one on its command line is of that job.
+    """
+    census = Census()
+    of_job = re.compile(re.escape(str(jobs)) + r"/(\S+)")
+    for pid, command in marked.alive().items():
+        role, job = _ROLE.search(command), of_job.search(command)
+        if role is not None and role[1] == "scheduler":
+            census.schedulers.append(pid)
+        elif role is not None and job is not None:
+            of_role = census.agents if role[1] == "agent" else census.masters
+            of_role.setdefault(job[1], []).append(pid)
+        elif _WORKER.fullmatch(_name(pid)):
+            census.workers.append(pid)
+    return census
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+    return ""
+
+
+class Recount:
+    """What no moment may show: one too many of something. A process that is just about to go counts once."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._suspected: set[str] = set()
+        self.broken: list[str] = []
+
+    def add(self, census: Census) -> None:
+        """Compare a census with the one before: who was there in both, one too many, is told once."""
+        found = {f"{len(census.schedulers)} schedulers at once"} if len(census.schedulers) > 1 else set()
+        for name, of_jobs in (("agents", census.agents), ("masters", census.masters)):
+            found |= {f"{len(pids)} {name} of {job} at once" for job, pids in of_jobs.items() if len(pids) > 1}
+        if len(census.workers) > self._devices:
+            found.add(f"{len(census.workers)} workers at once on {self._devices} devices")
+        self.broken += sorted((found & self._suspected) - set(self.broken))
+        self._suspected = found

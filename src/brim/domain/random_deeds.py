@@ -1,0 +1,99 @@
+"""What happens to a cluster, drawn by chance. Pure: the same seed gives the same deeds, in every version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brim.domain.deeds import BEFALLS, ON_JOB, Deed, DeedKind
+from brim.domain.job import WorkerRange
+from brim.domain.random_faults import Draws
+
+__all__ = ["random_deeds"]
+
+_TENANTS = ("ads", "web")
+_LAST = 12.0  # seconds within which everything strikes: a few short jobs run for longer
+# What ends processes of a job by itself: five in a row without a step, and the job has failed, as it should.
+_ENDING = (DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
+_MOST_ENDINGS = 4
+_SECONDS = {
+    DeedKind.SUSPEND: (0.5, 2.0, 4.0),
+    DeedKind.DOWN: (0.2, 1.0),
+    DeedKind.KILL_SCHEDULER: (0.001, 0.5, 3.0),
+    DeedKind.STOP_SCHEDULER: (0.5, 2.0),
+    DeedKind.STOP_MASTER: (0.3, 1.0, 3.0),
+    DeedKind.KILL_EVERYTHING: (0.001, 1.0),
+}
+
+
+def random_deeds(seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange) -> tuple[Deed, ...]:
+    """Two to four jobs, up to three things that their owners ask for, and two to five that befall them.
+
+    A third of these come within 0.3 s of the one before, while everything still recovers. At least one job is left
+    alone by its owner's change of mind: one is cancelled at most.
+
+    Args:
+        kinds: to draw from, beside submissions.
+        epochs: of a short job; others train twice as many.
+        workers: the range that those of jobs are drawn from; its maximum is the cluster's devices.
+
+    >>> from brim.domain.deeds import describe_deed
+    >>> deeds = random_deeds(1, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=WorkerRange.parse("1:4"))
+    >>> [describe_deed(deed) for deed in deeds][:3]
+    []
+    """
+    draws = Draws(seed, 2)
+    jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
+    asked = [kind for kind in kinds if kind not in BEFALLS]
+    befall = [kind for kind in kinds if kind in BEFALLS]
+    deeds = list(jobs)
+    if asked:
+        deeds += _drawn(draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN})
+    if befall:
+        deeds += _drawn(draws, befall, 2 + draws.below(4), len(jobs), workers, once=set())
+    return tuple(sorted(deeds, key=lambda deed: deed.at))
+
+
+def _submission(draws: Draws, index: int, epochs: int, within: WorkerRange) -> Deed:
+    low = within.minimum + (0 if draws.below(3) else draws.below(2))
+    high = low + draws.below(within.maximum - low + 1)
+    due = (0.0, 30.0, 45.0, 90.0)[draws.below(4)]
+    return Deed(
+        kind=DeedKind.SUBMIT_BY if due else DeedKind.SUBMIT,
+        at=0.0 if index == 0 else draws.below(50) / 10,
+        workers=WorkerRange(minimum=low, maximum=high),
+        tenant=_TENANTS[(index + draws.below(2)) % 2 if index > 1 else index],
+        epochs=epochs * (1 + draws.below(2)),
+        due=due,
+    )
+
+
+def _drawn(
+    draws: Draws, kinds: Sequence[DeedKind], count: int, jobs: int, workers: WorkerRange, *, once: set[DeedKind]
+) -> list[Deed]:
+    deeds: list[Deed] = []
+    times = sorted(0.5 + draws.below(int(_LAST * 100)) / 100 for _ in range(count))
+    for index, at in enumerate(times):
+        if index and not draws.below(3):
+            at = min(at, deeds[-1].at + draws.below(30) / 100)
+        used = [deed.kind for deed in deeds]
+        possible = [kind for kind in kinds if kind not in once or kind not in used]
+        if sum(kind in _ENDING for kind in used) >= _MOST_ENDINGS:
+            possible = [kind for kind in possible if kind not in _ENDING]
+        if not possible:
+            break
+        deeds.append(_deed(draws.one_of(possible), round(at, 2), draws, jobs, workers))
+    return deeds
+
+
+def _deed(kind: DeedKind, at: float, draws: Draws, jobs: int, workers: WorkerRange) -> Deed:
+    most = workers.maximum
+    ads = draws.below(most + 1)
+    return Deed(
+        kind=kind,
+        at=at,
+        job=1 + draws.below(jobs) if kind in ON_JOB else 0,
+        seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
+        workers=WorkerRange(minimum=1, maximum=1 + draws.below(most)) if kind is DeedKind.RESIZE else None,
+        ads=ads if kind is DeedKind.APPLY else 0,
+        web=most - ads if kind is DeedKind.APPLY else 0,
+    )
