@@ -48,12 +48,21 @@ def take_census(marked: Marked, jobs: Path) -> Census:
             of_role.setdefault(job[1], []).append(pid)
         elif _WORKER.fullmatch(_name(pid)):
             census.workers.append(pid)
+    for pids in (census.schedulers, *census.agents.values(), *census.masters.values()):
+        # Who has been forked and has not become another program yet is still called as its parent is.
+        pids[:] = [pid for pid in pids if _parent(pid) not in pids]
     return census
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
-        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
 
 

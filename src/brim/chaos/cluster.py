@@ -98,6 +98,7 @@ class _Running:
         self.waiting = list(self.trial.deeds)
         self.submitted = 0
         self.pause, self.absent_since = 0.0, -1.0
+        self.disturbed = False
         self.up: subprocess.Popen[bytes] | None = None
         self.later: list[tuple[float, int]] = []
         self.census = Census()
@@ -156,8 +157,9 @@ class _Running:
 
     def _keep_up(self, now: float) -> None:
         """Bring a scheduler up that was killed or went down, when its time has come."""
+        self.disturbed |= self.user.going_down  # who is told to go down the moment it is there, is not up
         if self.up is not None and self.up.poll() is not None:
-            if self.up.returncode > 0:
+            if self.up.returncode > 0 and not self.disturbed:
                 self.broken.append(f"brim up failed: {self._last_words()}")
             self.up = None
         if self.up is not None:
@@ -170,6 +172,7 @@ class _Running:
             self._start("up")
 
     def _start(self, *words: str) -> None:
+        self.disturbed = False
         with (self.directory / "up.log").open("ab") as log:
             self.up = subprocess.Popen(
                 [sys.executable, "-m", "brim.cli", *words, "--state", str(self.state)],
@@ -216,7 +219,7 @@ class _Running:
                 self.later.append((self.clock.now() + deed.seconds, pid))
             return True
         if deed.kind in (DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING):
-            self.pause = deed.seconds
+            self.pause, self.disturbed = deed.seconds, True
         if deed.kind is DeedKind.KILL_EVERYTHING:
             self.around.marked.kill()
         for pid in victims:

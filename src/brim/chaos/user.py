@@ -52,6 +52,7 @@ class User:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     ids: dict[int, str] = field(default_factory=dict)
     views: dict[str, JobView] = field(default_factory=dict)
+    going_down: bool = False
     _closed: bool = False
     _pending: list[Future[None]] = field(default_factory=list)
 
@@ -152,7 +153,9 @@ class User:
         self._until_yes(deed, "", lambda client: client.apply(self.cluster(deed)))
 
     def _down(self, deed: Deed, _: int) -> None:
+        self.going_down = True
         if self._until_yes(deed, "", lambda client: client.down()):
             end = time.monotonic() + _TO_GO_DOWN
             while is_locked(self.state / LOCK) and time.monotonic() < end:
                 time.sleep(_AGAIN / 2)
+        self.going_down = False

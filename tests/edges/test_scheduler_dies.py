@@ -1,0 +1,249 @@
+"""A scheduler may die wherever it writes or asks: the next one forgets nobody, and starts nobody twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.backends.live import LiveBackend
+from brim.chaos.cluster_promises import nobody_is_forgotten, replays, stories_make_sense
+from brim.chaos.user import Acknowledged
+from brim.clock import VirtualClock
+from brim.coordination.lifecycle import Happening
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.deeds import Deed, DeedKind
+from brim.domain.tenancy import Tenant
+from brim.errors import EnvironmentFault
+from brim.policies.cycle import Memory
+from brim.scheduler.loop import CLUSTER, MEMORY, Scheduler
+from brim.storage.book import Book, JobRecord
+from brim.storage.cycles import decode_memory
+from brim.storage.database import Database
+from brim.wire.cluster import Submit
+from conformance.worlds import FakeProcesses, measured
+from submissions import submission
+
+CAPACITY = 4
+STEPS = 60
+TICK = 0.5
+RATES = {1: 4.0, 2: 7.0, 3: 9.0, 4: 11.0}
+
+
+class Died(BaseException):
+    """The scheduler, where it writes or asks."""
+
+
+class Points:
+    """Counts the points at which a scheduler may die; it does at one of them."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last, self.count = last, 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count - 1 == self.last:
+            raise Died
+
+
+class MortalSql:
+    """A connection whose user may die before each statement that writes."""
+
+    def __init__(self, sql: Any, point: Points) -> None:
+        self._sql, self._point = sql, point
+
+    def execute(self, statement: str, *rest: Any) -> Any:
+        if not statement.startswith(("select", "pragma", "begin")):
+            self._point()
+        return self._sql.execute(statement, *rest)
+
+    def executemany(self, statement: str, *rest: Any) -> Any:
+        self._point()
+        return self._sql.executemany(statement, *rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sql, name)
+
+
+class MortalProcesses(FakeProcesses):
+    """Fakes that train; who asks them may die before they heard, or after."""
+
+    def __init__(self, point: Points) -> None:
+        super().__init__()
+        self._point = point
+
+    async def start(self, record: JobRecord, workers: int) -> None:
+        self._point()
+        await super().start(record, workers)
+
+    async def resize(self, record: JobRecord, workers: int) -> None:
+        self._point()
+        await super().resize(record, workers)
+
+    async def suspend(self, record: JobRecord) -> None:
+        self._point()
+        await super().suspend(record)
+
+    def train(self, seconds: float) -> None:
+        """Some time passes; whoever has done all steps ends."""
+        self.settle()
+        assert sum(job.workers for job in self.jobs.values() if job.alive) <= CAPACITY
+        for name, job in self.jobs.items():
+            if job.alive:
+                step = min(STEPS, job.seen.step + int(RATES[job.workers] * seconds))
+                self.say(name, step=step, steps=STEPS, measured=measured(RATES))
+                if step == STEPS:
+                    self.end(name, "done", summary={"exit": "done"})
+
+
+def spec_of(ads: int) -> ClusterSpec:
+    tenants = Tenant(id="ads", guaranteed=ads), Tenant(id="web", guaranteed=CAPACITY - ads)
+    return ClusterSpec(cluster=Cluster.parse(f"1x{CAPACITY}"), tenants=tenants, grace=10.0)
+
+
+class House:
+    """Life after life of a scheduler, on one disk, with processes that outlive it."""
+
+    def __init__(self, folder: Path, point: Points) -> None:
+        self.folder, self.point = folder, point
+        self.clock = VirtualClock(start=1e9)
+        self.processes = MortalProcesses(point)
+        self.deaths = 0
+        self.acknowledged: list[Acknowledged] = []
+        self.ids: dict[str, str] = {}
+        database = Database(folder / "scheduler.db")
+        database.put(CLUSTER, msgspec.json.encode(spec_of(2)))
+        database.close()
+        self.live()
+
+    def live(self) -> None:
+        """As `brim.scheduler.__main__` does."""
+        self.database = Database(self.folder / "scheduler.db")
+        self.database._sql = MortalSql(self.database._sql, self.point)  # type: ignore[assignment]
+        described = self.database.get(CLUSTER)
+        assert described is not None
+        spec = msgspec.json.decode(described, type=ClusterSpec)
+        remembered = self.database.get(MEMORY)
+        memory = decode_memory(remembered, policy=spec.policy) if remembered else None
+        self.book = Book(self.database)
+        self.backend = LiveBackend(self.book, self.processes, spec, clock=self.clock, memory=memory)
+        self.scheduler = Scheduler(
+            self.book, self.database, self.backend, jobs_folder=self.folder / "jobs", clock=self.clock
+        )
+
+    def survive(self, work: Callable[[], object]) -> bool:
+        """Whether the scheduler lived to say yes; if not, there is another one."""
+        try:
+            work()
+        except Died:
+            self.deaths += 1
+            self.database.close()
+            self.live()
+            return False
+        return True
+
+    def ask(self, deed: DeedKind, name: str, call: Callable[[], object]) -> None:
+        """Ask until it is acknowledged, or too late."""
+        answers: list[Any] = []
+        try:
+            while not self.survive(lambda: answers.append(call())):
+                pass
+        except EnvironmentFault:
+            return
+        if deed is DeedKind.SUBMIT:
+            self.ids[name] = answers[0].job
+        job = self.ids.get(name, "")
+        self.acknowledged.append(Acknowledged(Deed(kind=deed, at=0.0), job))
+
+    def submit(self, name: str, **fields: Any) -> None:
+        request = Submit(submission=submission(**fields), name=name)
+        self.ask(DeedKind.SUBMIT, name, lambda: self.scheduler.submit(request))
+
+    def wish(self, deed: DeedKind, name: str, happening: Happening) -> None:
+        self.ask(deed, name, lambda: self.scheduler.wish(self.ids[name], happening))
+
+    def tick(self) -> None:
+        """Time passes, and the scheduler looks and decides once."""
+        self.clock.advance(TICK)
+        self.processes.train(TICK)
+        self.survive(lambda: asyncio.run(self._pass()))
+        assert sum(job.wanted for job in self.processes.jobs.values() if job.alive) <= CAPACITY
+
+    async def _pass(self) -> None:
+        await self.backend.look()
+        snapshot = await self.backend.observe()
+        decision = self.scheduler._decide(snapshot)
+        self.scheduler._journal(snapshot, decision)
+        await self.backend.apply(decision)
+
+    def go_down(self) -> None:
+        """`brim down`, asked again of the next scheduler where one dies of it; then `brim up`."""
+        running = True
+        while running:
+            self.backend.drain(kill=False)
+            self.clock.advance(TICK)
+            self.processes.train(TICK)
+            self.survive(lambda: asyncio.run(self.backend.look()))
+            running = any(record.running for record in self.book.unfinished())
+        self.database.close()
+        self.live()
+
+    def tell_the_story(self) -> None:
+        self.submit("a", workers="1:4", tenant="ads")
+        self.tick()
+        self.tick()
+        self.submit("b", workers="1:4", tenant="web", deadline=self.clock.wall() + 500.0)
+        self.tick()
+        self.submit("c", workers="2", tenant="web", deadline=self.clock.wall() + 900.0)
+        self.tick()
+        self.wish(DeedKind.SUSPEND, "a", Happening.HOLD)
+        self.tick()
+        self.tick()
+        self.submit("d", workers="1:2", tenant="ads", deadline=self.clock.wall() + 1.0)
+        self.ask(DeedKind.APPLY, "", lambda: self.scheduler.reconfigure(spec_of(1)))
+        self.tick()
+        self.wish(DeedKind.SUSPEND, "a", Happening.RELEASE)
+        self.tick()
+        if self.processes.of(self.ids["b"]).alive:
+            self.processes.end(self.ids["b"], "")
+        self.tick()
+        self.wish(DeedKind.CANCEL, "c", Happening.CANCEL)
+        self.tick()
+        self.go_down()
+        for _ in range(100):
+            self.tick()
+            if not self.book.unfinished():
+                return
+        raise AssertionError([(r.id, r.life) for r in self.book.unfinished()])
+
+    def broken(self) -> list[str]:
+        stories = {record.id: self.book.story(record) for record in self.book.jobs.values()}
+        return [
+            *nobody_is_forgotten(self.acknowledged, self.book.jobs),
+            *stories_make_sense(stories, self.book.jobs),
+            *replays(self.database),
+        ]
+
+
+def test_without_a_death_every_kind_of_thing_happens(tmp_path: Path) -> None:
+    house = House(tmp_path, points := Points())
+    house.tell_the_story()
+    assert house.broken() == []
+    phases = {name: house.book.jobs[job].life.phase.value for name, job in house.ids.items()}
+    assert phases == {"a": "done", "b": "done", "c": "cancelled", "d": "done"}
+    events = {change.event for record in house.book.jobs.values() for change in house.book.story(record)}
+    assert events >= {"promised", "refused", "accepted", "running", "suspended", "hold", "release", "workers"}
+    assert isinstance(house.backend.memory, Memory)
+    print(points.count)
+
+
+@pytest.mark.parametrize("last", range(237))
+def test_it_may_die_at_every_point(tmp_path: Path, last: int) -> None:
+    house = House(tmp_path, Points(last))
+    house.tell_the_story()
+    assert house.deaths == 1
+    assert house.broken() == []
