@@ -135,7 +135,11 @@ class LiveBackend:
     async def apply(self, decision: Decision) -> None:
         """Write down who should have what, and begin to bring it about."""
         self.memory = decision.memory
-        now = self._clock.wall()
+        with self.book.together():
+            self._write_down(decision, self._clock.wall())
+        await self.look()
+
+    def _write_down(self, decision: Decision, now: float) -> None:
         for verdict in decision.verdicts:
             self._judge(self.book.jobs[verdict.job], verdict, now)
         for record in self.book.unfinished():
@@ -147,7 +151,6 @@ class LiveBackend:
                 self.book.note(
                     now, record, "workers", before=before, after=wanted, reason=str(reason), detail=detail
                 )
-        await self.look()
 
     def _judge(self, record: JobRecord, verdict: Verdict, now: float) -> None:
         record.judged, record.verdict, record.detail = True, str(verdict.reason), verdict.detail

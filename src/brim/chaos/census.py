@@ -78,7 +78,9 @@ class Recount:
         """Compare a census with the one before: who was there in both, one too many, is told once."""
         found = {f"{len(census.schedulers)} schedulers at once"} if len(census.schedulers) > 1 else set()
         for name, of_jobs in (("agents", census.agents), ("masters", census.masters)):
-            found |= {f"{len(pids)} {name} of {job} at once" for job, pids in of_jobs.items() if len(pids) > 1}
+            found |= {
+                f"{len(pids)} {name} of {job} at once" for job, pids in of_jobs.items() if len(pids) > 1
+            }
         if len(census.workers) > self._devices:
             found.add(f"{len(census.workers)} workers at once on {self._devices} devices")
         self.broken += sorted((found & self._suspected) - set(self.broken))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,8 @@ from brim.chaos.promises import brim_did_not_stumble, result_is_the_calm_one, ru
 from brim.chaos.user import LOCK, Acknowledged
 from brim.coordination.lifecycle import Phase
 from brim.domain.deeds import SUBMITS, DeedKind
-from brim.policies.cycle import cycle
-from brim.policies.named import POLICIES
+from brim.scheduler.replay import replay
 from brim.storage.book import Book, Change, JobRecord
-from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import Database
 
 if TYPE_CHECKING:
@@ -61,7 +58,14 @@ def nobody_is_forgotten(acknowledged: Iterable[Acknowledged], jobs: Mapping[str,
     return broken
 
 
-_JUDGED = {"promised": True, "refused": False, "accepted": False, "hold": False, "release": False, "resized": False}
+_JUDGED = {
+    "promised": True,
+    "refused": False,
+    "accepted": False,
+    "hold": False,
+    "release": False,
+    "resized": False,
+}
 
 
 def stories_make_sense(stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]) -> list[str]:
@@ -83,7 +87,9 @@ def stories_make_sense(stories: Mapping[str, Sequence[Change]], jobs: Mapping[st
         if promised and not jobs[name].promised:
             broken.append(f"{name} was promised its deadline, and that is forgotten")
         if [change.event for change in story].count("submitted") != 1:
-            broken.append(f"{name} was submitted {[c.event for c in story].count('submitted')} times in its story")
+            broken.append(
+                f"{name} was submitted {[c.event for c in story].count('submitted')} times in its story"
+            )
     return broken
 
 
@@ -91,7 +97,10 @@ def _job_is_whole(jobs: Path, record: JobRecord, calm: Mapping[int, Calm]) -> li
     if record.life.phase is not Phase.DONE:
         return []
     digest = calm[record.submission.spec.epochs].digest
-    return [*result_is_the_calm_one(jobs / record.id, record.summary, digest), *run_directory_is_whole(jobs / record.id)]
+    return [
+        *result_is_the_calm_one(jobs / record.id, record.summary, digest),
+        *run_directory_is_whole(jobs / record.id),
+    ]
 
 
 def _database_is_whole(path: Path) -> list[str]:
@@ -103,15 +112,9 @@ def _database_is_whole(path: Path) -> list[str]:
 
 def replays(database: Database) -> list[str]:
     """Every cycle decided again gives the same plan."""
-    memory: object = None
-    for number, (policy, content, handed) in enumerate(database.cycles(), start=1):
-        snapshot, decision = decode_cycle(content)
-        memory = decode_memory(handed, policy=policy) if handed else memory
-        again = cycle(replace(snapshot, memory=memory), POLICIES[policy], placed=False)
-        if encode_cycle(snapshot, again) != encode_cycle(snapshot, decision):
-            return [f"cycle {number} decided again gives another plan"]
-        memory = again.memory
-    return []
+    return [
+        f"cycle {one.cycle} replayed: {'; '.join(one.what)}" for one in replay(database.cycles()).differences
+    ]
 
 
 def _state_is_whole(state: Path) -> list[str]:

@@ -120,7 +120,9 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
     jobs = sum(deed.kind in SUBMITS for deed in deeds)
     for deed in deeds:
         if deed.kind in ON_JOB and not 1 <= deed.job <= jobs:
-            raise SpecError(FIELD, got=repr(describe_deed(deed)), need=f"a job that is submitted: 1 to {jobs}")
+            raise SpecError(
+                FIELD, got=repr(describe_deed(deed)), need=f"a job that is submitted: 1 to {jobs}"
+            )
     return tuple(deeds)
 
 

@@ -25,7 +25,9 @@ _SECONDS = {
 }
 
 
-def random_deeds(seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange) -> tuple[Deed, ...]:
+def random_deeds(
+    seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange
+) -> tuple[Deed, ...]:
     """Two to four jobs, up to three things that their owners ask for, and two to five that befall them.
 
     A third of these come within 0.3 s of the one before, while everything still recovers. At least one job is left
@@ -47,7 +49,9 @@ def random_deeds(seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: 
     befall = [kind for kind in kinds if kind in BEFALLS]
     deeds = list(jobs)
     if asked:
-        deeds += _drawn(draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN})
+        deeds += _drawn(
+            draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN}
+        )
     if befall:
         deeds += _drawn(draws, befall, 2 + draws.below(4), len(jobs), workers, once=set())
     return tuple(sorted(deeds, key=lambda deed: deed.at))
@@ -68,7 +72,13 @@ def _submission(draws: Draws, index: int, epochs: int, within: WorkerRange) -> D
 
 
 def _drawn(
-    draws: Draws, kinds: Sequence[DeedKind], count: int, jobs: int, workers: WorkerRange, *, once: set[DeedKind]
+    draws: Draws,
+    kinds: Sequence[DeedKind],
+    count: int,
+    jobs: int,
+    workers: WorkerRange,
+    *,
+    once: set[DeedKind],
 ) -> list[Deed]:
     deeds: list[Deed] = []
     times = sorted(0.5 + draws.below(int(_LAST * 100)) / 100 for _ in range(count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -124,9 +125,10 @@ class Book:
         """
         number = self._database.next_number()
         record = JobRecord(number=number, id=f"{name}-{number}", submission=submission, submitted=now)
+        with self.together():
+            self.save(record)
+            self.note(now, record, "submitted")
         self.jobs[record.id] = record
-        self.save(record)
-        self.note(now, record, "submitted")
         return record
 
     def happen(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> bool:
@@ -137,11 +139,12 @@ class Book:
         before, record.life = record.life, life
         if life.ended:
             record.ended, record.workers = now, 0
-        self.save(record)
-        if life.phase is not before.phase:
-            self.note(now, record, life.phase.value, detail=detail)
-        elif life.wish is not before.wish:
-            self.note(now, record, happening.value, detail=detail)
+        with self.together():
+            self.save(record)
+            if life.phase is not before.phase:
+                self.note(now, record, life.phase.value, detail=detail)
+            elif life.wish is not before.wish:
+                self.note(now, record, happening.value, detail=detail)
         return True
 
     def must(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> None:
@@ -150,6 +153,10 @@ class Book:
             raise InternalError(
                 f"{record.id} is {record.life.phase.value}: {happening.value} cannot happen to it"
             )
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """What is written within is kept as a whole or not at all; nobody may wait for anything within."""
+        return self._database.together()
 
     def save(self, record: JobRecord) -> None:
         self._database.put_job(record.number, record.id, msgspec.msgpack.encode(record))

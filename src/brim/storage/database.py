@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ class CycleRow(NamedTuple):
 
 
 class Database:
-    """Rows in, rows out; each call is one transaction, on disk when it returns.
+    """Rows in, rows out; each call is one transaction, on disk when it returns, and so is each `together`.
 
     Args:
         path: the file; made if it is missing.
@@ -71,6 +72,20 @@ class Database:
             self._sql.executescript(f"begin; {_TABLES} pragma user_version = {_FORMAT}; commit;")
         elif format != _FORMAT:
             raise EnvironmentFault(f"{path} has format {format}, this version reads {_FORMAT}")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is written within is kept as a whole or not at all; nobody may wait for anything within."""
+        if self._sql.in_transaction:
+            yield  # it belongs to something larger
+            return
+        self._sql.execute("begin")
+        try:
+            yield
+        except BaseException:
+            self._sql.execute("rollback")
+            raise
+        self._sql.execute("commit")
 
     # Jobs --------------------------------------------------------------------------------------------------
 
@@ -127,9 +142,8 @@ class Database:
 
     def put_measurements(self, fingerprint: str, totals: dict[int, tuple[float, float]]) -> None:
         rows = [(fingerprint, workers, *total) for workers, total in totals.items()]
-        self._sql.execute("begin")
-        self._sql.executemany("insert or replace into measurements values (?, ?, ?, ?)", rows)
-        self._sql.execute("commit")
+        with self.together():
+            self._sql.executemany("insert or replace into measurements values (?, ?, ?, ?)", rows)
 
     def measurements(self, fingerprint: str) -> dict[int, tuple[float, float]]:
         """(steps, seconds) by number of workers."""
