@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.harness.report import Report
 from brim.chaos.report import as_plain, figure, markdown
-from brim.chaos.trial import Calm, Job, Result, Trial, calm_run, kinds_possible_here, run_trial
+from brim.chaos.results import Calm, Job, Result
+from brim.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from brim.domain.faults import describe
 from brim.domain.job import WorkerRange
 from brim.domain.random_faults import random_faults, random_workers

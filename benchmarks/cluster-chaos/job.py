@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-import brim
-
 PAUSE = 0.008  # seconds for each micro-batch
 
 

@@ -157,6 +157,27 @@ def test_a_job_that_waits_for_its_next_start_is_in_nobodys_plan(world: LiveWorld
     assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-1", "job-2"]
 
 
+def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_else_happens(
+    world: LiveWorld,
+) -> None:
+    """Found by chaos: whoever looked a moment after the job's time had come never decided about it."""
+    world.cycle(decide)
+    world.settle()
+    for _ in range(2):
+        for job in ("job-1", "job-2"):
+            world.processes.of(job).alive = False
+        run(world.backend.look())
+    assert run(world.backend.wait(None))
+    assert world.cycle(decide)[0].jobs == ()
+    world.clock.advance(1.1)
+
+    async def wait() -> bool:
+        return await asyncio.wait_for(world.backend.wait(None), 5.0)
+
+    assert run(wait())
+    assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-1", "job-2"]
+
+
 def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> None:
     give(world, job_1=2)
     for step in (10, 20, 30, 40, 50, 60):

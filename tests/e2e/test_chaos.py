@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brim.chaos.trial import Calm, Job, Result, Trial, calm_run, kinds_possible_here, run_trial
+from brim.chaos.results import Calm, Job, Result, Strike
+from brim.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from brim.domain.faults import FaultKind, parse_faults
 from brim.domain.job import WorkerRange
 from brim.domain.random_faults import random_faults, random_workers
@@ -44,11 +45,16 @@ def perform(text: str, calm: Calm, directory: Path, *, hosts: int = 1) -> Result
     return run_trial(JOB, trial, calm, directory, deadline=DEADLINE)
 
 
+def step_of(strike: Strike) -> int:
+    (fault,) = parse_faults(strike.text)
+    return fault.step
+
+
 @pytest.mark.parametrize("text", ONE_HOST)
 def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial")
     assert not result.broken
-    assert sorted(strike.fault.step for strike in result.strikes) == [f.step for f in parse_faults(text)]
+    assert sorted(step_of(strike) for strike in result.strikes) == [f.step for f in parse_faults(text)]
 
 
 @pytest.mark.netns
@@ -56,7 +62,7 @@ def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
 def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial", hosts=2)
     assert not result.broken
-    assert sorted(strike.fault.step for strike in result.strikes) == [f.step for f in parse_faults(text)]
+    assert sorted(step_of(strike) for strike in result.strikes) == [f.step for f in parse_faults(text)]
     assert result.lives == 1
 
 

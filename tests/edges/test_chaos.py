@@ -27,7 +27,8 @@ from brim.chaos.promises import (
     result_is_the_calm_one,
     run_directory_is_whole,
 )
-from brim.chaos.trial import Job, Trial, _Running
+from brim.chaos.results import Job
+from brim.chaos.trial import Trial, _Running
 from brim.cli.__main__ import cli
 from brim.clock import SystemClock
 from brim.domain.faults import parse_faults

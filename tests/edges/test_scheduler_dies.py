@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from brim.backends.live import LiveBackend
-from brim.chaos.cluster_promises import nobody_is_forgotten, replays, stories_make_sense
-from brim.chaos.user import Acknowledged
+from brim.chaos.cluster_promises import journal_replays
+from brim.chaos.judging import Acknowledged, nobody_is_forgotten, stories_make_sense
 from brim.clock import VirtualClock
 from brim.coordination.lifecycle import Happening
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -225,7 +225,7 @@ class House:
         return [
             *nobody_is_forgotten(self.acknowledged, self.book.jobs),
             *stories_make_sense(stories, self.book.jobs),
-            *replays(self.database),
+            *journal_replays(self.database),
         ]
 
 

@@ -88,21 +88,21 @@ class LiveBackend:
                     return False
                 await asyncio.sleep(_LOOK)
                 continue
-            due = self._due(until, now)
+            due = self._due(until)
             if self._news.is_set() or now >= due:
                 self._news.clear()
                 return True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(_LOOK, due - now))
 
-    def _due(self, until: float | None, now: float) -> float:
+    def _due(self, until: float | None) -> float:
         """When to decide again even if nothing happens."""
         due = math.inf if until is None else until
         for record in self.book.unfinished():
             if record.running:
                 waits = record.profile is not None and record.target < record.profile.size
                 due = min(due, self._cycle_at + (_RETRY if waits else _REPLAN))
-            elif record.not_before > now:
+            elif record.not_before > self._cycle_at:  # the last cycle left it out
                 due = min(due, record.not_before)
         return due
 

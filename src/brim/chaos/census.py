@@ -21,14 +21,13 @@ class Census:
 
     Args:
         schedulers: of the cluster.
-        agents, masters: by job.
-        workers: of all jobs.
+        agents, masters, workers: by job; a worker whose job is not known is of job "".
     """
 
     schedulers: list[int] = field(default_factory=list)
     agents: dict[str, list[int]] = field(default_factory=dict)
     masters: dict[str, list[int]] = field(default_factory=dict)
-    workers: list[int] = field(default_factory=list)
+    workers: dict[str, list[int]] = field(default_factory=dict)
 
 
 def take_census(marked: Marked, jobs: Path) -> Census:
@@ -40,14 +39,15 @@ def take_census(marked: Marked, jobs: Path) -> Census:
     census = Census()
     of_job = re.compile(re.escape(str(jobs)) + r"/(\S+)")
     for pid, command in marked.alive().items():
-        role, job = _ROLE.search(command), of_job.search(command)
-        if role is not None and role[1] == "scheduler":
+        role, found = _ROLE.search(command), of_job.search(command)
+        job = found[1] if found else ""
+        if _WORKER.fullmatch(_name(pid)):
+            census.workers.setdefault(job, []).append(pid)
+        elif role is not None and role[1] == "scheduler":
             census.schedulers.append(pid)
-        elif role is not None and job is not None:
+        elif role is not None:
             of_role = census.agents if role[1] == "agent" else census.masters
-            of_role.setdefault(job[1], []).append(pid)
-        elif _WORKER.fullmatch(_name(pid)):
-            census.workers.append(pid)
+            of_role.setdefault(job, []).append(pid)
     for pids in (census.schedulers, *census.agents.values(), *census.masters.values()):
         # Who has been forked and has not become another program yet is still called as its parent is.
         pids[:] = [pid for pid in pids if _parent(pid) not in pids]
@@ -81,7 +81,8 @@ class Recount:
             found |= {
                 f"{len(pids)} {name} of {job} at once" for job, pids in of_jobs.items() if len(pids) > 1
             }
-        if len(census.workers) > self._devices:
-            found.add(f"{len(census.workers)} workers at once on {self._devices} devices")
+        workers = sum(map(len, census.workers.values()))
+        if workers > self._devices:
+            found.add(f"{workers} workers at once on {self._devices} devices")
         self.broken += sorted((found & self._suspected) - set(self.broken))
         self._suspected = found

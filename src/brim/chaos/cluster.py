@@ -2,59 +2,83 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
+import math
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from brim.chaos.census import Census, Recount, take_census
-from brim.chaos.cluster_promises import broken_promises
+from brim.chaos.cluster_promises import database_is_sound, job_is_whole, journal_replays, state_is_whole
+from brim.chaos.judging import (
+    Span,
+    deadlines_are_kept,
+    disturbed,
+    nobody_is_forgotten,
+    stories_make_sense,
+)
+from brim.chaos.keeper import Keeper
+from brim.chaos.outside import send
+from brim.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim.chaos.surroundings import Surroundings
-from brim.chaos.trial import Calm, Job
-from brim.chaos.user import LOCK, User
+from brim.chaos.user import User
 from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.domain.deeds import BEFALLS, ON_JOB, SUBMITS, Deed, DeedKind, describe_deed
+from brim.domain.job import WorkerRange
 from brim.errors import InternalError
+from brim.storage.book import Book
 from brim.storage.cluster_file import cluster_spec
-from brim.storage.contact import read_contact
-from brim.storage.files import is_locked
+from brim.storage.database import Database
+from brim.telemetry.history import read_history
 
-__all__ = ["ClusterResult", "ClusterTrial", "run_cluster_trial"]
+__all__ = ["ClusterTrial", "run_cluster_trial"]
 
 _POLL = 0.02
-_GRACE = 10.0
-_TO_CLEAN_UP = 15.0
+_GRACE = "10s"
+_TO_CLEAN_UP = 15.0  # seconds that the last process may outlive the scheduler
+_ENDS_SCHEDULER = frozenset({DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTrial:
-    """One cluster and what happens to it; `seed` is what it was drawn from."""
+    """One cluster and what happens to it; `seed` is what it was drawn from.
+
+    Args:
+        workers: the range that those of jobs were drawn from; its maximum is the cluster's devices.
+    """
 
     seed: int
-    devices: int
+    workers: WorkerRange
     deeds: tuple[Deed, ...]
 
+    @property
+    def devices(self) -> int:
+        return self.workers.maximum
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterResult:
-    trial: ClusterTrial
-    broken: tuple[str, ...]
-    seconds: float
-    struck: tuple[Deed, ...]
+    @property
+    def setting(self) -> dict[str, str | int]:
+        return {"devices": self.devices}
+
+    @property
+    def schedule(self) -> str:
+        return "; ".join(map(describe_deed, self.deeds))
+
+    def command(self, job: Job) -> str:
+        """What repeats this trial."""
+        words = ["brim", "chaos", job.file, "--cluster", "--workers", str(self.workers), *job.options]
+        return shlex.join([*words, "--faults", self.schedule])
 
 
 def run_cluster_trial(
     job: Job, trial: ClusterTrial, calm: Mapping[int, Calm], directory: Path, *, deadline: float
-) -> ClusterResult:
+) -> Result:
     """Run a trial in a new directory, which is kept only where a promise is broken.
 
     Args:
@@ -66,55 +90,50 @@ def run_cluster_trial(
     end = began + deadline + sum(deed.seconds for deed in trial.deeds)
     run = _Running(job, trial, directory)
     try:
-        broken = [*run.to_the_end(end), *run.come_down(end), *broken_promises(run, calm)]
+        broken = [*run.to_the_end(end), *run.come_down(), *run.broken_promises(calm)]
+        strikes = tuple(run.strikes())
     finally:
         run.close()
-    result = ClusterResult(
-        trial=trial, broken=tuple(broken), seconds=SystemClock().now() - began, struck=tuple(run.struck)
-    )
     if not broken:
         shutil.rmtree(directory)
-    return result
+    seconds = SystemClock().now() - began
+    return Result(trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes)
 
 
 @dataclass
 class _Running:
-    """A trial under way."""
+    """A trial under way: who asks, who befalls, and what was seen."""
 
     job: Job
     trial: ClusterTrial
     directory: Path
-    struck: list[Deed] = field(default_factory=list)
+    struck: list[tuple[float, Deed]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = SystemClock()
-        self.began = self.clock.now()
-        self.state = self.directory / "state"
-        self.around = Surroundings(self.directory)
+        self.state, self.jobs = self.directory / "state", self.directory / "state" / "jobs"
         file = self.directory / "cluster.yaml"
         file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.devices // 2)))
+        self.around = Surroundings(self.directory)
+        self.keeper = Keeper(self.state, file, self.around.environment, self.clock)
         self.user = User(self.job, self.state, self.directory, self._applied, self.around.environment)
         self.recount = Recount(self.trial.devices)
         self.waiting = list(self.trial.deeds)
+        self.stopped: list[tuple[float, int]] = []
         self.submitted = 0
-        self.pause, self.absent_since = 0.0, -1.0
-        self.disturbed = False
-        self.up: subprocess.Popen[bytes] | None = None
-        self.later: list[tuple[float, int]] = []
         self.census = Census()
-        self.broken: list[str] = []
 
     def _cluster(self, *, ads: int) -> dict[str, object]:
         devices = self.trial.devices
         tenants = [{"name": "ads", "guaranteed": ads}, {"name": "web", "guaranteed": devices - ads}]
-        return {"nodes": [{"name": "n1", "workers": devices}], "grace": f"{_GRACE}s", "tenants": tenants}
+        return {"nodes": [{"name": "n1", "workers": devices}], "grace": _GRACE, "tenants": tenants}
 
     def _applied(self, deed: Deed) -> ClusterSpec:
         return cluster_spec(self._cluster(ads=deed.ads))
 
     def close(self) -> None:
-        for _, pid in self.later:
-            _signal(pid, signal.SIGCONT)
+        self._let_go_on(math.inf)
+        self.around.marked.kill()
         self.user.close()
         self.around.close()
 
@@ -122,109 +141,71 @@ class _Running:
 
     def to_the_end(self, end: float) -> list[str]:
         """Do what is to be done until every job has ended; what is broken about that."""
-        self._start("up", "--cluster", str(self.directory / "cluster.yaml"))
-        assert self.up is not None
-        if self.up.wait(60) != 0:
-            return [f"the cluster did not come up: {self._last_words()}"]
-        self.began = self.clock.now()
+        began = math.inf
         while self.clock.now() < end:
             self._look()
-            for deed in list(self.waiting):
-                if deed.at <= self.clock.now() - self.began and self._do(deed):
+            began = min(began, self.clock.now()) if self.keeper.lives else began
+            for deed in [deed for deed in self.waiting if deed.at <= self.clock.now() - began]:
+                if self._do(deed):
                     self.waiting.remove(deed)
             if self._is_over():
-                return self.broken
+                return self.keeper.failures
             time.sleep(_POLL)
         left = [view.job for view in self.user.views.values() if not view.has_ended]
-        return [*self.broken, f"it had not ended by its deadline: {', '.join(left)}"]
+        busy = f" and {self.user.pending}" if self.user.pending else ""
+        return [*self.keeper.failures, f"it had not ended by its deadline: {', '.join(left)}{busy}"]
 
     def _is_over(self) -> bool:
-        busy = self.user.busy()
-        if busy or self.submitted < sum(deed.kind in SUBMITS for deed in self.trial.deeds):
+        if self.user.busy() or self.submitted < sum(deed.kind in SUBMITS for deed in self.trial.deeds):
             return False
-        return all(self.user.has_ended(job) for job in self.user.ids.values()) and all(
-            view.has_ended for view in self.user.views.values()
-        )
+        views = self.user.views
+        return {*self.user.ids.values()} <= views.keys() and all(view.has_ended for view in views.values())
 
     def _look(self) -> None:
-        self.census = take_census(self.around.marked, self.state / "jobs")
+        self.census = take_census(self.around.marked, self.jobs)
         self.recount.add(self.census)
-        now = self.clock.now()
-        for at, pid in [each for each in self.later if each[0] <= now]:
-            _signal(pid, signal.SIGCONT)
-            self.later.remove((at, pid))
-        self._keep_up(now)
+        self._let_go_on(self.clock.now())
+        self.keeper.poll(told_to_go=self.user.going_down)
 
-    def _keep_up(self, now: float) -> None:
-        """Bring a scheduler up that was killed or went down, when its time has come."""
-        self.disturbed |= self.user.going_down  # who is told to go down the moment it is there, is not up
-        if self.up is not None and self.up.poll() is not None:
-            if self.up.returncode > 0 and not self.disturbed:
-                self.broken.append(f"brim up failed: {self._last_words()}")
-            self.up = None
-        if self.up is not None:
-            return
-        if is_locked(self.state / LOCK):
-            self.absent_since = -1.0
-            return
-        self.absent_since = now if self.absent_since < 0 else self.absent_since
-        if now - self.absent_since >= self.pause:
-            self._start("up")
-
-    def _start(self, *words: str) -> None:
-        self.disturbed = False
-        with (self.directory / "up.log").open("ab") as log:
-            self.up = subprocess.Popen(
-                [sys.executable, "-m", "brim.cli", *words, "--state", str(self.state)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.around.environment,
-                cwd=self.directory,
-            )
-
-    def _last_words(self) -> str:
-        return (self.directory / "up.log").read_text()[-1000:]
+    def _let_go_on(self, now: float) -> None:
+        for at, pid in [each for each in self.stopped if each[0] <= now]:
+            send(pid, "SIGCONT")
+            self.stopped.remove((at, pid))
 
     # Deeds -------------------------------------------------------------------------------------------------
 
     def _do(self, deed: Deed) -> bool:
-        """Whether it could be done, or never can be."""
+        """Whether it is done, or can never be."""
         if deed.kind in SUBMITS:
             self.submitted += 1
             self.user.ask(deed, self.submitted)
-        elif deed.kind in ON_JOB and deed.job not in self.user.ids:
-            return False
-        elif deed.kind in ON_JOB and self.user.has_ended(self.user.ids[deed.job]):
             return True
-        elif deed.kind not in BEFALLS:
-            self.user.ask(deed, 0)
-        elif not self._befall(deed):
+        if deed.kind in ON_JOB:
+            if deed.job not in self.user.ids:
+                return False
+            if self.user.has_ended(self.user.ids[deed.job]):
+                return True
+        if deed.kind in BEFALLS and not self._befall(deed):
             return False
-        self._note(deed)
-        self.struck.append(deed)
+        if deed.kind not in BEFALLS:
+            self.user.ask(deed)
+        self.struck.append((self.clock.wall(), deed))
         return True
-
-    def _note(self, deed: Deed) -> None:
-        with (self.directory / "deeds.log").open("a") as log:
-            log.write(f"{self.clock.wall():.3f} {describe_deed(deed)}\n")
 
     def _befall(self, deed: Deed) -> bool:
+        """Whether there was somebody whom it could befall."""
         victims = self._victims(deed)
-        if not victims:
-            return False
-        if deed.kind in (DeedKind.STOP_SCHEDULER, DeedKind.STOP_MASTER):
-            for pid in victims:
-                _signal(pid, signal.SIGSTOP)
-                self.later.append((self.clock.now() + deed.seconds, pid))
-            return True
-        if deed.kind in (DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING):
-            self.pause, self.disturbed = deed.seconds, True
-        if deed.kind is DeedKind.KILL_EVERYTHING:
+        if deed.kind in _ENDS_SCHEDULER and victims:
+            self.keeper.expect_death(deed.seconds)
+        if deed.kind is DeedKind.KILL_EVERYTHING and victims:
             self.around.marked.kill()
         for pid in victims:
-            _signal(pid, signal.SIGKILL)
-        return True
+            if deed.kind in (DeedKind.STOP_SCHEDULER, DeedKind.STOP_MASTER):
+                send(pid, "SIGSTOP")
+                self.stopped.append((self.clock.now() + deed.seconds, pid))
+            else:
+                send(pid, "SIGKILL")
+        return bool(victims)
 
     def _victims(self, deed: Deed) -> list[int]:
         job = self.user.ids[deed.job] if deed.kind in ON_JOB else ""
@@ -236,41 +217,65 @@ class _Running:
             case DeedKind.KILL_MASTER | DeedKind.STOP_MASTER:
                 return self.census.masters.get(job, [])
             case DeedKind.KILL_WORKER:
-                contact = read_contact(self.state / "jobs" / job)
-                keeper = contact.keeper if contact else 0
-                return [pid for pid in self.census.workers if keeper in _ancestors(pid)][-1:]
+                return self.census.workers.get(job, [])[-1:]
             case _:
                 raise InternalError(f"{deed.kind} befalls nobody")
 
-    # Its end -----------------------------------------------------------------------------------------------
+    # What came of it ---------------------------------------------------------------------------------------
 
-    def come_down(self, end: float) -> list[str]:
+    def come_down(self) -> list[str]:
         """Let the scheduler go down as a person would, if there is one."""
-        for _, pid in self.later:
-            _signal(pid, signal.SIGCONT)
-        if self.up is not None:
-            self.up.wait(60)
-        if not is_locked(self.state / LOCK):
+        self._let_go_on(math.inf)
+        if not self.keeper.is_up():
             return []
+        command = [sys.executable, "-m", "brim.cli", "down", "--state", str(self.state)]
         done = subprocess.run(
-            [sys.executable, "-m", "brim.cli", "down", "--state", str(self.state)],
-            capture_output=True,
-            text=True,
-            env=self.around.environment,
-            check=False,
+            command, capture_output=True, text=True, env=self.around.environment, check=False
         )
         return [f"brim down failed: {done.stderr[-1000:]}"] if done.returncode else []
 
+    def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
+        """Everything that is not as it should be now that the scheduler is down."""
+        left = self.around.marked.left_after(_TO_CLEAN_UP)
+        broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
+        broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
+        database = Database(self.state / "scheduler.db")
+        book = Book(database)
+        stories = {record.id: book.story(record) for record in book.jobs.values()}
+        applied = [at for at, deed in self.struck if deed.kind is DeedKind.APPLY]
+        broken += [
+            *nobody_is_forgotten(self.user.acknowledged, book.jobs),
+            *stories_make_sense(stories, book.jobs),
+            *deadlines_are_kept(stories, book.jobs, list(self._disturbances()), applied),
+            *journal_replays(database),
+            *state_is_whole(self.state),
+        ]
+        database.close()
+        for record in book.jobs.values():
+            broken += job_is_whole(self.jobs / record.id, record, calm)
+        return broken + [f"left behind in TMPDIR: {path.name}" for path in self.around.scratch.iterdir()]
 
-def _ancestors(pid: int) -> list[int]:
-    found = []
-    with contextlib.suppress(OSError):
-        while pid > 1:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            found.append(pid)
-    return found
+    def _commits(self) -> dict[str, list[tuple[float, int]]]:
+        found = {}
+        for path in self.jobs.iterdir() if self.jobs.is_dir() else ():
+            found[path.name] = [(step.at, step.step) for step in read_history(path).steps]
+        return found
 
+    def _disturbances(self) -> Iterator[Span]:
+        yield from self.keeper.absences
+        commits, end = self._commits(), self.clock.wall()
+        for at, deed in self.struck:
+            if deed.kind is DeedKind.STOP_SCHEDULER:
+                yield at, at + deed.seconds
+            for job, done in commits.items():
+                if deed.kind not in ON_JOB or self.user.ids.get(deed.job) == job:
+                    yield disturbed(at, done, end=min(end, done[-1][0]) if done else end)
 
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+    def strikes(self) -> Iterator[Strike]:
+        """What was done, and how long the job, or all of them, stood still for it."""
+        commits = self._commits()
+        ends = [*(at for at, _ in self.struck), math.inf][1:]
+        for (at, deed), end in zip(self.struck, ends, strict=True):
+            mine = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
+            times = sorted(when for job, done in commits.items() if mine in ("", job) for when, _ in done)
+            yield Strike(deed.kind, describe_deed(deed), longest_pause(times, at, end))

@@ -1,122 +1,56 @@
-"""What must hold once every job of a cluster has ended, whatever befell it: each check returns what is broken, in words."""
+"""What must hold once every job of a cluster has ended, whatever befell it: each check returns what is broken."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from brim.chaos.promises import brim_did_not_stumble, result_is_the_calm_one, run_directory_is_whole
-from brim.chaos.user import LOCK, Acknowledged
+from brim.chaos.results import Calm
 from brim.coordination.lifecycle import Phase
-from brim.domain.deeds import SUBMITS, DeedKind
 from brim.scheduler.replay import replay
-from brim.storage.book import Book, Change, JobRecord
+from brim.storage.book import JobRecord
 from brim.storage.database import Database
 
-if TYPE_CHECKING:
-    from brim.chaos.cluster import _Running
-    from brim.chaos.trial import Calm
+__all__ = ["database_is_sound", "job_is_whole", "journal_replays", "state_is_whole"]
 
-__all__ = ["broken_promises"]
-
-_TO_CLEAN_UP = 15.0
+_KEPT = {"scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "scheduler.log", "jobs", ".scheduler.lock"}
 
 
-def broken_promises(run: _Running, calm: Mapping[int, Calm]) -> list[str]:
-    """Everything that is not as it should be now that the scheduler is down."""
-    left = run.around.marked.left_after(_TO_CLEAN_UP)
-    broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
-    broken += run.recount.broken
-    broken += _database_is_whole(run.state / "scheduler.db")
-    database = Database(run.state / "scheduler.db")
-    book = Book(database)
-    stories = {record.id: book.story(record) for record in book.jobs.values()}
-    broken += nobody_is_forgotten(run.user.acknowledged, book.jobs)
-    broken += stories_make_sense(stories, book.jobs)
-    for record in book.jobs.values():
-        broken += [f"{record.id}: {each}" for each in _job_is_whole(run.state / "jobs", record, calm)]
-    broken += replays(database)
-    database.close()
-    broken += _state_is_whole(run.state)
-    broken += brim_did_not_stumble([run.state / "scheduler.log", run.directory / "up.log"])
-    return broken + [f"left behind in TMPDIR: {path.name}" for path in run.around.scratch.iterdir()]
+def job_is_whole(run_dir: Path, record: JobRecord, calm: Mapping[int, Calm]) -> list[str]:
+    """A job that is done has the weights of a calm one, an exact ledger, and a whole directory.
 
-
-def nobody_is_forgotten(acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]) -> list[str]:
-    """Every job ended as it should: what nobody cancelled is done."""
-    broken = []
-    cancelled = {one.job for one in acknowledged if one.deed.kind is DeedKind.CANCEL}
-    for one in acknowledged:
-        if one.deed.kind in SUBMITS and one.job not in jobs:
-            broken.append(f"{one.job} was acknowledged and is forgotten")
-    for name, record in jobs.items():
-        allowed = {Phase.DONE, Phase.CANCELLED} if name in cancelled else {Phase.DONE}
-        if record.life.phase not in allowed:
-            broken.append(f"{name} ended as {record.life.phase.value}: {record.problem}")
-    return broken
-
-
-_JUDGED = {
-    "promised": True,
-    "refused": False,
-    "accepted": False,
-    "hold": False,
-    "release": False,
-    "resized": False,
-}
-
-
-def stories_make_sense(stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]) -> list[str]:
-    """Nobody starts who runs or is held, and a promise that was given is remembered."""
-    broken = []
-    for name, story in stories.items():
-        running = held = promised = False
-        for change in story:
-            if change.event == "running":
-                if running:
-                    broken.append(f"{name} was started while it ran")
-                if held:
-                    broken.append(f"{name} was started while it was held")
-                running = True
-            elif change.event in {phase.value for phase in Phase}:
-                running = False
-            held = {"hold": True, "release": False}.get(change.event, held)
-            promised = _JUDGED.get(change.event, promised)
-        if promised and not jobs[name].promised:
-            broken.append(f"{name} was promised its deadline, and that is forgotten")
-        if [change.event for change in story].count("submitted") != 1:
-            broken.append(
-                f"{name} was submitted {[c.event for c in story].count('submitted')} times in its story"
-            )
-    return broken
-
-
-def _job_is_whole(jobs: Path, record: JobRecord, calm: Mapping[int, Calm]) -> list[str]:
+    Args:
+        calm: how jobs end that nothing is done to, by their epochs.
+    """
     if record.life.phase is not Phase.DONE:
         return []
     digest = calm[record.submission.spec.epochs].digest
-    return [
-        *result_is_the_calm_one(jobs / record.id, record.summary, digest),
-        *run_directory_is_whole(jobs / record.id),
+    logs = (run_dir / "logs").glob("[am]*.log")  # of agent and master
+    broken = [
+        *result_is_the_calm_one(run_dir, record.summary, digest),
+        *run_directory_is_whole(run_dir),
+        *brim_did_not_stumble(logs),
     ]
+    return [f"{record.id}: {each}" for each in broken]
 
 
-def _database_is_whole(path: Path) -> list[str]:
-    with sqlite3.connect(path) as sql:
+def database_is_sound(path: Path) -> list[str]:
+    """Every page of it is as it should be."""
+    with closing(sqlite3.connect(path)) as sql:
         (answer,) = sql.execute("pragma integrity_check").fetchone()
-    sql.close()
     return [] if answer == "ok" else [f"the database is damaged: {answer}"]
 
 
-def replays(database: Database) -> list[str]:
+def journal_replays(database: Database) -> list[str]:
     """Every cycle decided again gives the same plan."""
-    return [
-        f"cycle {one.cycle} replayed: {'; '.join(one.what)}" for one in replay(database.cycles()).differences
-    ]
+    differences = replay(database.cycles()).differences
+    return [f"cycle {one.cycle} decided again differs: {'; '.join(one.what)}" for one in differences]
 
 
-def _state_is_whole(state: Path) -> list[str]:
-    known = {"scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "scheduler.log", "jobs", LOCK}
-    return [f"left behind: {path.name}" for path in state.iterdir() if path.name not in known]
+def state_is_whole(state: Path) -> list[str]:
+    """The scheduler left nothing but what it keeps, and stumbled nowhere."""
+    left = [f"left behind: {path.name}" for path in state.iterdir() if path.name not in _KEPT]
+    return left + brim_did_not_stumble([state / "scheduler.log"])

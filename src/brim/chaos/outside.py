@@ -22,7 +22,7 @@ from brim.errors import InternalError
 from brim.interfaces import Clock
 from brim.storage.contact import is_alive, read_contact
 
-__all__ = ["SECOND_LOG", "Outside", "SecondAgent"]
+__all__ = ["SECOND_LOG", "Outside", "SecondAgent", "send"]
 
 SECOND_LOG = "agent-2.log"
 _BEFORE_RESTART = 0.5
@@ -106,11 +106,11 @@ class Outside:
     def perform(self, fault: Fault) -> None:
         match fault.kind:
             case FaultKind.KILL_MASTER:
-                _signal(self._master(), signal.SIGKILL)
+                send(self._master(), "SIGKILL")
             case FaultKind.STOP_MASTER:
                 master = self._master()
-                _signal(master, signal.SIGSTOP)
-                self._after(fault.seconds, lambda: _signal(master, signal.SIGCONT))
+                send(master, "SIGSTOP")
+                self._after(fault.seconds, lambda: send(master, "SIGCONT"))
             case FaultKind.KILL_EVERYTHING:
                 self._marked.kill()
             case FaultKind.KILL_AGENT if self.second is not None:
@@ -146,7 +146,8 @@ class Outside:
         return 0
 
 
-def _signal(pid: int, number: int) -> None:
+def send(pid: int, name: str) -> None:
+    """Send a signal to a process that may be gone; 0 is nobody."""
     if pid:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, signal.Signals[name])

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brim.chaos.trial import Job, Result
-from brim.domain.faults import FaultKind, describe
+from brim.chaos.results import Job, Result
 from brim.telemetry.history import milliseconds
 
 __all__ = ["HEAD", "as_plain", "by_kind", "figure", "markdown", "write_report"]
@@ -17,11 +16,11 @@ __all__ = ["HEAD", "as_plain", "by_kind", "figure", "markdown", "write_report"]
 HEAD = ("fault", "performed", "median pause", "longest pause")
 
 
-def _pauses(results: Sequence[Result]) -> dict[FaultKind, list[float]]:
-    found: dict[FaultKind, list[float]] = {}
+def _pauses(results: Sequence[Result]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
     for strike in (strike for result in results for strike in result.strikes):
-        found.setdefault(strike.fault.kind, []).append(-1.0 if strike.pause is None else strike.pause)
-    return {kind: found[kind] for kind in FaultKind if kind in found}
+        found.setdefault(strike.kind, []).append(-1.0 if strike.pause is None else strike.pause)
+    return dict(sorted(found.items()))
 
 
 def by_kind(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -43,12 +42,9 @@ def as_plain(job: Job, results: Sequence[Result]) -> dict[str, Any]:
         "trials": [
             {
                 "seed": result.trial.seed,
-                "workers": str(result.trial.workers),
-                "hosts": result.trial.hosts,
-                "faults": "; ".join(map(describe, result.trial.faults)),
-                "performed": [
-                    {"fault": describe(strike.fault), "pause": strike.pause} for strike in result.strikes
-                ],
+                **result.trial.setting,
+                "faults": result.trial.schedule,
+                "performed": [{"fault": strike.text, "pause": strike.pause} for strike in result.strikes],
                 "lives": result.lives,
                 "seconds": round(result.seconds, 2),
                 "broken": list(result.broken),
@@ -79,18 +75,17 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
     for result in broken:
         lines += ["", f"### Broken: seed {result.trial.seed}", "", f"`{result.trial.command(job)}`", ""]
         lines += [f"- {each}" for each in result.broken]
+    names = results[0].trial.setting if results else {}
     lines += [
         "",
         "## Every run",
         "",
-        "| seed | workers | hosts | faults | s |",
-        "| --- | --- | --- | --- | --- |",
+        _row(("seed", *names, "faults", "s")),
+        _row("---" for _ in range(len(names) + 3)),
     ]
-    lines += [
-        f"| {r.trial.seed} | {r.trial.workers} | {r.trial.hosts} | {'; '.join(map(describe, r.trial.faults))} "
-        f"| {r.seconds:.1f} |"
-        for r in results
-    ]
+    for one in results:
+        cells = one.trial.seed, *one.trial.setting.values(), one.trial.schedule, f"{one.seconds:.1f}"
+        lines.append(_row(map(str, cells)))
     return "\n".join(lines)
 
 

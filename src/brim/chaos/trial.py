@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from brim.chaos.clocks import JumpingClock
 from brim.chaos.disk import can_mount, small_disk
 from brim.chaos.hosts import can_make_hosts, two_hosts
 from brim.chaos.outside import SECOND_LOG, Outside, SecondAgent
-from brim.chaos.processes import Marked
 from brim.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
@@ -29,6 +25,8 @@ from brim.chaos.promises import (
     run_directory_is_whole,
     shared_memory,
 )
+from brim.chaos.results import Calm, Job, Result, Strike, longest_pause
+from brim.chaos.surroundings import Surroundings
 from brim.clock import SystemClock
 from brim.domain.accounting import StepRecord
 from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind, describe, parse_faults
@@ -37,7 +35,7 @@ from brim.errors import EnvironmentFault
 from brim.telemetry.history import RunReader
 from brim.telemetry.records import FaultPerformed
 
-__all__ = ["Calm", "Job", "Result", "Strike", "Trial", "calm_run", "kinds_possible_here", "run_trial"]
+__all__ = ["Trial", "calm_run", "kinds_possible_here", "run_trial"]
 
 _POLL = 0.01
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
@@ -45,19 +43,6 @@ _TO_GIVE_UP = 75.0  # the same for an agent on a host that was cut off: it waits
 _PORT = 7077
 # A run may end before its end because of these; then it is resumed.
 _MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What every trial runs.
-
-    Args:
-        file: the training file, as its user names it.
-        options: of `brim train`, the same in every trial; trials run in directories of their own.
-    """
-
-    file: str
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,50 +54,21 @@ class Trial:
     hosts: int = 1
     faults: tuple[Fault, ...] = ()
 
+    @property
+    def setting(self) -> dict[str, str | int]:
+        return {"workers": str(self.workers), "hosts": self.hosts}
+
+    @property
+    def schedule(self) -> str:
+        return "; ".join(map(describe, self.faults))
+
     def command(self, job: Job) -> str:
         """What repeats this trial."""
         words = ["brim", "chaos", job.file, "--workers", str(self.workers), *job.options]
         words += ["--hosts", str(self.hosts)] if self.hosts > 1 else []
         if FROM_OUTSIDE.isdisjoint(fault.kind for fault in self.faults) and self.hosts == 1:
             words[1] = "train"
-        return shlex.join([*words, "--faults", "; ".join(map(describe, self.faults))])
-
-
-@dataclass(frozen=True, slots=True)
-class Calm:
-    """How the job ends where nothing is done to it."""
-
-    digest: str
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """A fault as it was performed; `pause` is the longest time without a commit from it to the next one.
-
-    Args:
-        pause: seconds; None where nothing was left to commit.
-    """
-
-    fault: Fault
-    pause: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What came of a trial.
-
-    Args:
-        broken: the promises that did not hold, in words.
-        seconds: wall time.
-        lives: how often the job was started: 1 plus its resumptions.
-    """
-
-    trial: Trial
-    broken: tuple[str, ...]
-    seconds: float
-    lives: int
-    strikes: tuple[Strike, ...]
+        return shlex.join([*words, "--faults", self.schedule])
 
 
 def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
@@ -201,18 +157,11 @@ class _Running:
     def __post_init__(self) -> None:
         self.clock = SystemClock()
         self.began = self.clock.now()
-        self.scratch = Path(tempfile.mkdtemp(prefix="brim-chaos-"))  # short, as a socket's path must be
-        self.marked = Marked(uuid.uuid4().hex)
+        self.around = Surroundings(self.directory)
         jumping = JumpingClock(self.directory / "clock")
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("BRIM_")},
-            **self.marked.environment,
-            **jumping.environment,
-            "TMPDIR": str(self.scratch),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.directory / "torch"),  # torch's own, made and kept by it
-        }
+        self.environment = {**self.around.environment, **jumping.environment}
         self.prefix: tuple[str, ...] = ()
-        self.outside = Outside(self.run_dir, self.marked, jumping, self.clock)
+        self.outside = Outside(self.run_dir, self.around.marked, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
         self.own = sorted((f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step)
         self.others = sorted((f for f in self.trial.faults if f.kind in FROM_OUTSIDE), key=lambda f: f.step)
@@ -221,10 +170,9 @@ class _Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.marked.kill()
+        self.around.close()
         if self.outside.second is not None:
             self.outside.second.kill()
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def spread(self, hosts: Any) -> None:
         """Run on two hosts: the command on the first, an agent on the second."""
@@ -268,7 +216,7 @@ class _Running:
             )
         while process.poll() is None:
             if self.clock.now() > deadline:
-                self.marked.kill()
+                self.around.marked.kill()
                 process.wait()
                 return
             self._look()
@@ -311,14 +259,14 @@ class _Running:
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
         """Everything that is not as it should be now that the run is over."""
         self.outside.wait_for_undone(end)
-        left = self.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        left = self.around.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
         logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
         return [
             *(f"process left over: {pid} {command}" for pid, command in left.items()),
             *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
             *run_directory_is_whole(self.run_dir),
             *brim_did_not_stumble([*logs, self.directory / SECOND_LOG]),
-            *nothing_left_behind(self.scratch, shared_before, killed=self.agents_killed),
+            *nothing_left_behind(self.around.scratch, shared_before, killed=self.agents_killed),
         ]
 
     def summary(self) -> dict[str, Any]:
@@ -339,18 +287,6 @@ class _Running:
         times = [at for at, _ in self.commits]
         ends = [*(at for at, _ in self.struck), math.inf][1:]
         return [
-            Strike(fault, longest_pause(times, at, end))
+            Strike(fault.kind, describe(fault), longest_pause(times, at, end))
             for (at, fault), end in zip(self.struck, ends, strict=True)
         ]
-
-
-def longest_pause(commits: list[float], start: float, end: float) -> float | None:
-    """The longest time without a commit that begins in `[start, end)`; None where no commit follows `start`.
-
-    >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
-    3.0
-    """
-    begins = [start, *(at for at in commits if start < at < end)]
-    follows = [at for at in commits if at > start][: len(begins)]
-    gaps = [after - before for before, after in zip(begins, follows, strict=False)]
-    return max(gaps, default=None)

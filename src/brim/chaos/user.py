@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,27 +12,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brim.chaos.trial import Job
+from brim.chaos.judging import Acknowledged
+from brim.chaos.results import Job
 from brim.client import Client
 from brim.domain.cluster import ClusterSpec
-from brim.domain.deeds import Deed, DeedKind
+from brim.domain.deeds import Deed, DeedKind, describe_deed
 from brim.errors import EnvironmentFault, InternalError
 from brim.storage.files import is_locked
 from brim.wire.cluster import JobView
 
-__all__ = ["Acknowledged", "User"]
+__all__ = ["User"]
 
 _AGAIN = 0.1
 _TO_GO_DOWN = 60.0
-LOCK = ".scheduler.lock"
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """The scheduler said yes to a deed; `job` is the id that it was told, or asked about."""
-
-    deed: Deed
-    job: str
+_LOCK = ".scheduler.lock"
 
 
 @dataclass
@@ -54,7 +48,7 @@ class User:
     views: dict[str, JobView] = field(default_factory=dict)
     going_down: bool = False
     _closed: bool = False
-    _pending: list[Future[None]] = field(default_factory=list)
+    _asking: dict[Future[None], Deed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(thread_name_prefix="user")
@@ -62,17 +56,21 @@ class User:
 
     def busy(self) -> bool:
         """Whether something that was asked is not acknowledged yet. Raises what a thread raised."""
-        for future in self._pending:
-            if future.done():
-                future.result()
-        self._pending = [future for future in self._pending if not future.done()]
-        return bool(self._pending)
+        for future in [future for future in self._asking if future.done()]:
+            del self._asking[future]
+            future.result()
+        return bool(self._asking)
+
+    @property
+    def pending(self) -> str:
+        """What was asked and is not acknowledged yet."""
+        return "; ".join(map(describe_deed, self._asking.values()))
 
     def close(self) -> None:
         self._closed = True
         self._threads.shutdown()
 
-    def ask(self, deed: Deed, index: int) -> None:
+    def ask(self, deed: Deed, index: int = 0) -> None:
         """Begin to ask for it.
 
         Args:
@@ -87,17 +85,15 @@ class User:
             DeedKind.APPLY: self._apply,
             DeedKind.DOWN: self._down,
         }[deed.kind]
-        self._pending.append(self._threads.submit(work, deed, index))
+        self._asking[self._threads.submit(work, deed, index)] = deed
 
     def has_ended(self, job: str) -> bool:
         return job in self.views and self.views[job].has_ended
 
     def _watch(self) -> None:
         while not self._closed:
-            try:
+            with contextlib.suppress(EnvironmentFault):
                 self.views = {view.job: view for view in Client(self.state).jobs()}
-            except EnvironmentFault:
-                pass
             time.sleep(2 * _AGAIN)
 
     def _until_yes(self, deed: Deed, job: str, call: Callable[[Client], object]) -> bool:
@@ -156,6 +152,6 @@ class User:
         self.going_down = True
         if self._until_yes(deed, "", lambda client: client.down()):
             end = time.monotonic() + _TO_GO_DOWN
-            while is_locked(self.state / LOCK) and time.monotonic() < end:
+            while is_locked(self.state / _LOCK) and time.monotonic() < end:
                 time.sleep(_AGAIN / 2)
         self.going_down = False

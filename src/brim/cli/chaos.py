@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import click
 
 from brim.cli.options import option, parse_parameters, some_job_options, whole
 from brim.cli.training_file import check_training_file
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
-from brim.domain.faults import Fault, FaultKind, describe
-from brim.domain.job import WorkerRange
 from brim.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from brim.chaos.trial import Calm, Job, Result, Trial
+    from brim.chaos.results import Calm, Job, Result, Trials
+
+    Ready = tuple[Trials, Callable[[Path], Result]]  # a trial, and what performs it in a new directory
 
 __all__ = ["chaos"]
+
+K = TypeVar("K", bound=enum.StrEnum)
 
 # Of the options of `brim train`, those that trials share; the timeout is short, for so are the runs.
 _SHARED = {
@@ -38,7 +43,8 @@ _SHARED = {
 @click.command()
 @click.argument("file", metavar="FILE")
 @option("--runs", type=whole(least=1), default=20, show_default=True, help="How many, with one seed each.")
-@some_job_options(parameters=None, workers="1:4", **_SHARED, seed=1, faults="", as_json=None)
+@some_job_options(parameters=None, workers="1:4", **_SHARED, seed=1, as_json=None)
+@option("--faults", metavar="TEXT", default="", help="Do these and draw none: kill master at step 40.")
 @option(
     "--hosts", type=click.Choice(["1", "2"]), default="1", show_default=True, help="2: network namespaces."
 )
@@ -47,6 +53,9 @@ _SHARED = {
     metavar="KIND,…",
     default="",
     help="Faults to draw from. [default: all that this machine allows]",
+)
+@option(
+    "--cluster", is_flag=True, help="Break a scheduler and a few jobs, on as many devices as --workers has."
 )
 @option("--deadline", type=whole(least=1), default=60, show_default=True, help="Seconds that a run may take.")
 @option("--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there.")
@@ -58,6 +67,7 @@ def chaos(file: str, **values: Any) -> int:
     brim chaos job.py --seed 17 --runs 1             (that run again)
     brim chaos job.py --hosts 2 --kinds cut,delay,kill
     brim chaos job.py --faults "kill everything at step 40"
+    brim chaos job.py --cluster                      (a scheduler with a few such jobs)
 
     Each run draws its workers from --workers and its faults from its seed, --seed and those after it. It must end
     with the weights of an undisturbed run, with an exact ledger, and with nothing left behind.
@@ -65,20 +75,17 @@ def chaos(file: str, **values: Any) -> int:
     Exit code 0 if every promise held, else 1.
     """
     from brim.chaos.report import as_plain
-    from brim.chaos.trial import calm_run
     from brim.cli import runs
     from brim.clock import SystemClock
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))
     job = _job(file, values)
-    kinds = _kinds(values["kinds"], hosts=int(values["hosts"]), faults=values["faults"])
+    prepare = _cluster_trials if values["cluster"] else _run_trials
+    trials = prepare(job, values)
     folder = runs.new_run_dir("chaos", SystemClock().wall()).resolve()
     try:
-        calm = calm_run(job, folder / "calm", deadline=values["deadline"])
-        click.echo(f"undisturbed: {calm.steps} steps, weights {calm.digest[:12]}", err=True)
-        trials = list(_trials(values, kinds, calm))
-        results = _run_all(job, trials, calm, folder, deadline=values["deadline"])
+        results = _run_all(job, trials(folder / "calm"), folder)
     finally:
         shutil.rmtree(folder / "calm", ignore_errors=True)
         with contextlib.suppress(OSError):  # it keeps the first run that broke a promise
@@ -90,69 +97,115 @@ def chaos(file: str, **values: Any) -> int:
 
 
 def _job(file: str, values: dict[str, Any]) -> Job:
-    from brim.chaos.trial import Job
+    from brim.chaos.results import Job
     from brim.domain.quantities import format_duration
 
     words = [f"--set={name}={value}" for name, value in parse_parameters(values["parameters"]).items()]
-    for name in _SHARED:
+    for name in (each for each in _SHARED if each != "epochs" or not values["cluster"]):
         value = format_duration(values[name]) if name == "heartbeat_timeout" else str(values[name])
         words += [f"--{name.replace('_', '-')}", value]
     return Job(file=file, options=tuple(words))
 
 
-def _kinds(text: str, *, hosts: int, faults: tuple[Fault, ...]) -> list[FaultKind]:
+def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()) -> list[K]:
     """The kinds to draw from, in a fixed order.
 
     Raises:
-        SpecError: a kind that there is not, or one named that this machine cannot perform.
+        SpecError: a kind that there is not, or one named or asked for that this machine cannot perform.
     """
     from brim.chaos.trial import kinds_possible_here
 
-    known = {kind.replace(" ", "-"): kind for kind in FaultKind}
+    known = {kind.replace(" ", "-"): kind for kind in every}
     named = [known.get(word.strip()) or _unknown(word, known) for word in text.split(",") if word.strip()]
-    reasons = kinds_possible_here(hosts)
-    for field, asked in (("--kinds", named), ("--faults", [fault.kind for fault in faults])):
-        for kind in asked:
+    reasons: dict[Any, str] = dict.fromkeys(every, "")
+    reasons |= {kind: why for kind, why in kinds_possible_here(hosts).items() if isinstance(kind, every)}
+    for field, kinds in (("--kinds", named), ("--faults", asked)):
+        for kind in kinds:
             if reasons[kind]:
-                raise SpecError(
-                    field, got=repr(str(kind)), need=f"a fault that can be performed: it {reasons[kind]}"
-                )
-    left_out = {
-        reason: [k for k in FaultKind if reasons[k] == reason] for reason in set(reasons.values()) - {""}
-    }
-    if not named and not faults:
+                need = f"a fault that can be performed: it {reasons[kind]}"
+                raise SpecError(field, got=repr(str(kind)), need=need)
+    left_out = {reason: [k for k in every if reasons[k] == reason] for reason in set(reasons.values()) - {""}}
+    if not named and not asked:
         for reason, without in left_out.items():
             click.echo(f"left out: {', '.join(without)} ({reason})", err=True)
-    return [kind for kind in FaultKind if not reasons[kind] and (kind in named or not named)]
+    return [kind for kind in every if not reasons[kind] and (kind in named or not named)]
 
 
-def _unknown(word: str, known: Iterable[str]) -> FaultKind:
+def _unknown(word: str, known: Iterable[str]) -> Never:
     raise SpecError("--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, known))
 
 
-def _trials(values: dict[str, Any], kinds: list[FaultKind], calm: Calm) -> Iterator[Trial]:
-    from brim.chaos.trial import Trial
+def _seeds(values: dict[str, Any]) -> range:
+    first: int = values["seed"]
+    return range(first, first + (1 if values["faults"] else values["runs"]))
+
+
+def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+    """Trials of a run by itself; where the calm one is to be, they follow from it."""
+    from brim.chaos.trial import Trial, calm_run, run_trial
+    from brim.domain.faults import FaultKind, parse_faults
     from brim.domain.random_faults import random_faults, random_workers
 
-    hosts: int = int(values["hosts"])
-    within: WorkerRange = values["workers"]
-    for seed in range(values["seed"], values["seed"] + (1 if values["faults"] else values["runs"])):
-        workers = within if values["faults"] else random_workers(seed, within)
-        faults = values["faults"] or random_faults(
-            seed, kinds=kinds, steps=calm.steps, workers=workers.maximum, hosts=hosts
+    hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
+    given = parse_faults(values["faults"])
+    kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
+
+    def trials(folder: Path) -> Iterator[Ready]:
+        calm = calm_run(job, folder, deadline=deadline)
+        _tell_calm(calm)
+        for seed in _seeds(values):
+            workers = within if given else random_workers(seed, within)
+            faults = given or random_faults(
+                seed, kinds=kinds, steps=calm.steps, workers=workers.maximum, hosts=hosts
+            )
+            trial = Trial(seed=seed, workers=workers, hosts=hosts, faults=faults)
+            yield trial, partial(run_trial, job, trial, calm, deadline=deadline)
+
+    return trials
+
+
+def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+    """Trials of a scheduler with a few jobs, short ones and some of twice as many epochs."""
+    from brim.chaos.cluster import ClusterTrial, run_cluster_trial
+    from brim.chaos.trial import calm_run
+    from brim.domain.deeds import SUBMITS, DeedKind, parse_deeds
+    from brim.domain.random_deeds import random_deeds
+
+    if values["hosts"] != "1":
+        raise SpecError(
+            "--hosts", got=values["hosts"], need="one host", hint="leave out --hosts or --cluster"
         )
-        yield Trial(seed=seed, workers=workers, hosts=hosts, faults=faults)
+    within, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
+    given = parse_deeds(values["faults"])
+    kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
+    lengths = sorted({deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs})
+
+    def trials(folder: Path) -> Iterator[Ready]:
+        calm = {}
+        for length in lengths:
+            of_length = replace(job, options=(*job.options, "--epochs", str(length)))
+            calm[length] = calm_run(of_length, folder / str(length), deadline=deadline)
+            _tell_calm(calm[length])
+        for seed in _seeds(values):
+            deeds = given or random_deeds(seed, kinds=kinds, epochs=epochs, workers=within)
+            trial = ClusterTrial(seed=seed, workers=within, deeds=deeds)
+            yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
+
+    return trials
 
 
-def _run_all(job: Job, trials: list[Trial], calm: Calm, folder: Path, *, deadline: float) -> list[Result]:
-    from brim.chaos.trial import run_trial
+def _tell_calm(calm: Calm) -> None:
+    click.echo(f"undisturbed: {calm.steps} steps, weights {calm.digest[:12]}", err=True)
 
+
+def _run_all(job: Job, ready: Iterator[Ready], folder: Path) -> list[Result]:
     results: list[Result] = []
     kept = False
+    trials = list(ready)
     with _progress(len(trials)) as advance:
-        for trial in trials:
+        for trial, perform in trials:
             directory = folder / f"seed-{trial.seed}"
-            result = run_trial(job, trial, calm, directory, deadline=deadline)
+            result = perform(directory)
             results.append(result)
             advance(_line(job, result, "" if kept else str(directory)))
             if result.broken and kept:
@@ -187,8 +240,10 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 def _line(job: Job, result: Result, kept: str) -> str:
     trial = result.trial
-    schedule = "; ".join(map(describe, trial.faults)) or "no faults"
-    told = f"seed {trial.seed}: {trial.workers} workers, {schedule}"
+    setting = ", ".join(
+        f"{value} {name}" for name, value in trial.setting.items() if (name, value) != ("hosts", 1)
+    )
+    told = f"seed {trial.seed}: {setting}, {trial.schedule or 'no faults'}"
     lives = f", {result.lives} lives" if result.lives > 1 else ""
     if not result.broken:
         return f"{told}: held ({result.seconds:.1f} s{lives})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from datetime import datetime
@@ -16,7 +17,7 @@ from brim.cli.training_file import check_command, check_training_file
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED
 from brim.domain.quantities import parse_duration
 from brim.domain.submission import Submission, fingerprint, parse_priority
-from brim.errors import SpecError, did_you_mean
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from brim.wire.cluster import Forecast, JobView, Submit
@@ -79,7 +80,9 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
         return _show_forecast(client.forecast(request), request, as_json=values["as_json"])
     view = client.submit(request)
     if view.deadline is not None:
-        view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
+        # It is taken in, whatever happens now: a scheduler that dies has it in its book.
+        with contextlib.suppress(EnvironmentFault):
+            view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
     if values["wait"]:
         from brim.cli.jobs import end_of
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 from brim.domain.clauses import Clauses
 from brim.domain.job import WorkerRange
@@ -113,10 +114,10 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
     """
     deeds = []
     for kind, clause, words in _LANGUAGE.read(text):
-        found = {name: int(words[name]) for name in _NUMBERS if name in words}
-        spans = {name: _at(words[name], clause) for name in _SPANS if name in words}
-        workers = WorkerRange.parse(words["workers"]) if "workers" in words else None
-        deeds.append(Deed(kind=kind, workers=workers, tenant=words.get("tenant", ""), **found, **spans))
+        values: dict[str, Any] = {name: int(words[name]) for name in _NUMBERS if name in words}
+        values |= {name: _at(words[name], clause) for name in _SPANS if name in words}
+        values["workers"] = WorkerRange.parse(words["workers"]) if "workers" in words else None
+        deeds.append(Deed(kind=kind, tenant=words.get("tenant", ""), **values))
     jobs = sum(deed.kind in SUBMITS for deed in deeds)
     for deed in deeds:
         if deed.kind in ON_JOB and not 1 <= deed.job <= jobs:

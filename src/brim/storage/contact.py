@@ -43,7 +43,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_contact(run_dir: Path, contact: Contact) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(run_dir / CONTACT, msgspec.json.encode(contact), mode=0o600)
+    write_whole(run_dir / CONTACT, msgspec.json.encode(contact), mode=0o600, alone=True)
 
 
 def read_contact(run_dir: Path) -> Contact | None:
@@ -80,7 +80,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
     """Raises OSError where the disk does not take it."""
-    write_whole(state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600)
+    write_whole(state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600, alone=True)
 
 
 def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:

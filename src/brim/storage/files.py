@@ -10,6 +10,8 @@ from pathlib import Path
 
 __all__ = ["is_locked", "lock", "partial_of", "sync_directory", "write_through", "write_whole"]
 
+_DRAFT = ".draft"
+
 
 def lock(path: Path) -> int | None:
     """Take the lock that a file stands for; None where a process has it.
@@ -40,16 +42,22 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+def write_whole(path: Path, content: bytes, *, mode: int = 0o644, alone: bool = False) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
     The bytes go into a temporary file beside it (a rename is atomic within one file system only), which is
     synced before it is renamed, and then the directory is synced: a rename that is not on disk can be undone.
 
+    Args:
+        alone: nobody else may be writing it now; so temporary files of earlier writers are left by the dead, and go.
+
     Raises:
         OSError: the directory is missing, full or not writable; nothing is left behind.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if alone:
+        for left in path.parent.glob(f".{path.name}.*{_DRAFT}"):
+            left.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -21,7 +21,7 @@ SOURCE = "source.py"
 def write_job(run_dir: Path, spec: JobSpec) -> None:
     """Raises EnvironmentFault where the directory cannot be written."""
     try:
-        write_whole(run_dir / JOB_FILE, msgspec.json.format(msgspec.json.encode(spec)))
+        write_whole(run_dir / JOB_FILE, msgspec.json.format(msgspec.json.encode(spec)), alone=True)
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
 

@@ -1,0 +1,96 @@
+"""What a trial is and what came of it, whatever was broken: a run by itself or a whole cluster."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Calm", "Job", "Result", "Strike", "Trials", "longest_pause"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What every trial runs.
+
+    Args:
+        file: the training file, as its user names it.
+        options: of `brim train`, the same in every trial; trials run in directories of their own.
+    """
+
+    file: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """How the job ends where nothing is done to it."""
+
+    digest: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault as it was performed; `pause` is the longest time without a commit from it to the next one.
+
+    Args:
+        text: the clause that names it.
+        pause: seconds; None where nothing was left to commit.
+    """
+
+    kind: enum.StrEnum
+    text: str
+    pause: float | None
+
+
+class Trials(Protocol):
+    """What there is to know of a trial of any kind."""
+
+    @property
+    def seed(self) -> int:
+        """What it was drawn from."""
+        ...
+
+    @property
+    def setting(self) -> dict[str, str | int]:
+        """What it runs on: a number or a range under each name."""
+        ...
+
+    @property
+    def schedule(self) -> str:
+        """What is done to it, as clauses."""
+        ...
+
+    def command(self, job: Job) -> str:
+        """What repeats it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What came of a trial.
+
+    Args:
+        broken: the promises that did not hold, in words.
+        seconds: wall time.
+        lives: how often the job, or the scheduler, was started.
+    """
+
+    trial: Trials
+    broken: tuple[str, ...]
+    seconds: float
+    lives: int
+    strikes: tuple[Strike, ...]
+
+
+def longest_pause(commits: list[float], start: float, end: float) -> float | None:
+    """The longest time without a commit that begins in `[start, end)`; None where no commit follows `start`.
+
+    >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
+    3.0
+    """
+    begins = [start, *(at for at in commits if start < at < end)]
+    follows = [at for at in commits if at > start][: len(begins)]
+    gaps = [after - before for before, after in zip(begins, follows, strict=False)]
+    return max(gaps, default=None)
