@@ -113,6 +113,22 @@ def test_a_file_is_whole_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "scheduler.json"
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "unlink", lambda name: None)
+        killed.setattr(os, "replace", lambda *names: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_whole(path, b"half")
+    assert len(list(tmp_path.iterdir())) == 1
+    write_whole(path, b"first")
+    assert len(list(tmp_path.iterdir())) == 2  # others may be at it
+    write_whole(path, b"second", alone=True)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_the_history_knows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()

@@ -268,6 +268,17 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
         assert "the earliest that could be promised" in text
 
 
+def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise EnvironmentFault("the scheduler does not answer")
+
+    monkeypatch.setattr(Client, "wait", gone)
+    done = brim("submit", DIGITS, "--tenant", "ads", "--deadline", "1h")
+    assert (done.exit_code, done.stdout.strip()) == (0, "digits-1")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

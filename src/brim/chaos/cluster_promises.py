@@ -39,8 +39,11 @@ def job_is_whole(run_dir: Path, record: JobRecord, calm: Mapping[int, Calm]) -> 
 
 def database_is_sound(path: Path) -> list[str]:
     """Every page of it is as it should be."""
-    with closing(sqlite3.connect(path)) as sql:
-        (answer,) = sql.execute("pragma integrity_check").fetchone()
+    try:
+        with closing(sqlite3.connect(path)) as sql:
+            (answer,) = sql.execute("pragma integrity_check").fetchone()
+    except sqlite3.Error as error:
+        answer = error
     return [] if answer == "ok" else [f"the database is damaged: {answer}"]
 
 

@@ -40,8 +40,8 @@ def random_deeds(
 
     >>> from brim.domain.deeds import describe_deed
     >>> deeds = random_deeds(1, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=WorkerRange.parse("1:4"))
-    >>> [describe_deed(deed) for deed in deeds][:3]
-    []
+    >>> [describe_deed(deed) for deed in deeds][:2]
+    ['submit 1:3 of ads for 8 epochs by 45s at 0s', 'kill scheduler for 1ms at 1180ms']
     """
     draws = Draws(seed, 2)
     jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
