@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from brim.clock import SystemClock, VirtualClock
 from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
-from brim.storage.files import write_whole
+from brim.storage.files import is_locked, lock, write_whole
 from brim.telemetry.events import RecordFile, follow_events, follow_steps
 from brim.telemetry.history import RunHistory, RunReader
 from brim.telemetry.ledger import audit_run
@@ -127,6 +128,33 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(
     assert len(list(tmp_path.iterdir())) == 2  # others may be at it
     write_whole(path, b"second", alone=True)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_only_looks_whether_a_lock_is_held_is_in_nobodys_way(tmp_path: Path) -> None:
+    path, looking = tmp_path / "lock", True
+
+    def look() -> None:
+        while looking:
+            is_locked(path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(300):
+            held = lock(path)
+            assert held is not None
+            os.close(held)
+    finally:
+        looking = False
+        for looker in lookers:
+            looker.join()
+    held = lock(path)
+    assert held is not None
+    assert is_locked(path)
+    assert lock(path) is None
+    os.close(held)
+    assert not is_locked(path)
 
 
 def test_the_history_knows_who_works_and_how_far_it_is(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 from pathlib import Path
 
 __all__ = ["is_locked", "lock", "partial_of", "sync_directory", "write_through", "write_whole"]
 
 _DRAFT = ".draft"
+_LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
 
 
 def lock(path: Path) -> int | None:
@@ -23,23 +25,33 @@ def lock(path: Path) -> int | None:
         OSError: the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+    end = time.monotonic() + _LOOKERS
+    while not _taken(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            return None
+        time.sleep(0.01)
     return descriptor
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process has the lock that a file stands for."""
-    if not path.exists():
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return False
-    descriptor = lock(path)
-    if descriptor is None:
-        return True
-    os.close(descriptor)
-    return False
+    try:
+        return not _taken(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o644, alone: bool = False) -> None:

@@ -7,14 +7,13 @@ opened again. Anything else that does not fit is damage, and is said to be.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import zlib
 from pathlib import Path
 
 from brim.errors import EnvironmentFault
-from brim.storage.files import write_whole
+from brim.storage.files import is_locked, lock, write_whole
 
 __all__ = ["Journal", "has_writer", "read_frames", "set_aside_if_damaged"]
 
@@ -37,14 +36,11 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # The lock has a file of its own: the journal is replaced, and a lock stays with what was locked.
-            self._lock = os.open(
-                path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            held = lock(_lock_of(path))
+            if held is None:
+                raise EnvironmentFault(f"another process writes {path}", retryable=True)
+            self._lock = held
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise EnvironmentFault(f"another process writes {path}", retryable=True) from error
         except OSError as error:
             raise EnvironmentFault(f"cannot open {path}: {error.strerror}") from error
         try:
@@ -78,7 +74,7 @@ class Journal:
             OSError: the disk did not take them; the journal is as before.
         """
         content = b"".join(map(_frame, payloads))
-        write_whole(self._path, content, mode=0o600)
+        write_whole(self._path, content, mode=0o600, alone=True)
         os.close(self._file)
         self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
@@ -93,17 +89,12 @@ class Journal:
 
 def has_writer(path: Path) -> bool:
     """Whether some process writes this journal now."""
-    try:
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
+    return is_locked(_lock_of(path))
+
+
+def _lock_of(path: Path) -> Path:
+    """A file of its own: the journal is replaced, and a lock stays with what was locked."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def set_aside_if_damaged(path: Path) -> str:

@@ -1,0 +1,59 @@
+"""A scheduler and its jobs under chaos keep every promise: two fixed schedules that have every kind of deed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brim.chaos.cluster import ClusterTrial, run_cluster_trial
+from brim.chaos.results import Calm, Job
+from brim.chaos.trial import calm_run
+from brim.domain.deeds import DeedKind, parse_deeds
+from brim.domain.job import WorkerRange
+from e2e.running import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+OPTIONS = ("--global-batch-size", "128", "--checkpoint-every", "20", "--heartbeat-timeout", "3s")
+JOB = Job(file=str(ROOT / "benchmarks" / "cluster-chaos" / "job.py"), options=OPTIONS)
+EPOCHS = 8
+DEADLINE = 200.0
+SCHEDULES = (
+    "submit 1:4 of ads for 8 epochs by 1m30s at 0s; submit 1:2 of web for 8 epochs at 300ms;"
+    " kill scheduler for 500ms at 1s; stop master of job 1 for 300ms at 3s; kill worker of job 1 at 3500ms;"
+    " suspend job 2 for 500ms at 4s; kill agent of job 1 at 4s; kill everything for 1ms at 7s",
+    "submit 1:3 of ads for 8 epochs at 0s; submit 1:4 of web for 8 epochs by 1m30s at 0s;"
+    " submit 1 of ads for 8 epochs at 500ms; stop scheduler for 500ms at 2s; kill master of job 1 at 3s;"
+    " apply ads 3 web 1 at 3s; resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
+    " kill scheduler for 1ms at 6s",
+)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Calm]:
+    job = Job(file=JOB.file, options=(*OPTIONS, "--epochs", str(EPOCHS)))
+    return {EPOCHS: calm_run(job, tmp_path_factory.mktemp("calm") / "calm", deadline=DEADLINE)}
+
+
+@pytest.mark.parametrize("text", SCHEDULES)
+def test_every_promise_of_a_cluster_holds(text: str, calm: dict[int, Calm], tmp_path: Path) -> None:
+    trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=parse_deeds(text))
+    result = run_cluster_trial(JOB, trial, calm, tmp_path / "trial", deadline=DEADLINE)
+    assert not result.broken
+    assert result.lives > 1
+    assert result.strikes
+
+
+def test_every_kind_is_performed_here() -> None:
+    assert {deed.kind for text in SCHEDULES for deed in parse_deeds(text)} == set(DeedKind)
+
+
+def test_weights_that_are_not_the_calm_ones_are_found(calm: dict[int, Calm], tmp_path: Path) -> None:
+    """What judges is not blind, and what it found is kept."""
+    other = {EPOCHS: Calm(digest="0" * 64, steps=calm[EPOCHS].steps)}
+    deeds = parse_deeds("submit 4 of ads for 8 epochs at 0s")
+    trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=deeds)
+    (broken,) = run_cluster_trial(JOB, trial, other, tmp_path / "trial", deadline=DEADLINE).broken
+    assert broken.startswith(f"job-1: weights {calm[EPOCHS].digest}, those of the calm run are 000")
+    assert (tmp_path / "trial" / "state" / "jobs" / "job-1" / "events.jsonl").exists()
