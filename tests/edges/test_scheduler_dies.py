@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.deeds import Deed, DeedKind
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault
-from brim.policies.cycle import Memory
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book, JobRecord
 from brim.storage.database import Database
@@ -29,7 +28,6 @@ from submissions import submission
 
 CAPACITY = 4
 STEPS = 60
-POINTS = 260  # of the story; checked below, so that every one of them is tried
 TICK = 0.5
 RATES = {1: 4.0, 2: 7.0, 3: 9.0, 4: 11.0}
 
@@ -106,6 +104,15 @@ def spec_of(ads: int) -> ClusterSpec:
     return ClusterSpec(cluster=Cluster.parse(f"1x{CAPACITY}"), tenants=tenants, grace=10.0)
 
 
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def quietly() -> None:
+        # Who has died asks nobody else what became of their questions.
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        await work
+
+    asyncio.run(quietly())
+
+
 class House:
     """Life after life of a scheduler, on one disk, with processes that outlive it."""
 
@@ -116,6 +123,7 @@ class House:
         self.deaths = 0
         self.acknowledged: list[Acknowledged] = []
         self.ids: dict[str, str] = {}
+        folder.mkdir(exist_ok=True)
         database = Database(folder / "scheduler.db")
         database.put(CLUSTER, msgspec.json.encode(spec_of(2)))
         database.close()
@@ -171,7 +179,7 @@ class House:
         """Time passes, and the scheduler looks and decides once."""
         self.clock.advance(TICK)
         self.processes.train(TICK)
-        self.survive(lambda: asyncio.run(self._pass()))
+        self.survive(lambda: run(self._pass()))
         assert sum(job.wanted for job in self.processes.jobs.values() if job.alive) <= CAPACITY
 
     async def _pass(self) -> None:
@@ -188,7 +196,7 @@ class House:
             self.backend.drain(kill=False)
             self.clock.advance(TICK)
             self.processes.train(TICK)
-            self.survive(lambda: asyncio.run(self.backend.look()))
+            self.survive(lambda: run(self.backend.look()))
             running = any(record.running for record in self.book.unfinished())
         self.database.close()
         self.live()
@@ -230,21 +238,26 @@ class House:
         ]
 
 
-def test_without_a_death_every_kind_of_thing_happens(tmp_path: Path) -> None:
-    house = House(tmp_path, points := Points())
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many there are, in a story in which every kind of thing happens."""
+    house = House(tmp_path_factory.mktemp("calm"), points := Points())
     house.tell_the_story()
     assert house.broken() == []
     phases = {name: house.book.jobs[job].life.phase.value for name, job in house.ids.items()}
     assert phases == {"a": "done", "b": "done", "c": "cancelled", "d": "done"}
     events = {change.event for record in house.book.jobs.values() for change in house.book.story(record)}
     assert events >= {"promised", "refused", "accepted", "running", "suspended", "hold", "release", "workers"}
-    assert isinstance(house.backend.memory, Memory)
-    assert points.count == POINTS
+    assert points.count > 100
+    return points.count
 
 
-@pytest.mark.parametrize("last", range(POINTS))
-def test_it_may_die_at_every_point(tmp_path: Path, last: int) -> None:
-    house = House(tmp_path, Points(last))
-    house.tell_the_story()
-    assert house.deaths == 1
-    assert house.broken() == []
+PARTS = 8  # of all points, so that a failure says soon where
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_it_may_die_at_every_point(tmp_path: Path, points: int, part: int) -> None:
+    for last in range(part, points, PARTS):
+        house = House(tmp_path / str(last), Points(last))
+        house.tell_the_story()
+        assert (last, house.deaths, house.broken()) == (last, 1, [])
