@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from brim.backends.live import LiveBackend
-from brim.backends.processes import Seen
+from brim.backends.processes import NodeSeen, Seen
 from brim.backends.simulator.engine import Settings, _World
 from brim.clock import VirtualClock
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -57,6 +57,9 @@ class FakeProcesses:
 
     def __init__(self) -> None:
         self.jobs: dict[str, FakeJob] = {}
+
+    def nodes(self, names: Iterable[str]) -> dict[str, NodeSeen]:
+        return {name: NodeSeen(up=True) for name in names}
 
     def of(self, job: str) -> FakeJob:
         return self.jobs.setdefault(job, FakeJob())

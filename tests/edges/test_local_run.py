@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.agent.workers import Callbacks, Workers
+from brim.agent.workers import Callbacks, Workers, start_template
 from brim.backends.local import LocalRun
 from brim.storage.contact import Contact, write_contact
 from brim.storage.job_file import write_job
@@ -54,7 +54,7 @@ def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
     )
 
     async def serve() -> None:
-        workers = Workers(tmp_path, "127.0.0.1", tell)
+        workers = Workers(tmp_path, start_template(tmp_path, "127.0.0.1"), tell)
         await workers.listen()
         await workers.end()
 

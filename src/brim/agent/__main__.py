@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from brim.agent.births import Start, start_anew
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
+from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
 from brim.wire.control import AgentStream, open_stream
@@ -61,10 +63,13 @@ async def _serve(settings: Settings, dial: Callable[[], AgentStream]) -> int:
     return 1
 
 
-async def _serve_and_keep(settings: Settings, keeper: Keeper, dial: Callable[[], AgentStream]) -> int:
+async def _serve_and_keep(
+    settings: Settings, keeper: Keeper, template: Template, dial: Callable[[], AgentStream]
+) -> int:
     """Serve a run and keep its master; SIGTERM ends the run."""
     clock = SystemClock()
-    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=keeper, clock=clock), clock)
+    master = Conversation(settings.name, dial=dial, keeper=keeper, clock=clock)
+    agent = Agent(settings, master, clock, template)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.ask_to_stop)
     serving, keeping = asyncio.create_task(agent.run()), asyncio.create_task(keeper.run())
     await asyncio.wait([serving, keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -79,7 +84,12 @@ async def _serve_and_keep(settings: Settings, keeper: Keeper, dial: Callable[[],
         await keeping
 
 
-def main() -> None:
+def main(start: Start = start_anew) -> None:
+    """Serve a run of this host.
+
+    Args:
+        start: how the template, and the first life of the master, are started.
+    """
     parser = argparse.ArgumentParser(prog="python -m brim.agent", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
@@ -89,9 +99,11 @@ def main() -> None:
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     settings = Settings(name="a1", host=arguments.host, run_dir=run_dir)
-    keeper = Keeper([str(run_dir), "--local", local, *arguments.master], run_dir / "logs" / "master.log")
+    template = start_template(run_dir, arguments.host, start)
+    command = [str(run_dir), "--local", local, *arguments.master]
+    keeper = Keeper(command, run_dir / "logs" / "master.log", start)
     try:
-        work = _serve_and_keep(settings, keeper, lambda: open_stream(local, token=token))
+        work = _serve_and_keep(settings, keeper, template, lambda: open_stream(local, token=token))
         sys.exit(asyncio.run(work))
     except (EnvironmentFault, Displaced) as fault:
         sys.exit(str(fault))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 from pathlib import Path
 
+from brim.agent.births import Process, Start, start_anew
 from brim.errors import EnvironmentFault
 
 __all__ = ["Keeper"]
@@ -17,19 +16,25 @@ _TO_END = 20.0  # seconds that a master may take to end once the job has
 
 
 class Keeper:
-    """The keeper of one master.
+    """The keeper of one master, whose first life it starts at once.
 
     Args:
         arguments: of `python -m brim.master`; the same for every life.
         log: the file that its output goes to.
+        start: how its first life is started; this process may fork no more once it runs an event loop.
     """
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, start: Start = start_anew) -> None:
         self._arguments, self._log = arguments, log
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = self._start(start)
         self._deaths = 0
         self._ending = False
         self.ended = asyncio.Event()  # there is no master any more, and there will be none
+
+    def _start(self, start: Start) -> Process:
+        # Its standard input is ours: a pipe that closes with whoever wanted the job.
+        with self._log.open("ab") as log:
+            return start("brim.master", self._arguments, stdin=0, output=log.fileno())
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -44,17 +49,13 @@ class Keeper:
 
     async def _keep(self) -> None:
         while True:
-            # Its standard input is ours: a pipe that closes with whoever wanted the job.
-            with self._log.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "brim.master", *self._arguments, stdout=log, stderr=log
-                )
-            if await self._process.wait() == 0 or self._ending:
+            if await asyncio.to_thread(self._process.wait) == 0 or self._ending:
                 return
             self._deaths += 1
             if self._deaths > _MOST_DEATHS:
                 raise EnvironmentFault(f"the master died {self._deaths} times in a row: see {self._log}")
             await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
+            self._process = self._start(start_anew)
 
     def heard(self) -> None:
         """The master lives."""
@@ -62,17 +63,13 @@ class Keeper:
 
     def kill(self) -> None:
         """End a master that does not answer; another one takes over."""
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        self._process.kill()
 
     async def end(self) -> None:
         """See the master off: the job has ended, or this agent gives up."""
         self._ending = True
-        if self._process is None:
-            return
         try:
-            await asyncio.wait_for(self._process.wait(), _TO_END)
+            await asyncio.wait_for(self.ended.wait(), _TO_END)
         except TimeoutError:
             self.kill()
-            await self._process.wait()
+            await self.ended.wait()

@@ -13,13 +13,13 @@ import msgspec
 
 from brim.agent.conversation import Conversation
 from brim.agent.hub import Hub, PassOn, is_commit
-from brim.agent.workers import Callbacks, Workers
+from brim.agent.workers import Callbacks, Template, Workers, start_template
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
 from brim.domain.job import JobSpec
 from brim.errors import InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
-from brim.storage.job_file import JOB_FILE, read_job, write_job
+from brim.storage.job_file import read_job, write_job
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: unique in the job; agents are ranked by the order in which they join.
         host: an address of this host that the workers of other hosts can reach.
-        run_dir: where logs go. Where it has the file of the job already, the template starts at once.
+        run_dir: where logs go, and the file of the job.
     """
 
     name: str
@@ -80,10 +80,14 @@ class Agent:
         settings: what it was started with.
         master: its conversation with the master.
         clock: for heartbeats and for the time of commits.
+        template: of its workers, where the file of the job is there already; else it starts one.
     """
 
-    def __init__(self, settings: Settings, master: Conversation, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, master: Conversation, clock: Clock, template: Template | None = None
+    ) -> None:
         self._settings, self._master, self._clock = settings, master, clock
+        self._template = template
         self._hub = Hub(settings.name)
         self._commits: list[CommitRecord] = []
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -107,8 +111,8 @@ class Agent:
         """
         ticking = asyncio.create_task(self._tick())
         try:
-            if (self._settings.run_dir / JOB_FILE).exists():
-                await self._begin()
+            if self._template is not None:
+                await self._begin(self._template)
             async with contextlib.aclosing(self._master.messages()) as messages:
                 async for message in messages:
                     if isinstance(message, EndRun):
@@ -133,12 +137,12 @@ class Agent:
         """This process was asked to end the run."""
         self._post(AskToStop(reason="it was asked to stop"))
 
-    async def _begin(self) -> None:
+    async def _begin(self, template: Template) -> None:
         self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._flush_after = 0.0 if spec.faults else _FLUSH
         tell = Callbacks(started=self._started, heard=self._heard, gone=self._gone, failed=self._post)
-        self._workers = Workers(self._settings.run_dir, self._settings.host, tell)
+        self._workers = Workers(self._settings.run_dir, template, tell)
         await self._workers.listen()
 
     # To the master -----------------------------------------------------------------------------------------
@@ -276,7 +280,7 @@ class Agent:
         if isinstance(message, Configure):
             if self._workers is None:
                 write_job(self._settings.run_dir, message.spec)
-                await self._begin()
+                await self._begin(start_template(self._settings.run_dir, self._settings.host))
             return
         assert self._workers is not None, "Configure comes first"
         match message:

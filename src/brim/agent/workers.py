@@ -8,12 +8,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brim.agent.births import Process, Start, start_anew
 from brim.errors import ProtocolError
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
@@ -27,12 +27,39 @@ from brim.wire.messages import (
     WorkerMessage,
 )
 
-__all__ = ["Workers"]
+__all__ = ["Template", "Workers", "start_template"]
 
 _UNEXPLAINED = 0.05  # seconds between a closed link and the report of the process's end, before it is killed
 _TO_BE_READY = 1800.0  # seconds that a template may take: reading data may take long
 _TO_HEAR = 2.0  # seconds for that report after the kill: a template that is stopped sends none
 _TO_DIE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The process that workers are forked from, and the socket on which it is asked for them."""
+
+    process: Process
+    requests: socket.socket
+
+
+def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Template:
+    """Start the template of a run, whose directory has the file of the job.
+
+    Args:
+        host: address of this host.
+        start: how; this process may fork no more once it runs an event loop.
+    """
+    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    ours, theirs = socket.socketpair()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
+        arguments = ["--control", str(theirs.fileno()), "--run-dir", str(run_dir), "--host", host]
+        process = start(
+            "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=[theirs.fileno()]
+        )
+    os.close(nothing)
+    return Template(process, ours)
 
 
 class _Link(asyncio.Protocol):
@@ -74,11 +101,11 @@ class Workers:
 
     Args:
         run_dir: the run's directory, with the file of the job; logs go to `logs/` in it.
-        host: address of this host.
+        template: that they are forked from.
         tell: whom to tell what.
     """
 
-    def __init__(self, run_dir: Path, host: str, tell: Callbacks) -> None:
+    def __init__(self, run_dir: Path, template: Template, tell: Callbacks) -> None:
         self._run_dir, self._tell = run_dir, tell
         self._processes: dict[str, _Process] = {}
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
@@ -89,20 +116,7 @@ class Workers:
         self._waiting: set[str] = set()
         self._ending = False
         self._template_gone = False
-        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair()
-        with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
-            self._template = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "brim.train.template", "--control", str(theirs.fileno())),
-                    *("--run-dir", str(run_dir), "--host", host),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-            )
-        self._requests = ours
+        self._template, self._requests = template.process, template.requests
 
     async def listen(self) -> None:
         """Begin to hear the template."""

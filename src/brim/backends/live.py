@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import assert_never
 
 from brim.backends.picture import Picture
-from brim.backends.processes import Processes, Seen
+from brim.backends.processes import NodeSeen, Processes, Seen
 from brim.backends.questions import Questions
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
@@ -58,6 +59,7 @@ class LiveBackend:
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
+        self._nodes: Mapping[str, NodeSeen] = {}
         self._draining = self._killing = False
 
     # What people do ----------------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ class LiveBackend:
 
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
+        self._nodes = self._processes.nodes([node.id for node in self.spec.cluster.nodes])
         for record in self.book.unfinished():
             if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))
@@ -252,11 +255,14 @@ class LiveBackend:
             if isinstance(asked, Resize):
                 target = max(target, asked.workers)  # it may have heard: the devices are nobody else's
             holdings.append(Holding(record.id, alive, seen.workers, target, record.asked if gives else None))
-            startable = record.life.may_run and record.not_before <= now
+            startable = record.life.may_run and record.not_before <= now and (alive or self._are_up())
             desired[record.id] = record.workers if startable and not self._draining else 0
         if self._killing:
             return [Force(one.job, 0) for one in holdings if one.alive]
         return reconcile(holdings, desired, capacity=self.spec.capacity, now=now, grace=self.spec.grace)
+
+    def _are_up(self) -> bool:
+        return next(iter(self._nodes.values())).up
 
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""

@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import BinaryIO
 
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
@@ -21,7 +22,7 @@ from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.job_file import write_job
 
-__all__ = ["LocalRun", "launch", "start"]
+__all__ = ["LocalRun", "agent_log", "fresh_token", "launch", "prepare", "start"]
 
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
@@ -81,9 +82,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     return LocalRun(launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE), run_dir)
 
 
-def launch(
-    spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None, keep: tuple[int, ...] = ()
-) -> subprocess.Popen[bytes]:
+def launch(spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None) -> subprocess.Popen[bytes]:
     """Start a job's agent, in a session of its own: Ctrl-C reaches the foreground command alone.
 
     Args:
@@ -91,30 +90,50 @@ def launch(
         run_dir: absolute; it exists.
         stdin: of the agent and its master; where that ends, so does the run.
         listen: `HOST:PORT` for agents of other hosts, or None.
-        keep: descriptors that the agent holds open, and nobody else.
+
+    Raises:
+        EnvironmentFault: the directory cannot be written.
+    """
+    arguments = prepare(spec, run_dir, listen=listen)
+    with agent_log(run_dir) as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "brim.agent", *arguments],
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **fresh_token()},
+            start_new_session=True,
+            cwd=spec.directory or None,
+        )
+
+
+def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
+    """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
+
+    Args: see `launch`.
 
     Raises:
         EnvironmentFault: the directory cannot be written.
     """
     write_job(run_dir, spec)
-    (run_dir / "logs").mkdir(exist_ok=True)
     attempt = uuid.uuid4().hex
     command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
         master += ["--listen", _with_port(listen)]
-    with (run_dir / "logs" / "agent.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "brim.agent", *command, "--", *master],
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "BRIM_TOKEN": secrets.token_hex(16)},
-            start_new_session=True,
-            pass_fds=keep,
-            cwd=spec.directory or None,
-        )
+    return [*command, "--", *master]
+
+
+def agent_log(run_dir: Path) -> BinaryIO:
+    """What the agent of a run prints goes there."""
+    (run_dir / "logs").mkdir(exist_ok=True)
+    return (run_dir / "logs" / "agent.log").open("ab")
+
+
+def fresh_token() -> dict[str, str]:
+    """The variable by which the processes of a run know each other."""
+    return {"BRIM_TOKEN": secrets.token_hex(16)}
 
 
 def _local_address(attempt: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from brim.domain.measuring import Measured
 from brim.storage.book import JobRecord
 
-__all__ = ["Processes", "Reached", "Seen"]
+__all__ = ["NodeSeen", "Processes", "Reached", "Seen"]
 
 
 class Reached(NamedTuple):
@@ -49,8 +50,30 @@ class Seen:
     measured: Measured = field(default_factory=Measured)
 
 
+class NodeSeen(NamedTuple):
+    """What is so of one node.
+
+    Attributes:
+        up: jobs can be started on it.
+        lost: it was up, or was started in vain, and is not up now: what ran on it has ended.
+        pid: of its agent; 0 where it is not up.
+        again: seconds until its agent is started again.
+        problem: why it is not up.
+    """
+
+    up: bool
+    lost: bool = False
+    pid: int = 0
+    again: float = 0.0
+    problem: str = ""
+
+
 class Processes(Protocol):
     """Starts, asks and ends the processes of jobs. What it is asked may come to nothing: it is looked at again."""
+
+    def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
+        """Keep these nodes up, and no others; returns at once."""
+        ...
 
     def look(self, record: JobRecord) -> Seen: ...
 

@@ -1,7 +1,7 @@
 """The processes of scheduled jobs on this host: each job is a run in a directory of its own.
 
-They are nobody's children for long: a scheduler that dies leaves them training, and the next one finds them by a lock
-that the agent of a run holds from before it was started until it ends.
+They are children of the agents of nodes: a scheduler that dies leaves them training, and the next one finds them by a
+lock that the agent of a run holds from before it was started until it ends.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import brim
 from brim import client
-from brim.backends.local import launch
-from brim.backends.processes import Seen
+from brim.backends.local import agent_log, fresh_token, prepare
+from brim.backends.nodes import Nodes
+from brim.backends.processes import NodeSeen, Seen
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec, WorkerRange
@@ -25,6 +28,7 @@ from brim.storage.book import JobRecord
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.journal import set_aside_if_damaged
+from brim.wire.nodes import Begin
 
 __all__ = ["RunProcesses"]
 
@@ -36,16 +40,19 @@ _TO_FOLLOW = 5.0  # seconds that a master may take to end once its agent is gone
 @dataclass(slots=True)
 class _Job:
     watch: RunWatch
-    agent: subprocess.Popen[bytes] | None = None
     alone_since: float | None = None
 
 
 @dataclass(slots=True)
 class RunProcesses:
-    """Runs below `folder`, by the ids of their jobs."""
+    """Runs below `folder`, by the ids of their jobs, on these nodes."""
 
     folder: Path
+    _nodes: Nodes
     _jobs: dict[str, _Job] = field(default_factory=dict)
+
+    def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
+        return self._nodes.keep(names)
 
     def run_dir(self, record: JobRecord) -> Path:
         return self.folder / record.id
@@ -79,8 +86,6 @@ class RunProcesses:
 
     def _is_alive(self, job: _Job, run_dir: Path) -> bool:
         """Whether there is an agent, or a master that still writes down how it ended; not for ever."""
-        if job.agent is not None and job.agent.poll() is not None:
-            job.agent = None  # no zombie is left of it
         if is_locked(run_dir / _AGENT_LOCK):
             job.alone_since = None
             return True
@@ -104,9 +109,17 @@ class RunProcesses:
             raise EnvironmentFault(f"{run_dir} has an agent already")
         # Its standard input ends with the agent itself, which holds the other end: with nobody else.
         ours, theirs = os.pipe()
+        spec = _spec(record.submission.spec, workers, first=record.launches <= 1)
         try:
-            spec = _spec(record.submission.spec, workers, first=record.launches <= 1)
-            job.agent = launch(spec, run_dir.resolve(), stdin=ours, keep=(held, theirs))
+            begin = Begin(
+                job=record.id,
+                arguments=prepare(spec, run_dir.resolve()),
+                python=(sys.executable, brim.__version__),
+                environment={**os.environ, **fresh_token()},
+                directory=spec.directory or os.getcwd(),
+            )
+            with agent_log(run_dir) as log:
+                self._nodes.ask(self._nodes.first, begin, [ours, log.fileno(), held, theirs])
         except OSError as error:
             raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
         finally:
@@ -125,11 +138,7 @@ class RunProcesses:
             for pid in self._job(record).watch.beyond(workers):
                 _kill(pid)
             return
-        contact = read_contact(self.run_dir(record))
-        job = self._job(record)
-        agent = job.agent.pid if job.agent else contact.keeper if contact else 0
-        if is_locked(self.run_dir(record) / _AGENT_LOCK):
-            _kill(agent)
+        self._nodes.kill_job(record.id)
         _kill(_master_of(self.run_dir(record)))
 
 

@@ -18,6 +18,7 @@ import msgspec
 import uvicorn
 
 from brim.backends.live import LiveBackend
+from brim.backends.nodes import Nodes
 from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
@@ -63,7 +64,8 @@ async def serve(settings: Settings) -> None:
     if described is None:
         raise EnvironmentFault(f"{state_dir} has no cluster: brim up makes one")
     spec = msgspec.json.decode(described, type=ClusterSpec)
-    backend = LiveBackend(book, RunProcesses(state_dir / "jobs"), spec, clock=clock)
+    nodes = Nodes(state_dir / "nodes", clock)
+    backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
     scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.
@@ -72,6 +74,8 @@ async def serve(settings: Settings) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
     try:
         await offer(scheduler, listener, state_dir, until=scheduling)
+        if not scheduling.cancelled():
+            await nodes.end()
     finally:
         database.close()
 

@@ -1,0 +1,140 @@
+"""Starts modules of brim as processes: anew, or as forks of a process that has imported them already."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol
+
+__all__ = ["Forked", "Process", "Start", "fork", "perform", "start_anew"]
+
+
+class Process(Protocol):
+    """What is needed of a child; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class Start(Protocol):
+    """Starts `python -m module arguments…`."""
+
+    def __call__(
+        self, module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
+    ) -> Process:
+        """A child that has these descriptors and no others.
+
+        Args:
+            stdin, output: its standard input; its standard output and error.
+            keep: descriptors that it has besides, under the same numbers.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ...
+
+
+def start_anew(
+    module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
+) -> Process:
+    """See `Start`: by another interpreter, which imports everything."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, pass_fds=keep)
+
+
+def fork(
+    module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
+) -> Process:
+    """See `Start`: as a copy of this process, which must have neither threads nor an event loop."""
+    pid = os.fork()
+    if pid:
+        return Forked(pid)
+    perform(lambda: _run(module), [module, *arguments], stdin=stdin, output=output, keep=keep)
+
+
+def _run(module: str) -> None:
+    """As `python -m module` does."""
+    found = importlib.import_module(module)
+    main = getattr(found, "main", None) or importlib.import_module(f"{module}.__main__").main
+    main()
+
+
+def perform(
+    work: Callable[[], None], argv: Sequence[str], *, stdin: int, output: int, keep: Sequence[int]
+) -> NoReturn:
+    """In a forked child: do this work as a program of its own would, and end.
+
+    Args:
+        argv: of that program.
+        stdin, output, keep: see `Start`.
+    """
+    status = 1
+    try:
+        os.dup2(stdin, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        _close_all_but(keep)
+        sys.argv = list(argv)
+        work()
+        status = 0
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)  # noqa: T201 as the interpreter does
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # noqa: BLE001 the outermost frame of a process
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _close_all_but(kept: Sequence[int]) -> None:
+    limits = [2, *sorted(kept), os.sysconf("SC_OPEN_MAX")]
+    for last, following in itertools.pairwise(limits):
+        if following > last + 1:  # Python takes an empty range for one without end
+            os.closerange(last + 1, following)
+
+
+class Forked:
+    """A child that this process forked."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._end = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        """Readable once it has ended."""
+        return self._end
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, as `subprocess.Popen.wait` gives it; raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a fork", timeout or 0.0)
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            os.close(self._end)
+        return self.returncode
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            signal.pidfd_send_signal(self._end, signal.SIGKILL)

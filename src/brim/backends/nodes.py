@@ -1,0 +1,193 @@
+"""The node agents of a cluster on this host: kept alive, asked, and seen off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.backends.processes import NodeSeen
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.storage.files import is_locked, lock
+from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
+
+__all__ = ["Nodes"]
+
+_BACKOFF = 1.0  # seconds before the agent of a node is started again; doubled with each death
+_LONGEST_BACKOFF = 30.0
+_TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
+_TO_ANSWER = 60.0  # seconds that it may take: its imports come first
+_TO_PART = 10.0
+_LOOK = 0.02
+
+
+@dataclass(slots=True)
+class _Node:
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    line: socket.socket | None = None
+    asked: deque[float] = field(default_factory=deque)
+    since: float | None = None  # when it was started, or found
+    deaths: int = 0
+    not_before: float = 0.0
+    problem: str = ""
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / ".lock"
+
+
+class Nodes:
+    """The node agents below `folder`, by the names of their nodes; each lives as long as its lock is held."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+        self._nodes: dict[str, _Node] = {}
+
+    def keep(self, names: Iterable[str]) -> dict[str, NodeSeen]:
+        """Start what is not there, and let go what is not named; nobody waits here."""
+        wanted = list(names)
+        for name in wanted:
+            self._look(self._nodes.setdefault(name, _Node(self._folder / name)))
+        for name in self._nodes.keys() - set(wanted):
+            node = self._nodes.pop(name)
+            self._part(node)
+            self._hang_up(node)
+        return {name: self._seen(self._nodes[name]) for name in wanted}
+
+    @property
+    def first(self) -> str:
+        return next(iter(self._nodes))
+
+    def ask(self, name: str, request: NodeRequest, descriptors: Sequence[int] = ()) -> None:
+        """Raises EnvironmentFault where its agent cannot hear it now."""
+        node = self._nodes.get(name)
+        if node is None or node.line is None:
+            raise EnvironmentFault(f"node {name} has no agent now")
+        send(node.line, request, descriptors)
+        node.asked.append(self._clock.now())
+
+    def kill_job(self, job: str) -> None:
+        """End all agents of a job."""
+        for name in self._nodes:
+            with contextlib.suppress(EnvironmentFault):  # then it has none
+                self.ask(name, Kill(job=job))
+
+    async def end(self) -> None:
+        """See all off: there is nothing left for them to do."""
+        for node in self._nodes.values():
+            self._part(node)
+        end = self._clock.now() + _TO_PART
+        while any(is_locked(node.lock) for node in self._nodes.values()):
+            if self._clock.now() > end:
+                for node in self._nodes.values():
+                    self._kill(node)
+            await asyncio.sleep(_LOOK)
+        for node in self._nodes.values():
+            self._hang_up(node)
+            if node.process is not None:
+                node.process.wait()
+
+    # One node ----------------------------------------------------------------------------------------------
+
+    def _seen(self, node: _Node) -> NodeSeen:
+        return NodeSeen(
+            up=node.line is not None,
+            lost=node.line is None and node.deaths > 0,
+            pid=pid_of(node.line) if node.line else 0,
+            again=max(0.0, node.not_before - self._clock.now()),
+            problem=node.problem,
+        )
+
+    def _look(self, node: _Node) -> None:
+        now = self._clock.now()
+        if node.process is not None and node.process.poll() is not None:
+            node.process = None  # no zombie is left of it
+        if node.line is not None and not self._hears(node, now):
+            self._hang_up(node)
+        if node.line is None and is_locked(node.lock):
+            node.line = call_node(node.folder)
+            node.since = node.since or now
+            if node.line is None and now - node.since > _TO_ANSWER:
+                self._kill(node)
+        elif node.line is None:
+            self._revive(node, now)
+        elif node.since is not None and now - node.since > _TO_RECOVER:
+            node.deaths = 0
+
+    def _hears(self, node: _Node, now: float) -> bool:
+        """Take in its answers; False where it is gone. One that does not answer for too long is killed."""
+        assert node.line is not None
+        try:
+            while node.line.recv(1):
+                node.asked.popleft()
+            return False
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            return False
+        if node.asked and now - node.asked[0] > _TO_ANSWER:
+            node.problem = f"it did not answer for {_TO_ANSWER:.0f} s"
+            self._kill(node)
+        return True
+
+    def _revive(self, node: _Node, now: float) -> None:
+        """Nobody holds its lock: start it, later each time that it has died."""
+        if node.since is not None:
+            node.since, node.deaths = None, node.deaths + 1
+            node.problem = node.problem or "its agent died"
+            node.not_before = now + min(_LONGEST_BACKOFF, _BACKOFF * 2 ** (node.deaths - 1))
+        if now >= node.not_before:
+            node.since = now
+            try:
+                node.process = _start(node)
+                node.problem = ""
+            except OSError as error:
+                node.problem = f"its agent cannot be started: {error}"
+
+    def _hang_up(self, node: _Node) -> None:
+        if node.line is not None:
+            node.line.close()
+        node.line = None
+        node.asked.clear()
+
+    def _part(self, node: _Node) -> None:
+        if node.line is not None:
+            with contextlib.suppress(EnvironmentFault):  # then it is gone already
+                send(node.line, Part())
+
+    def _kill(self, node: _Node) -> None:
+        pid = pid_of(node.line) if node.line else node.process.pid if node.process else 0
+        if pid and is_locked(node.lock):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _start(node: _Node) -> subprocess.Popen[bytes] | None:
+    """Hold the lock before it is there, and hand it over; None where another process was faster."""
+    node.folder.mkdir(parents=True, exist_ok=True)
+    held = lock(node.lock)
+    if held is None:
+        return None
+    try:
+        with (node.folder / "node.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "brim.node", str(node.folder), "--lock", str(held)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[held],
+                cwd=node.folder,
+            )
+    finally:
+        os.close(held)

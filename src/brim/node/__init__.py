@@ -1,0 +1,1 @@
+"""The role that starts agents of jobs on one node, and that they end with."""

@@ -1,0 +1,151 @@
+"""The node agent: forks agents of jobs from itself, warm, and takes them along when it dies.
+
+It has imported whatever the processes of a job import, torch above all; so between a submission and its first step
+only the user's own file and data are left. It starts no thread and touches no GPU, so that forking it is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import socket
+import sys
+from typing import Any
+
+import brim
+from brim.agent.births import Forked, fork, perform
+from brim.errors import BrimError
+from brim.train.signals import be_called, die_with_parent
+from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
+
+__all__ = ["NodeAgent"]
+
+# What differs between two shells and means nothing to a program; a token is a job's own.
+_OF_NO_CONSEQUENCE = {"PWD", "OLDPWD", "SHLVL", "_", "BRIM_TOKEN"}
+
+
+class NodeAgent:
+    """The agent of one node.
+
+    Args:
+        listener: where schedulers call.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._agents: dict[str, Forked] = {}
+        self._environment = _of_consequence(dict(os.environ))
+        self._pid = os.getpid()
+        self._warm = self._parting = False
+        self._watch = selectors.DefaultSelector()
+        self._watch.register(listener, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve until a scheduler says that nothing more will come, and nothing is left."""
+        be_called("brim-node")
+        self._warm = _warm_up()
+        while not (self._parting and not self._agents):
+            for key, _ in self._watch.select():
+                self._attend(key.fileobj)
+
+    def _attend(self, source: Any) -> None:
+        if source is self._listener:
+            line, _ = self._listener.accept()
+            self._watch.register(line, selectors.EVENT_READ)
+        elif isinstance(source, Forked):
+            self._watch.unregister(source)
+            source.wait()
+            self._agents = {job: agent for job, agent in self._agents.items() if agent is not source}
+        elif not self._serve(source):
+            self._watch.unregister(source)
+            source.close()
+
+    def _serve(self, line: socket.socket) -> bool:
+        """One request; False where whoever asked is gone, or makes no sense."""
+        try:
+            received = receive(line)
+        except BrimError:
+            return False
+        if received is None:
+            return False
+        request, descriptors = received
+        try:
+            self._handle(request, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        with contextlib.suppress(OSError):  # it did not wait for the answer
+            line.send(b"+")
+        return True
+
+    def _handle(self, request: NodeRequest, descriptors: list[int]) -> None:
+        match request:
+            case Begin():
+                self._begin(request, descriptors)
+            case Kill(job=job) if job in self._agents:
+                self._agents[job].kill()
+            case Part():
+                self._parting = True
+
+    def _begin(self, request: Begin, descriptors: list[int]) -> None:
+        self._parting = False
+        stdin, output, *keep = descriptors
+        pid = os.fork()
+        if pid:
+            agent = self._agents[request.job] = Forked(pid)
+            self._watch.register(agent, selectors.EVENT_READ)
+            return
+        argv = ["brim.agent", *request.arguments]
+        perform(lambda: self._become(request), argv, stdin=stdin, output=output, keep=keep)
+
+    def _become(self, request: Begin) -> None:
+        """In the child: an agent, in the surroundings that were asked for."""
+        os.setsid()  # Ctrl-C reaches the foreground command alone
+        die_with_parent(self._pid)
+        os.chdir(request.directory)
+        if not self._is_as_asked(request):
+            command = [request.python[0], "-m", *sys.argv]
+            os.execve(command[0], command, request.environment)
+        os.environ.clear()
+        os.environ |= request.environment
+        if not sys.flags.safe_path:
+            sys.path[0] = request.directory  # as `python -m` does
+        _shuffle()
+        be_called("brim-agent")
+        from brim.agent.__main__ import main
+
+        main(fork)
+
+    def _is_as_asked(self, request: Begin) -> bool:
+        """Whether a fork of this process is what a new one would be: interpreters read variables as they start."""
+        mine = self._warm, (sys.executable, brim.__version__), self._environment
+        return mine == (True, request.python, _of_consequence(request.environment))
+
+
+def _of_consequence(environment: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _OF_NO_CONSEQUENCE}
+
+
+def _warm_up() -> bool:
+    """Import what jobs will; whether this process may be forked then. Without torch there is nothing to import."""
+    try:
+        import brim.agent.__main__
+        import brim.master.__main__
+        import brim.train.template
+        import brim.train.worker  # noqa: F401
+        from brim.train import warm
+    except ImportError:
+        return False
+    warm.import_torch(threads=1)
+    gc.collect()
+    gc.freeze()  # the collector would otherwise touch, and so copy, every page that forks share
+    return warm.forking_is_safe()
+
+
+def _shuffle() -> None:
+    """Chance that nobody seeded differs from one process to another; Python sees to its own."""
+    import numpy
+
+    numpy.random.seed()

@@ -1,0 +1,121 @@
+"""What a scheduler says to a node agent: whole messages with descriptors, on a Unix socket of its owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from brim.errors import EnvironmentFault
+from brim.wire.messages.codec import Codec
+
+__all__ = ["Begin", "Kill", "NodeRequest", "Part", "call_node", "listen_on_node", "pid_of", "receive", "send"]
+
+_SOCKET = "socket"
+_LARGEST = 1 << 20  # bytes of a message: an environment may be long
+_MOST_DESCRIPTORS = 8
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Start an agent of a job; with its standard input, its output, and what else it holds open.
+
+    Args:
+        job: names it in `Kill`.
+        arguments: of `python -m brim.agent`.
+        python: the interpreter that it needs, and of which version brim is there.
+        environment: all of it.
+        directory: where it works.
+    """
+
+    job: str
+    arguments: list[str]
+    python: tuple[str, str]
+    environment: dict[str, str]
+    directory: str
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """End the agent of a job at once, and so its master and workers."""
+
+    job: str
+
+
+class Part(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """End as soon as no agent is left."""
+
+
+NodeRequest = Begin | Kill | Part
+_codec: Codec[NodeRequest] = Codec(NodeRequest)
+
+
+def listen_on_node(folder: Path) -> socket.socket:
+    """Where a node agent is called. Raises OSError."""
+    with _short(folder) as path, contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of an earlier life
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o177)
+    try:
+        with _short(folder) as path:
+            listener.bind(path)
+    finally:
+        os.umask(before)
+    listener.listen(8)
+    return listener
+
+
+def call_node(folder: Path) -> socket.socket | None:
+    """A connection to the node agent of this folder; None where none listens."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.setblocking(False)  # it answers when it has time, and nobody waits for it
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+    try:
+        with _short(folder) as path:
+            line.connect(path)
+    except OSError:
+        line.close()
+        return None
+    return line
+
+
+def pid_of(line: socket.socket) -> int:
+    """The process at the other end of a connection."""
+    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], "little", signed=True)
+
+
+def send(line: socket.socket, request: NodeRequest, descriptors: Sequence[int] = ()) -> None:
+    """Raises EnvironmentFault where it cannot be said now."""
+    try:
+        socket.send_fds(line, [_codec.encode(request)], descriptors)
+    except OSError as error:
+        raise EnvironmentFault(f"the agent of the node does not listen: {error}") from error
+
+
+def receive(line: socket.socket) -> tuple[NodeRequest, list[int]] | None:
+    """The next request with its descriptors; None where the other end is gone.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    data, descriptors = b"", list[int]()
+    for _ in range(2):  # who hung up without hearing our answers is told of once, in front of its last words
+        with contextlib.suppress(ConnectionError):
+            data, descriptors, _, _ = socket.recv_fds(line, _LARGEST, _MOST_DESCRIPTORS)
+            break
+    if not data:
+        return None
+    return _codec.decode(data), descriptors
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """A path of the socket that is short enough for one, wherever the folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{_SOCKET}"
+    finally:
+        os.close(descriptor)

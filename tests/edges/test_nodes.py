@@ -1,0 +1,147 @@
+"""The agents of nodes: what they start ends with them, whoever finds them, and when they come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import brim
+from brim.backends.nodes import Nodes
+from brim.backends.processes import NodeSeen
+from brim.clock import SystemClock
+from brim.errors import EnvironmentFault
+from brim.wire.nodes import Begin, Kill
+from e2e.running import until
+
+
+class Host:
+    """Nodes whose agents have no torch, and so start everything anew: a shell script instead of jobs' agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.script = folder / "python"
+        self.script.write_text(f"#!/bin/sh\necho $$ > {folder}/$4\nexec sleep 60\n")
+        self.script.chmod(0o755)
+        self.lives: list[Nodes] = []
+        self.revive()
+
+    def revive(self) -> None:
+        """Another life of the scheduler."""
+        self.nodes = Nodes(self.folder / "nodes", SystemClock())
+        self.lives.append(self.nodes)
+
+    def look(self) -> NodeSeen:
+        return self.nodes.keep(["n1"])["n1"]
+
+    def up(self) -> int:
+        until(lambda: self.look().up, "the node")
+        return self.look().pid
+
+    def begin(self, job: str) -> int:
+        """Start the agent of a job; its process."""
+        begin = Begin(
+            job=job,
+            arguments=["--of", job],
+            python=(str(self.script), brim.__version__),
+            environment=dict(os.environ),
+            directory=str(self.folder),
+        )
+        with open(os.devnull, "r+b") as nothing:
+            self.nodes.ask("n1", begin, [nothing.fileno(), nothing.fileno()])
+        note = self.folder / job
+        until(lambda: note.exists() and note.read_text().endswith("\n"), "the job's agent")
+        return int(note.read_text())
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("brim.backends.nodes._BACKOFF", 0.3)
+    host = Host(tmp_path)
+    yield host
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if str(tmp_path) in " ".join(process.cmdline()):
+                process.kill()
+    for nodes in host.lives:
+        asyncio.run(nodes.end())
+
+
+def gone(pid: int) -> Callable[[], bool]:
+    return lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Host) -> None:
+    assert not host.look().lost
+    first = host.up()
+    sleeping = host.begin("job-1")
+    os.kill(first, signal.SIGKILL)
+    until(gone(sleeping), "the end of what it started")
+    until(lambda: host.look().lost, "the loss")
+    seen = host.look()
+    assert (seen.up, seen.problem) == (False, "its agent died")
+    assert 0.0 < seen.again <= 0.3
+    with pytest.raises(EnvironmentFault, match="node n1 has no agent now"):
+        host.nodes.ask("n1", Kill(job="job-1"))
+    second = host.up()
+    assert second != first
+    assert not host.look().lost
+
+
+def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
+    pid = host.up()
+    jobs = [host.begin(f"job-{k}") for k in (1, 2)]
+    host.revive()
+    assert host.up() == pid
+    host.nodes.kill_job("job-1")
+    until(gone(jobs[0]), "the end of the first job's agent")
+    assert not gone(jobs[1])()
+    host.nodes.keep([])  # it is not wanted any more: it ends once its last job has
+    assert not gone(pid)()
+    os.kill(jobs[1], signal.SIGKILL)
+    until(gone(pid), "the end of the node's agent")
+
+
+def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = host.up()
+    monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
+    os.kill(pid, signal.SIGSTOP)
+    host.nodes.ask("n1", Kill(job="job-1"))
+    until(lambda: host.look().lost, "its end")
+    assert host.look().problem == "it did not answer for 0 s"
+    host.up()
+
+
+FORKS = """
+import os, subprocess, sys
+from brim.agent.births import Forked, fork, perform
+
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+kept, closed = os.pipe()
+children = [fork("brim.master", words, stdin=0, output=log) for words in (["--help"], [])]
+pid = os.fork()
+if not pid:
+    show = lambda: print(*sorted(set(os.listdir("/proc/self/fd")) - {str(kept)}))
+    perform(show, ["show"], stdin=0, output=log, keep=[kept])
+children.append(Forked(pid))
+print([child.wait(30.0) for child in children], [child.wait() for child in children])
+"""
+
+
+def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, str(tmp_path / "log")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0, 2, 0] [0, 2, 0]\n"
+    words = (tmp_path / "log").read_text()
+    assert "usage: python -m brim.master" in words
+    assert "0 1 2 3\n" in words  # and the one with which it looks
