@@ -119,6 +119,7 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: p
     host.nodes.ask("n1", Kill(job="job-1"))
     until(lambda: host.look().lost, "its end")
     assert host.look().problem == "it did not answer for 0 s"
+    monkeypatch.undo()
     host.up()
 
 
