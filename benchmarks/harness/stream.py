@@ -1,0 +1,112 @@
+"""A seeded stream of short jobs with deadlines, and what the simulator makes of it. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.brim_cluster import Kind
+from benchmarks.harness.waiting import MICRO_BATCHES, STEPS_PER_EPOCH
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.run import Run
+from brim.domain.cluster import Cluster
+from brim.domain.measuring import Measured, curve_of
+from brim.domain.resizing import Overheads
+from brim.domain.scaling import ScalingCurve
+from brim.domain.workload import Job
+from brim.policies.named import POLICIES
+
+__all__ = ["KINDS", "Item", "nominal", "predict", "stream"]
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(name="small", wait=0.03, maximum=4),
+        Kind(name="medium", wait=0.05),
+        Kind(name="large", wait=0.08),
+    )
+}
+_START = 2.5  # seconds that a deadline allows for a start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One job of the stream; times are seconds since its beginning.
+
+    Args:
+        new: nobody has measured its model before.
+        shape: how its deadline was drawn.
+    """
+
+    name: str
+    kind: str
+    epochs: int
+    at: float
+    deadline: float
+    shape: str
+    new: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * STEPS_PER_EPOCH
+
+
+def nominal(kind: Kind, workers: int) -> float:
+    """Seconds that a step of this kind waits for."""
+    return math.ceil(MICRO_BATCHES / workers) * kind.wait
+
+
+def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
+    """Draw it: Poisson arrivals, jobs of 12 to 40 s of a worker, deadlines from hopeless to loose.
+
+    Args:
+        every: mean seconds between two arrivals.
+    """
+    rng = random.Random(seed)  # nosec: a stream, not a secret
+    found, at = [], 0.0
+    for number in range(jobs):
+        kind = KINDS[rng.choice(sorted(KINDS))]
+        slot_seconds = rng.uniform(12.0, 40.0)
+        epochs = max(4, round(slot_seconds / nominal(kind, 1) / STEPS_PER_EPOCH))
+        shortest = epochs * STEPS_PER_EPOCH * nominal(kind, kind.maximum)
+        shape = rng.choices(("hopeless", "tight", "loose"), (1, 6, 5))[0]
+        low, high = {"hopeless": (0.5, 0.8), "tight": (1.6, 3.0), "loose": (4.0, 8.0)}[shape]
+        start = 0.0 if shape == "hopeless" else _START
+        deadline = at + start + shortest * rng.uniform(low, high)
+        new = number in (jobs // 3, 2 * jobs // 3) and shape != "hopeless"
+        found.append(
+            Item(
+                name=f"{kind.name}-{shape}", kind=kind.name, epochs=epochs, at=at, deadline=deadline,
+                shape=shape, new=new,
+            )
+        )  # fmt: skip
+        at += rng.expovariate(1.0 / every)
+    return found
+
+
+def curve(kind: Kind, measured: Measured) -> ScalingCurve:
+    return curve_of(measured.rates, parts=MICRO_BATCHES, minimum=1, maximum=kind.maximum)
+
+
+def predict(
+    items: Sequence[Item], policy: str, *, slots: int, curves: Mapping[str, ScalingCurve], overheads: Overheads
+) -> Run:  # fmt: skip
+    """The same stream under the simulator; jobs are named by their place in it."""
+    jobs = [
+        Job(
+            id=f"{place:03}",
+            submitted=item.at,
+            work=float(item.steps),
+            curve=curves[item.kind],
+            deadline=item.deadline,
+            requested=KINDS[item.kind].maximum,
+            duration=item.steps / curves[item.kind].maximum_rate,
+            maximum=KINDS[item.kind].maximum,
+            label=item.name,
+        )
+        for place, item in enumerate(items)
+    ]
+    settings = Settings(overheads=overheads, record=True)
+    return simulate(jobs, Cluster.uniform(nodes=1, devices=slots), POLICIES[policy], settings=settings)

@@ -1,0 +1,278 @@
+"""A stream of real jobs with deadlines under three policies, beside what the simulator predicts: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.brim_cluster import BrimCluster, Learnt, measure, overheads_of
+from benchmarks.harness.report import Report, table
+from benchmarks.harness.stream import KINDS, Item, curve, predict, stream
+from brim.backends.simulator.run import Run
+from brim.domain.resizing import Overheads
+from brim.domain.scaling import ScalingCurve
+from brim.scheduler.replay import Replay
+from brim.wire.cluster import JobView
+
+HERE = Path(__file__).parent
+POLICIES = ("brim", "elasticflow", "edf")
+SLOTS, JOBS, EVERY, SEED = 8, 22, 4.0, 4
+_LIMIT = 420.0  # seconds for one policy
+_LOOK = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """One job of the stream under one policy, live; times are seconds since the stream began.
+
+    Args:
+        submitted: when the scheduler had it; its deadline is the same as in the simulation.
+        at_admission: when it was expected to finish once its deadline was promised.
+        at_half: when it was expected to finish once half of its steps were done, and when that was asked.
+        workers: (when, how many from then on).
+    """
+
+    item: Item
+    submitted: float
+    first_step: float | None
+    ended: float
+    state: str
+    promised: bool
+    refused: bool
+    at_admission: tuple[float, float] | None
+    at_half: tuple[float, float] | None
+    workers: tuple[tuple[float, int], ...]
+
+    @property
+    def met(self) -> bool:
+        return self.state == "done" and self.ended <= self.item.deadline
+
+    def error(self, predicted: float) -> float:
+        """How wrong a finish is that was predicted, as a part of the job's whole time."""
+        return abs(predicted - self.ended) / (self.ended - self.submitted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A policy, live and simulated."""
+
+    policy: str
+    live: Sequence[Course]
+    simulated: Run
+    replayed: Replay
+
+    @property
+    def ratios(self) -> tuple[float, float]:
+        """Shares of deadlines met: live, simulated."""
+        outcomes = self.simulated.outcomes
+        return (
+            sum(course.met for course in self.live) / len(self.live),
+            sum(outcome.met for outcome in outcomes) / len(outcomes),
+        )
+
+    def errors(self) -> dict[str, list[float]]:
+        """By what predicted it, the errors of all jobs that it predicted."""
+        finishes = [outcome.finished for outcome in self.simulated.outcomes]
+        both = list(zip(self.live, finishes, strict=True))
+        return {
+            "the simulator, which knows the stream": [c.error(f) for c, f in both if f is not None],
+            "the scheduler, when it promised": [c.error(c.at_admission[1]) for c in self.live if c.at_admission],
+            "the scheduler, at half of the steps": [c.error(c.at_half[1]) for c in self.live if c.at_half],
+        }  # fmt: skip
+
+
+def live(policy: str, items: Sequence[Item], learnt: Mapping[str, Learnt]) -> tuple[list[Course], Replay]:
+    """The stream under a scheduler of its own, which knows what was measured before."""
+    known = [(KINDS[name], each) for name, each in learnt.items()]
+    described = {"nodes": [{"name": "n1", "workers": SLOTS}], "policy": policy}
+    with BrimCluster(described, known=known) as cluster:
+        origin = time.time() + 0.5
+        jobs: list[str] = []
+        end = origin + _LIMIT
+        while True:
+            while len(jobs) < len(items) and time.time() >= origin + items[len(jobs)].at:
+                jobs.append(_submit(cluster, items[len(jobs)], origin, salt=policy))
+            views = {view.job: view for view in cluster.look()}
+            if len(jobs) == len(items) and all(views[job].has_ended for job in jobs if job in views):
+                break
+            if time.time() > end:
+                raise RuntimeError(f"{policy}: the stream has not ended after {_LIMIT:.0f} s")
+            time.sleep(_LOOK)
+        return [
+            _course(cluster, job, item, origin) for job, item in zip(jobs, items, strict=True)
+        ], cluster.replay()
+
+
+def _submit(cluster: BrimCluster, item: Item, origin: float, *, salt: str) -> str:
+    kind = replace(KINDS[item.kind], salt=item.name + salt) if item.new else KINDS[item.kind]
+    submission = kind.submission(epochs=item.epochs, deadline=origin + item.deadline)
+    return cluster.submit(item.name, submission)
+
+
+def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course:
+    asked = cluster.asked[job]
+    view = asked.last
+    promised = next(((at, v) for at, v in asked.views if v.promised), None)
+    half = next(
+        ((at, v) for at, v in asked.views if v.steps and 2 * v.step >= v.steps and not v.has_ended), None
+    )
+    changes = [each for each in cluster.client.explain(job) if each.event == "workers"]
+    assert view.ended is not None, "it was waited for"
+    return Course(
+        item=item,
+        submitted=view.submitted - origin,
+        first_step=view.started - origin if view.started else None,
+        ended=view.ended - origin,
+        state=view.state,
+        promised=promised is not None,
+        refused=promised is None and view.judged,
+        at_admission=_prediction(promised, origin, of="estimate"),
+        at_half=_prediction(half, origin, of="finish"),
+        workers=(*((each.at - origin, each.after) for each in changes), (view.ended - origin, 0)),
+    )
+
+
+def _prediction(found: tuple[float, JobView] | None, origin: float, *, of: str) -> tuple[float, float] | None:
+    """(when it was asked, what was said)."""
+    said = getattr(found[1], of) if found else None
+    return (found[0] - origin, said - origin) if found and said is not None else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="6 jobs under one policy, 1 minute: no report is written"
+    )
+    parser.add_argument("--policy", action="append", help=f"only these of {', '.join(POLICIES)}")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the stream")
+    parser.epilog = "A whole run takes about 8 minutes."
+    arguments = parser.parse_args()
+    policies = arguments.policy or (POLICIES[:1] if arguments.quick else POLICIES)
+    items = stream(jobs=6 if arguments.quick else JOBS, every=EVERY, seed=arguments.seed)
+    report = Report(HERE, "Deadlines of real jobs, beside the simulator", seed=arguments.seed)
+    report.say("measuring the models that are known before")
+    learnt = measure(list(KINDS.values()), slots=SLOTS, say=report.say)
+    curves = {name: curve(KINDS[name], each.measured) for name, each in learnt.items()}
+    overheads = overheads_of(list(learnt.values()))
+    sides = []
+    for policy in policies:
+        report.say(f"{len(items)} jobs under {policy}")
+        courses, replayed = report.attempt(live, policy, items, learnt)
+        simulated = predict(items, policy, slots=SLOTS, curves=curves, overheads=overheads)
+        sides.append(Side(policy=policy, live=courses, simulated=simulated, replayed=replayed))
+    tell(report, sides, overheads, curves)
+    if not arguments.quick:
+        report.write({"sides": [plain(side) for side in sides]}, draw(sides, slots=SLOTS))
+
+
+def tell(
+    report: Report, sides: Sequence[Side], overheads: Overheads, curves: Mapping[str, ScalingCurve]
+) -> None:
+    """The tables."""
+    rows = []
+    for side in sides:
+        promised = [course for course in side.live if course.promised]
+        simulated = [outcome for outcome in side.simulated.outcomes if outcome.admitted]
+        rows.append(
+            [
+                side.policy,
+                f"{len(promised)} / {len(simulated)}",
+                f"{sum(not c.met for c in promised)} / {sum(not o.met for o in simulated)}",
+                *(f"{ratio:.3f}" for ratio in side.ratios),
+                f"{max(course.ended for course in side.live):.0f}",
+                f"{max(o.finished or 0.0 for o in side.simulated.outcomes):.0f}",
+            ]
+        )
+    head = ["policy", "promised, live / simulated", "of these missed", "deadlines met, live", "simulated",
+            "all done after, s, live", "simulated"]  # fmt: skip
+    report.add(
+        f"## {len(sides[0].live)} jobs on {SLOTS} worker slots\n\n"
+        f"A start and an end cost {overheads.cost(0, 1):.2f} s, a change of workers {overheads.cost(1, 2):.2f} s, as "
+        "measured before.\n\n" + table(head, rows)
+    )
+    rows = []
+    for side in sides:
+        for name, errors in side.errors().items():
+            if errors:
+                rows.append([side.policy, name, len(errors), *_quantiles(errors)])
+    report.add(
+        "## Errors of predicted finish times, in parts of the job's whole time\n\n"
+        + table(["policy", "predicted by", "jobs", "median", "p95"], rows)
+    )
+    for side in sides:
+        late = [course for course in side.live if course.promised and not course.met]
+        for course in late:
+            report.add(f"{side.policy}: {course.item.name} was promised {course.item.deadline:.1f} s and took until "
+                       f"{course.ended:.1f} s.")  # fmt: skip
+    report.add(
+        "\n".join(replay_line(f"{side.policy}'s journal", side.replayed) for side in sides)
+    )
+
+
+_COLOURS = {"met": "C2", "missed": "C3", "refused, met": "C0", "refused, missed": "C7"}
+
+
+def draw(sides: Sequence[Side], *, slots: int) -> Any:
+    """Jobs over time with their deadlines, by policy; and the shares met, live beside simulated."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.2 * len(sides)), layout="constrained")
+    axes = figure.subplots(len(sides), 2, width_ratios=[4, 1], squeeze=False)
+    for (axis, bars), side in zip(axes, sides, strict=True):
+        for row, course in enumerate(side.live):
+            _draw_job(axis, row, course)
+        finishes = [outcome.finished for outcome in side.simulated.outcomes]
+        known = [(finish, row) for row, finish in enumerate(finishes) if finish is not None]
+        axis.plot(*zip(*known, strict=True), "kx", markersize=4, label="simulated end")
+        axis.set_title(
+            f"{side.policy}: a line for each job; the thicker, the more workers", loc="left", fontsize=9
+        )
+        axis.set(
+            ylabel="job", xlabel="seconds since the stream began", ylim=(len(side.live), -1), xlim=(0, None)
+        )
+        for name, colour in _COLOURS.items():
+            axis.plot([], [], "-", color=colour, linewidth=3, label=name)
+        axis.plot([], [], "|", color="black", markersize=9, label="deadline")
+        live, simulated = side.ratios
+        drawn = bars.bar(["live", "simulated"], [live, simulated], color=["C2", "0.7"])
+        bars.bar_label(drawn, fmt="%.2f")
+        bars.set(ylim=(0, 1.1))
+        bars.set_title("deadlines met", fontsize=9)
+    axes[0][0].legend(loc="lower right", fontsize=8)
+    return figure
+
+
+def _draw_job(axis: Any, row: int, course: Course) -> None:
+    colour = _COLOURS[("refused, " if course.refused else "") + ("met" if course.met else "missed")]
+    axis.plot([course.submitted, course.ended], [row, row], color=colour, linewidth=0.6)
+    for (start, workers), (stop, _) in pairwise(course.workers):
+        if workers:
+            axis.plot([start, stop], [row, row], color=colour, linewidth=0.7 * workers, solid_capstyle="butt")
+    axis.plot(course.item.deadline, row, "|", color="black", markersize=9)
+
+
+def _quantiles(errors: Sequence[float]) -> tuple[str, str]:
+    return f"{statistics.median(errors):.1%}", f"{sorted(errors)[max(0, round(0.95 * len(errors)) - 1)]:.1%}"
+
+
+def plain(side: Side) -> dict[str, Any]:
+    """All values, for the report's JSON."""
+    return {
+        "policy": side.policy,
+        "live": [asdict(course) | {"met": course.met} for course in side.live],
+        "simulated": [
+            {"started": o.started, "finished": o.finished, "admitted": o.admitted, "met": o.met}
+            for o in side.simulated.outcomes
+        ],
+        "replayed": {"cycles": side.replayed.cycles, "differences": len(side.replayed.differences)},
+    }
+
+
+if __name__ == "__main__":
+    main()

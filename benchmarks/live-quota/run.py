@@ -1,0 +1,319 @@
+"""Two tenants lend and reclaim under load, on real jobs, one of which refuses to give way: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.brim_cluster import FILE, BrimCluster, Kind, replay_line
+from benchmarks.harness.report import Report, table
+from benchmarks.harness.waiting import GLOBAL_BATCH, MICRO_BATCHES
+from brim.domain.schedule import Reason
+from brim.storage.contact import read_contact
+from brim.storage.cycles import decode_cycle
+from brim.telemetry.records import RoundFormed, RunStarted, WorkerChanged
+
+HERE = Path(__file__).parent
+SLOTS, GUARANTEED, GRACE = 8, 4, 5.0
+TENANTS = ("ads", "web")
+LENDER, BORROWER = "web", "ads"
+KIND = Kind(name="job", wait=0.05)
+_BORROWERS, _OWNERS = 2, 10  # jobs of the borrower, and epochs of one of the owner's
+_HEARTBEAT = 60.0  # so that nobody but the scheduler sees to a worker that is stopped
+
+Workers = list[tuple[float, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim:
+    """One return of what was lent; times are seconds since the beginning.
+
+    Args:
+        how: what was done to the job that has to give, if anything.
+        submitted: the owner's job.
+        asked: when the plan took the devices from the borrower.
+        given: when the owner's job was started on them.
+        forced: what the borrower's jobs were told, where the grace period had to be enforced.
+    """
+
+    how: str
+    job: str
+    submitted: float
+    asked: float
+    given: float
+    forced: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.given - self.asked
+
+
+class Scene:
+    """The cluster, its borrowers, and what has happened so far."""
+
+    def __init__(self, cluster: BrimCluster, *, epochs: int, say: Callable[[str], None]) -> None:
+        self.cluster, self.say = cluster, say
+        self.origin = time.time()
+        self.reclaims: list[Reclaim] = []
+        self.owners: list[str] = []
+        self.epochs = epochs
+        self.borrowers = [self._submit(BORROWER, epochs) for _ in range(_BORROWERS)]
+
+    def _submit(self, tenant: str, epochs: int, *, maximum: int = 8) -> str:
+        submission = replace(KIND, maximum=maximum).submission(epochs=epochs, tenant=tenant)
+        spec = replace(submission.spec, heartbeat_timeout=_HEARTBEAT)
+        return self.cluster.submit(tenant, replace(submission, spec=spec))
+
+    def until_all_is_lent(self) -> None:
+        """Until the borrower's jobs train on every slot."""
+        self.cluster.until(
+            "all slots with the borrower",
+            lambda: sum(self.worlds(job)[-1][1] for job in self.borrowers) == SLOTS,
+        )
+
+    def reclaim(self, how: str = "", jobs: int = 1) -> None:
+        """The owner comes back, and is served; then it leaves again."""
+        at = time.time()
+        mine = [self._submit(LENDER, _OWNERS, maximum=GUARANTEED // jobs) for _ in range(jobs)]
+        self.owners += mine
+        self.cluster.until(
+            f"{mine[0]} running", lambda: all(self._when(job, "running") is not None for job in mine)
+        )
+        given = max(self._when(job, "running") or 0.0 for job in mine)
+        asked = min(
+            change.at
+            for job in self.borrowers
+            for change in self.cluster.client.explain(job)
+            if change.reason == Reason.RECLAIMED and change.at >= at
+        )
+        forced = tuple(
+            f"{job}: {change.detail}"
+            for job in self.borrowers
+            for change in self.cluster.client.explain(job)
+            if change.event == "forced" and change.at >= at
+        )
+        found = Reclaim(
+            how=how, job=", ".join(mine), submitted=at - self.origin, asked=asked - self.origin,
+            given=given - self.origin, forced=forced,
+        )  # fmt: skip
+        self.say(f"reclaimed for {found.job} within {found.seconds:.2f} s{f' ({how})' if how else ''}")
+        self.reclaims.append(found)
+        self.cluster.until(
+            "the owner's end", lambda: all(self.cluster.asked[job].last.has_ended for job in mine)
+        )
+
+    def stop_a_worker(self) -> int:
+        """SIGSTOP the last worker of a borrower; its process id."""
+        job = max(self.borrowers, key=lambda one: self.worlds(one)[-1][1])
+        history = self.cluster.history(job)
+        assert history.round is not None
+        return _stop(history.workers[history.round.workers[-1]].pid)
+
+    def stop_a_master(self) -> int:
+        """SIGSTOP the master of a borrower."""
+        job = max(self.borrowers, key=lambda one: self.worlds(one)[-1][1])
+        contact = read_contact(Path(self.cluster.asked[job].last.run))
+        assert contact is not None
+        return _stop(contact.pid)
+
+    def worlds(self, job: str) -> Workers:
+        """(when, workers of the world from then on); 0 before the first."""
+        events = self.cluster.history(job).events
+        return [(0.0, 0), *((e.at - self.origin, e.world_size) for e in events if isinstance(e, RoundFormed))]
+
+    def processes(self, job: str) -> Workers:
+        """(when, workers that have a process from then on), as devices are held."""
+        events: list[tuple[float, str, int]] = []
+        for event in self.cluster.history(job).events:
+            match event:
+                case WorkerChanged(state="lost" | "left", worker=worker):
+                    events.append((event.at, worker, 0))
+                case WorkerChanged(worker=worker, pid=pid) if pid:
+                    events.append((event.at, worker, 1))
+                case RunStarted():
+                    events.append((event.at, "", 0))
+        for change in self.cluster.client.explain(job):
+            if change.event in ("suspended", "done"):
+                events.append((change.at, "", 0))
+        there: set[str] = set()
+        found: Workers = [(0.0, 0)]
+        for at, worker, here in sorted(events):
+            there = set() if not worker else there | {worker} if here else there - {worker}
+            found.append((at - self.origin, len(there)))
+        return found
+
+    def _when(self, job: str, event: str) -> float | None:
+        return next((change.at for change in self.cluster.client.explain(job) if change.event == event), None)
+
+
+def _stop(pid: int) -> int:
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def play(scene: Scene, *, quick: bool) -> None:
+    """Lend, reclaim in two ways, and reclaim from jobs that refuse."""
+    scene.until_all_is_lent()
+    scene.reclaim()
+    if not quick:
+        scene.until_all_is_lent()
+        scene.reclaim(jobs=2)
+    stops: list[tuple[str, Callable[[], int]]] = [("a worker was stopped", scene.stop_a_worker)]
+    if not quick:
+        stops.append(("a master was stopped", scene.stop_a_master))
+    for how, stop in stops:
+        scene.until_all_is_lent()
+        pid = stop()
+        scene.reclaim(how)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)  # where nobody has killed it
+    scene.cluster.until(
+        "the borrowers' end", lambda: all(scene.cluster.asked[job].last.has_ended for job in scene.borrowers),
+        timeout=300.0,
+    )  # fmt: skip
+
+
+def undisturbed(epochs: int) -> str:
+    """The digest of the same job by `brim train`; nothing of it waits, for waiting changes no bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [
+            "train",
+            str(FILE),
+            "--workers",
+            "1",
+            "--epochs",
+            str(epochs),
+            "--run-dir",
+            f"{folder}/run",
+            "--json",
+        ]
+        words += ["--global-batch-size", str(GLOBAL_BATCH), "--micro-batches", str(MICRO_BATCHES)]
+        command = [sys.executable, "-m", "brim.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return str(json.loads(done.stdout)["weights_sha256"])
+
+
+def lost_within_quota(cluster: BrimCluster) -> list[str]:
+    """Cycles in which a tenant that held no more than its own was left with less than it held, though it wanted it."""
+    database, found = cluster.database(), []
+    for row in database.cycles():
+        snapshot, decision = decode_cycle(row.content)
+        for tenant in TENANTS:
+            mine = [state for state in snapshot.jobs if state.job.tenant == tenant]
+            held = sum(state.workers for state in mine)
+            after = sum(decision.workers.get(state.job.id, 0) for state in mine)
+            if after < held <= GUARANTEED:
+                found.append(f"cycle {row.number}: {tenant} {held} -> {after}")
+    database.close()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="A whole run takes about 3 minutes.")
+    parser.add_argument(
+        "--quick", action="store_true", help="one reclaim and one refusal: no report"
+    )
+    arguments = parser.parse_args()
+    epochs = 50 if arguments.quick else 100
+    report = Report(HERE, "Lend and reclaim between two tenants", seed=0)
+    cluster_file = {
+        "nodes": [{"name": "n1", "workers": SLOTS}],
+        "grace": f"{GRACE:g}s",
+        "tenants": [{"name": name, "guaranteed": GUARANTEED} for name in TENANTS],
+    }
+    with BrimCluster(cluster_file) as cluster:
+        scene = Scene(cluster, epochs=epochs, say=report.say)
+        play(scene, quick=arguments.quick)
+        stories = {job: cluster.brim("explain", job) for job in [scene.borrowers[0], scene.owners[0]]}
+        summaries = {job: cluster.asked[job].last.summary for job in [*scene.borrowers, *scene.owners]}
+        replayed, lost = cluster.replay(), lost_within_quota(cluster)
+        lines = {
+            BORROWER: _held(scene, scene.borrowers),
+            LENDER: _held(scene, scene.owners),
+        }
+    report.say("the same jobs undisturbed, for the digests")
+    calm = {True: undisturbed(epochs), False: undisturbed(_OWNERS)}
+    same = {job: each["weights_sha256"] == calm[job in scene.borrowers] for job, each in summaries.items()}
+    tell(report, scene.reclaims, summaries, same, lost)
+    report.add(replay_line("the journal", replayed))
+    for job, story in stories.items():
+        report.add(f"```console\n$ brim explain {job}\n{story.rstrip()}\n```")
+    if not arguments.quick:
+        data = {"reclaims": [asdict(each) for each in scene.reclaims], "held": lines, "same_weights": same}
+        report.write(data, draw(lines, scene.reclaims))
+
+
+def tell(
+    report: Report,
+    reclaims: Sequence[Reclaim],
+    summaries: dict[str, dict[str, Any]],
+    same: dict[str, bool],
+    lost: Sequence[str],
+) -> None:
+    """The tables."""
+    head = ["reclaimed for", "what was done to a borrower", "seconds from plan to start", "forced"]
+    rows = [[e.job, e.how or "-", f"{e.seconds:.2f}", "; ".join(e.forced) or "-"] for e in reclaims]
+    owned = f"{GUARANTEED} guaranteed to each of {' and '.join(TENANTS)}"
+    report.add(f"## {SLOTS} worker slots, {owned}, grace period {GRACE:g} s\n\n" + table(head, rows))
+    willing = [e.seconds for e in reclaims if not e.how]
+    report.add(
+        f"Within the grace period: {sum(s <= GRACE for s in willing)} of {len(willing)} reclaims from jobs that could "
+        f"give way. Tenants within their quota that lost a worker to another: {'; '.join(lost) or 'none'}."
+    )
+    rows = [
+        [job, each["exit"], str(each["steps"]), str(each["steps_redone"]), "yes" if same[job] else "NO"]
+        for job, each in summaries.items()
+    ]
+    report.add(table(["job", "ended", "steps", "redone", "weights of the undisturbed run"], rows))
+
+
+def _held(scene: Scene, jobs: Sequence[str]) -> Workers:
+    """Devices that these jobs hold together, over time."""
+    each = [scene.processes(job) for job in jobs]
+    times = sorted({at for points in each for at, _ in points})
+    return [(at, sum(_at(points, at) for points in each)) for at in times]
+
+
+def _at(points: Workers, time: float) -> int:
+    return [count for at, count in points if at <= time][-1]
+
+
+def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
+    """Devices by tenant over time, what is guaranteed, and each reclaim from the plan to the start."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    axis = figure.subplots()
+    times = sorted({at for points in lines.values() for at, _ in points})
+    rows = [[_at(points, at) for at in times] for points in lines.values()]
+    axis.stackplot(times, rows, step="post", labels=[f"held by {tenant}" for tenant in lines], alpha=0.6)
+    axis.axhline(
+        GUARANTEED, color="black", linestyle=":", linewidth=1, label=f"guaranteed to each: {GUARANTEED}"
+    )
+    axis.axhline(SLOTS, color="grey", linewidth=0.8)
+    for number, each in enumerate(reclaims):
+        axis.axvspan(
+            each.asked, each.given, color="C3", alpha=0.35, label=None if number else "reclaim: plan to start"
+        )
+        axis.annotate(
+            f"{each.seconds:.1f} s" + (f"\n{each.how}:\nforced" if each.forced else ""),
+            (each.given, SLOTS), (2, 4), textcoords="offset points", fontsize=8, annotation_clip=False,
+        )  # fmt: skip
+    axis.set(xlabel="seconds", ylabel="worker processes", ylim=(0, SLOTS + 2.5), xlim=(0, None))
+    axis.legend(loc="upper right", ncols=4, fontsize=8)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
