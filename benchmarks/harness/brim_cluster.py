@@ -9,9 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +19,7 @@ from benchmarks.harness import waiting
 from brim.client import Client
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.measuring import Measured
-from brim.domain.resizing import Overheads
+from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.submission import Submission, fingerprint
 from brim.scheduler.replay import Replay, replay
 from brim.storage.book import Book
@@ -28,12 +27,11 @@ from brim.storage.database import Database
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
 
-__all__ = ["Asked", "BrimCluster", "Kind", "Learnt", "measure"]
+__all__ = ["Asked", "BrimCluster", "Kind", "Learnt", "measure", "replay_line"]
 
 FILE = Path(waiting.__file__)
 _LOOK = 0.1
-_SIZES = (1, 2, 4, 8)
-_STEPS_AT_A_SIZE = 12
+_EPOCHS = 16  # of a job that is to be measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +69,19 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What was measured before.
+    """What a scheduler has measured itself.
 
     Args:
-        steps: made at each size, and the seconds that they took.
-        start: seconds from a submission to its first step and from its last step to its end, beyond those of steps.
-        resize: seconds beyond those of steps between the last step of a world and the first of the next.
+        measured: steps and the seconds that they took, by kind.
+        costs: seconds of starts, resizes and ends.
     """
 
-    measured: Measured
-    start: float
-    resize: float
+    measured: Mapping[str, Measured]
+    costs: Mapping[str, Sequence[float]]
+
+    @property
+    def overheads(self) -> Overheads:
+        return measured_overheads({kind: list(seconds) for kind, seconds in self.costs.items()})
 
 
 @dataclass(slots=True)
@@ -100,10 +100,12 @@ class BrimCluster:
 
     Args:
         cluster: the content of its cluster.yaml.
-        known: kinds that its database knows from before.
+        known: what its database knows from before, of these `kinds`.
     """
 
-    def __init__(self, cluster: dict[str, Any], *, known: Sequence[tuple[Kind, Learnt]] = ()) -> None:
+    def __init__(
+        self, cluster: dict[str, Any], *, known: Learnt | None = None, kinds: Sequence[Kind] = ()
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
         self.state = self.folder / "state"
         self.asked: dict[str, Asked] = {}
@@ -111,8 +113,8 @@ class BrimCluster:
         self._file = self.folder / "cluster.yaml"
         self._file.write_text(json.dumps(cluster) + "\n")  # JSON is YAML
         database = Database(self.state / "scheduler.db")
-        for kind, learnt in known:
-            Book(database).learn(kind.submission(epochs=1), learnt.measured, waiting.STEPS_PER_EPOCH)
+        if known is not None:
+            _teach(Book(database), known, kinds)
         database.close()
 
     def __enter__(self) -> Self:
@@ -180,66 +182,34 @@ class BrimCluster:
             database.close()
 
 
-def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> dict[str, Learnt]:
-    """What each kind's step takes at 1, 2, 4 and 8 workers, and what a start and a resize cost, one after another."""
-    found = {}
+def _teach(book: Book, known: Learnt, kinds: Sequence[Kind]) -> None:
+    for kind in kinds:
+        book.learn(kind.submission(epochs=1), known.measured[kind.name], waiting.STEPS_PER_EPOCH)
+    for cost, seconds in known.costs.items():
+        for each in seconds:
+            book.learn_cost(cost, each)
+
+
+def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> Learnt:
+    """Let a scheduler profile one job of each kind after another, and learn from it what it has learnt."""
     with BrimCluster({"nodes": [{"name": "n1", "workers": slots}]}) as cluster:
         for kind in kinds:
-            found[kind.name] = learnt = _measure(cluster, kind)
-            steps = ", ".join(f"{1000 / rate:.0f} ms on {n}" for n, rate in learnt.measured.rates.items())
-            say(
-                f"{kind.name}: a step takes {steps}; a start {learnt.start:.2f} s, a resize {learnt.resize:.2f} s"
-            )
+            job = cluster.submit(kind.name, kind.submission(epochs=_EPOCHS))
+            cluster.until(f"{job}'s end", lambda job=job: cluster.asked[job].last.has_ended)
+        database = cluster.database()
+        book = Book(database)
+        found = Learnt(
+            measured={kind.name: book.measured(kind.submission(epochs=1).fingerprint) for kind in kinds},
+            costs=dict(book.costs),
+        )
+        database.close()
+    for name, each in found.measured.items():
+        say(
+            f"{name}: a step takes {', '.join(f'{1000 / rate:.0f} ms on {n}' for n, rate in each.rates.items())}"
+        )
     return found
 
 
-def _measure(cluster: BrimCluster, kind: Kind) -> Learnt:
-    sizes = [n for n in _SIZES if n <= kind.maximum]
-    one = WorkerRange(minimum=1, maximum=1)
-    job = cluster.submit(kind.name, kind.submission(epochs=1000, workers=one))
-    measured = Measured()
-    for size in sizes:
-        if size > 1:
-            cluster.client.resize(job, WorkerRange(minimum=size, maximum=size))
-        cluster.until(f"{kind.name} on {size} workers", lambda n=size: _has_stepped(cluster, job, n))
-    asked = time.time()
-    cluster.client.suspend(job)
-    cluster.until("its suspension", lambda: cluster.asked[job].last.state == "suspended")
-    ended = time.time()
-    cluster.client.cancel(job)
-    history = cluster.history(job)
-    worlds = _worlds(history)
-    for before, after in pairwise(history.steps):
-        if before.round == after.round:
-            measured.add(worlds[after.round], after.at - before.at)
-    rates = measured.rates
-    view = cluster.asked[job].last
-    first, last = history.steps[0], history.steps[-1]
-    gaps = [
-        max(0.0, after.at - before.at - 1 / rates[worlds[after.round]])
-        for before, after in pairwise(history.steps)
-        if before.round != after.round and worlds[after.round] in rates
-    ]
-    end = max(0.0, ended - max(asked, last.at))
-    start = first.at - view.submitted - 1 / rates[1]
-    return Learnt(measured=measured, start=start + end, resize=sum(gaps) / len(gaps) if gaps else 0.0)
-
-
-def _worlds(history: RunHistory) -> dict[int, int]:
-    """World size by round."""
-    from brim.telemetry.records import RoundFormed
-
-    return {each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)}
-
-
-def _has_stepped(cluster: BrimCluster, job: str, size: int) -> bool:
-    history = cluster.history(job)
-    worlds = _worlds(history)
-    return sum(worlds.get(step.round) == size for step in history.steps) >= _STEPS_AT_A_SIZE
-
-
-def overheads_of(learnt: Sequence[Learnt]) -> Overheads:
-    """What starts and resizes cost, on average of these."""
-    resize = sum(each.resize for each in learnt) / len(learnt)
-    start = sum(each.start for each in learnt) / len(learnt)
-    return Overheads(name="measured", fixed=resize, start=max(0.0, start - resize))
+def replay_line(whose: str, found: Replay) -> str:
+    """How a replay went, in a sentence."""
+    return f"Replay of {whose}: {found.cycles} cycles, {len(found.differences) or 'none'} decided otherwise."

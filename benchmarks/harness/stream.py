@@ -14,7 +14,6 @@ from brim.backends.simulator.run import Run
 from brim.domain.cluster import Cluster
 from brim.domain.measuring import Measured, curve_of
 from brim.domain.resizing import Overheads
-from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
 from brim.policies.named import POLICIES
 
@@ -86,21 +85,28 @@ def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
     return found
 
 
-def curve(kind: Kind, measured: Measured) -> ScalingCurve:
-    return curve_of(measured.rates, parts=MICRO_BATCHES, minimum=1, maximum=kind.maximum)
-
-
 def predict(
-    items: Sequence[Item], policy: str, *, slots: int, curves: Mapping[str, ScalingCurve], overheads: Overheads
+    items: Sequence[Item], policy: str, *, slots: int, measured: Mapping[str, Measured], overheads: Overheads
 ) -> Run:  # fmt: skip
-    """The same stream under the simulator; jobs are named by their place in it."""
+    """The same stream under the simulator, where a job has ended once its last step is done: at its last step.
+
+    Args:
+        measured: by kind.
+
+    Returns:
+        The run, whose jobs are named by their place in the stream, and whose deadlines are `overheads.end` earlier.
+    """
+    curves = {
+        name: curve_of(each.rates, parts=MICRO_BATCHES, minimum=1, maximum=KINDS[name].maximum)
+        for name, each in measured.items()
+    }
     jobs = [
         Job(
             id=f"{place:03}",
             submitted=item.at,
             work=float(item.steps),
             curve=curves[item.kind],
-            deadline=item.deadline,
+            deadline=item.deadline - overheads.end,
             requested=KINDS[item.kind].maximum,
             duration=item.steps / curves[item.kind].maximum_rate,
             maximum=KINDS[item.kind].maximum,

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.brim_cluster import BrimCluster, Learnt, measure, overheads_of
+from benchmarks.harness.brim_cluster import BrimCluster, Learnt, measure, replay_line
 from benchmarks.harness.report import Report, table
-from benchmarks.harness.stream import KINDS, Item, curve, predict, stream
+from benchmarks.harness.stream import KINDS, Item, predict, stream
 from brim.backends.simulator.run import Run
 from brim.domain.resizing import Overheads
-from brim.domain.scaling import ScalingCurve
 from brim.scheduler.replay import Replay
 from brim.wire.cluster import JobView
 
@@ -60,12 +59,23 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A policy, live and simulated."""
+    """A policy, live and simulated.
+
+    Args:
+        end: seconds from a job's last step, at which it ends in the simulation, to its end.
+    """
 
     policy: str
     live: Sequence[Course]
     simulated: Run
+    end: float
     replayed: Replay
+
+    @property
+    def simulated_ends(self) -> list[float | None]:
+        """When each job ended in the simulation."""
+        finished = [outcome.finished for outcome in self.simulated.outcomes]
+        return [None if at is None else at + self.end for at in finished]
 
     @property
     def ratios(self) -> tuple[float, float]:
@@ -78,8 +88,7 @@ class Side:
 
     def errors(self) -> dict[str, list[float]]:
         """By what predicted it, the errors of all jobs that it predicted."""
-        finishes = [outcome.finished for outcome in self.simulated.outcomes]
-        both = list(zip(self.live, finishes, strict=True))
+        both = list(zip(self.live, self.simulated_ends, strict=True))
         return {
             "the simulator, which knows the stream": [c.error(f) for c, f in both if f is not None],
             "the scheduler, when it promised": [c.error(c.at_admission[1]) for c in self.live if c.at_admission],
@@ -87,11 +96,10 @@ class Side:
         }  # fmt: skip
 
 
-def live(policy: str, items: Sequence[Item], learnt: Mapping[str, Learnt]) -> tuple[list[Course], Replay]:
+def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Course], Replay]:
     """The stream under a scheduler of its own, which knows what was measured before."""
-    known = [(KINDS[name], each) for name, each in learnt.items()]
     described = {"nodes": [{"name": "n1", "workers": SLOTS}], "policy": policy}
-    with BrimCluster(described, known=known) as cluster:
+    with BrimCluster(described, known=learnt, kinds=list(KINDS.values())) as cluster:
         origin = time.time() + 0.5
         jobs: list[str] = []
         end = origin + _LIMIT
@@ -158,22 +166,21 @@ def main() -> None:
     report = Report(HERE, "Deadlines of real jobs, beside the simulator", seed=arguments.seed)
     report.say("measuring the models that are known before")
     learnt = measure(list(KINDS.values()), slots=SLOTS, say=report.say)
-    curves = {name: curve(KINDS[name], each.measured) for name, each in learnt.items()}
-    overheads = overheads_of(list(learnt.values()))
+    overheads = learnt.overheads
     sides = []
     for policy in policies:
         report.say(f"{len(items)} jobs under {policy}")
         courses, replayed = report.attempt(live, policy, items, learnt)
-        simulated = predict(items, policy, slots=SLOTS, curves=curves, overheads=overheads)
-        sides.append(Side(policy=policy, live=courses, simulated=simulated, replayed=replayed))
-    tell(report, sides, overheads, curves)
+        simulated = predict(items, policy, slots=SLOTS, measured=learnt.measured, overheads=overheads)
+        sides.append(
+            Side(policy=policy, live=courses, simulated=simulated, end=overheads.end, replayed=replayed)
+        )
+    tell(report, sides, overheads)
     if not arguments.quick:
         report.write({"sides": [plain(side) for side in sides]}, draw(sides, slots=SLOTS))
 
 
-def tell(
-    report: Report, sides: Sequence[Side], overheads: Overheads, curves: Mapping[str, ScalingCurve]
-) -> None:
+def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
     """The tables."""
     rows = []
     for side in sides:
@@ -193,8 +200,8 @@ def tell(
             "all done after, s, live", "simulated"]  # fmt: skip
     report.add(
         f"## {len(sides[0].live)} jobs on {SLOTS} worker slots\n\n"
-        f"A start and an end cost {overheads.cost(0, 1):.2f} s, a change of workers {overheads.cost(1, 2):.2f} s, as "
-        "measured before.\n\n" + table(head, rows)
+        f"A start costs {overheads.cost(0, 1):.2f} s, a change of workers {overheads.cost(1, 2):.2f} s, an end "
+        f"{overheads.end:.2f} s, as the scheduler measured before.\n\n" + table(head, rows)
     )
     rows = []
     for side in sides:
@@ -210,9 +217,7 @@ def tell(
         for course in late:
             report.add(f"{side.policy}: {course.item.name} was promised {course.item.deadline:.1f} s and took until "
                        f"{course.ended:.1f} s.")  # fmt: skip
-    report.add(
-        "\n".join(replay_line(f"{side.policy}'s journal", side.replayed) for side in sides)
-    )
+    report.add("\n".join(replay_line(f"{side.policy}'s journal", side.replayed) for side in sides))
 
 
 _COLOURS = {"met": "C2", "missed": "C3", "refused, met": "C0", "refused, missed": "C7"}
@@ -227,7 +232,7 @@ def draw(sides: Sequence[Side], *, slots: int) -> Any:
     for (axis, bars), side in zip(axes, sides, strict=True):
         for row, course in enumerate(side.live):
             _draw_job(axis, row, course)
-        finishes = [outcome.finished for outcome in side.simulated.outcomes]
+        finishes = side.simulated_ends
         known = [(finish, row) for row, finish in enumerate(finishes) if finish is not None]
         axis.plot(*zip(*known, strict=True), "kx", markersize=4, label="simulated end")
         axis.set_title(

@@ -221,9 +221,7 @@ def lost_within_quota(cluster: BrimCluster) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="A whole run takes about 3 minutes.")
-    parser.add_argument(
-        "--quick", action="store_true", help="one reclaim and one refusal: no report"
-    )
+    parser.add_argument("--quick", action="store_true", help="one reclaim and one refusal: no report")
     arguments = parser.parse_args()
     epochs = 50 if arguments.quick else 100
     report = Report(HERE, "Lend and reclaim between two tenants", seed=0)
