@@ -88,13 +88,13 @@ def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
 def predict(
     items: Sequence[Item], policy: str, *, slots: int, measured: Mapping[str, Measured], overheads: Overheads
 ) -> Run:  # fmt: skip
-    """The same stream under the simulator, where a job has ended once its last step is done: at its last step.
+    """The same stream under the simulator; its policies see deadlines as live ones do: less what an end costs.
 
     Args:
         measured: by kind.
 
     Returns:
-        The run, whose jobs are named by their place in the stream, and whose deadlines are `overheads.end` earlier.
+        The run, whose jobs are in the order of the stream.
     """
     curves = {
         name: curve_of(each.rates, parts=MICRO_BATCHES, minimum=1, maximum=KINDS[name].maximum)

@@ -59,32 +59,29 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A policy, live and simulated.
-
-    Args:
-        end: seconds from a job's last step, at which it ends in the simulation, to its end.
-    """
+    """A policy, live and simulated."""
 
     policy: str
     live: Sequence[Course]
     simulated: Run
-    end: float
     replayed: Replay
 
     @property
     def simulated_ends(self) -> list[float | None]:
         """When each job ended in the simulation."""
-        finished = [outcome.finished for outcome in self.simulated.outcomes]
-        return [None if at is None else at + self.end for at in finished]
+        return [outcome.finished for outcome in self.simulated.outcomes]
+
+    @property
+    def simulated_met(self) -> list[bool]:
+        """Which deadlines were met there; its jobs have earlier ones, see `predict`."""
+        both = zip(self.live, self.simulated_ends, strict=True)
+        return [end is not None and end <= course.item.deadline for course, end in both]
 
     @property
     def ratios(self) -> tuple[float, float]:
         """Shares of deadlines met: live, simulated."""
-        outcomes = self.simulated.outcomes
-        return (
-            sum(course.met for course in self.live) / len(self.live),
-            sum(outcome.met for outcome in outcomes) / len(outcomes),
-        )
+        met = sum(course.met for course in self.live), sum(self.simulated_met)
+        return met[0] / len(self.live), met[1] / len(self.live)
 
     def errors(self) -> dict[str, list[float]]:
         """By what predicted it, the errors of all jobs that it predicted."""
@@ -172,9 +169,7 @@ def main() -> None:
         report.say(f"{len(items)} jobs under {policy}")
         courses, replayed = report.attempt(live, policy, items, learnt)
         simulated = predict(items, policy, slots=SLOTS, measured=learnt.measured, overheads=overheads)
-        sides.append(
-            Side(policy=policy, live=courses, simulated=simulated, end=overheads.end, replayed=replayed)
-        )
+        sides.append(Side(policy=policy, live=courses, simulated=simulated, replayed=replayed))
     tell(report, sides, overheads)
     if not arguments.quick:
         report.write({"sides": [plain(side) for side in sides]}, draw(sides, slots=SLOTS))
@@ -185,12 +180,13 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
     rows = []
     for side in sides:
         promised = [course for course in side.live if course.promised]
-        simulated = [outcome for outcome in side.simulated.outcomes if outcome.admitted]
+        both = zip(side.simulated.outcomes, side.simulated_met, strict=True)
+        simulated = [met for outcome, met in both if outcome.admitted]
         rows.append(
             [
                 side.policy,
                 f"{len(promised)} / {len(simulated)}",
-                f"{sum(not c.met for c in promised)} / {sum(not o.met for o in simulated)}",
+                f"{sum(not c.met for c in promised)} / {sum(not met for met in simulated)}",
                 *(f"{ratio:.3f}" for ratio in side.ratios),
                 f"{max(course.ended for course in side.live):.0f}",
                 f"{max(o.finished or 0.0 for o in side.simulated.outcomes):.0f}",
@@ -272,8 +268,13 @@ def plain(side: Side) -> dict[str, Any]:
         "policy": side.policy,
         "live": [asdict(course) | {"met": course.met} for course in side.live],
         "simulated": [
-            {"started": o.started, "finished": o.finished, "admitted": o.admitted, "met": o.met}
-            for o in side.simulated.outcomes
+            {
+                "started": outcome.started,
+                "finished": outcome.finished,
+                "admitted": outcome.admitted,
+                "met": met,
+            }
+            for outcome, met in zip(side.simulated.outcomes, side.simulated_met, strict=True)
         ],
         "replayed": {"cycles": side.replayed.cycles, "differences": len(side.replayed.differences)},
     }

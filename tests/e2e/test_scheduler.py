@@ -175,6 +175,28 @@ def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> N
         assert (end["exit"], end["steps_redone"], end["weights_sha256"]) == ("done", 0, calm)
 
 
-def world_size(home: Home, job: str) -> int:
+def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, calm: str) -> None:
+    home.file.write_text(CLUSTER.replace("20s", "2s"))
+    home.brim("apply", str(home.file))
+    borrower = home.submit("--workers", "1:4", "--heartbeat-timeout", "100s")
+    until(lambda: world_size(home, borrower) == 4, "4 workers, 2 of them borrowed")
+    home.wait_for_step(borrower, 5)
+    events = lines(home.run_dir(borrower) / "events.jsonl")
+    last = world(home, borrower)[-1]
+    stopped = next(e["pid"] for e in events if e["kind"] == "worker" and e["worker"] == last and e["pid"])
+    os.kill(stopped, signal.SIGSTOP)
+    owner = home.submit("--workers", "2", tenant="web")
+    for job in (owner, borrower):
+        end = home.finished(job)
+        assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
+    assert [each["event"] for each in home.story(borrower)].count("forced") == 1
+    assert "forced" not in [each["event"] for each in home.story(owner)]
+
+
+def world(home: Home, job: str) -> list[str]:
     rounds = [e for e in lines(home.run_dir(job) / "events.jsonl") if e["kind"] == "round"]
-    return int(rounds[-1]["world_size"]) if rounds else 0
+    return list(rounds[-1]["workers"]) if rounds else []
+
+
+def world_size(home: Home, job: str) -> int:
+    return len(world(home, job))
