@@ -17,7 +17,6 @@ from benchmarks.harness.stream import KINDS, Item, predict, stream
 from brim.backends.simulator.run import Run
 from brim.domain.resizing import Overheads
 from brim.scheduler.replay import Replay
-from brim.wire.cluster import JobView
 
 HERE = Path(__file__).parent
 POLICIES = ("brim", "elasticflow", "edf")
@@ -32,8 +31,8 @@ class Course:
 
     Args:
         submitted: when the scheduler had it; its deadline is the same as in the simulation.
-        at_admission: when it was expected to finish once its deadline was promised.
-        at_half: when it was expected to finish once half of its steps were done, and when that was asked.
+        first_error, half_error: of what the scheduler expected when it first could, and at half of the steps, as parts
+            of the time that was left.
         workers: (when, how many from then on).
     """
 
@@ -44,8 +43,8 @@ class Course:
     state: str
     promised: bool
     refused: bool
-    at_admission: tuple[float, float] | None
-    at_half: tuple[float, float] | None
+    first_error: float | None
+    half_error: float | None
     workers: tuple[tuple[float, int], ...]
 
     @property
@@ -87,10 +86,14 @@ class Side:
         """By what predicted it, the errors of all jobs that it predicted."""
         both = list(zip(self.live, self.simulated_ends, strict=True))
         return {
-            "the simulator, which knows the stream": [c.error(f) for c, f in both if f is not None],
-            "the scheduler, when it promised": [c.error(c.at_admission[1]) for c in self.live if c.at_admission],
-            "the scheduler, at half of the steps": [c.error(c.at_half[1]) for c in self.live if c.at_half],
-        }  # fmt: skip
+            "the simulator, which knows the stream": [c.error(end) for c, end in both if end is not None],
+            "the scheduler, when it first could": [
+                abs(c.first_error) for c in self.live if c.first_error is not None
+            ],
+            "the scheduler, at half of the steps": [
+                abs(c.half_error) for c in self.live if c.half_error is not None
+            ],
+        }
 
 
 def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Course], Replay]:
@@ -123,10 +126,7 @@ def _submit(cluster: BrimCluster, item: Item, origin: float, *, salt: str) -> st
 def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course:
     asked = cluster.asked[job]
     view = asked.last
-    promised = next(((at, v) for at, v in asked.views if v.promised), None)
-    half = next(
-        ((at, v) for at, v in asked.views if v.steps and 2 * v.step >= v.steps and not v.has_ended), None
-    )
+    promised = any(each.promised for _, each in asked.views)
     changes = [each for each in cluster.client.explain(job) if each.event == "workers"]
     assert view.ended is not None, "it was waited for"
     return Course(
@@ -135,18 +135,12 @@ def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course
         first_step=view.started - origin if view.started else None,
         ended=view.ended - origin,
         state=view.state,
-        promised=promised is not None,
-        refused=promised is None and view.judged,
-        at_admission=_prediction(promised, origin, of="estimate"),
-        at_half=_prediction(half, origin, of="finish"),
+        promised=promised,
+        refused=view.was_refused and not promised,
+        first_error=view.first_estimate.error if view.first_estimate else None,
+        half_error=view.half_estimate.error if view.half_estimate else None,
         workers=(*((each.at - origin, each.after) for each in changes), (view.ended - origin, 0)),
     )
-
-
-def _prediction(found: tuple[float, JobView] | None, origin: float, *, of: str) -> tuple[float, float] | None:
-    """(when it was asked, what was said)."""
-    said = getattr(found[1], of) if found else None
-    return (found[0] - origin, said - origin) if found and said is not None else None
 
 
 def main() -> None:
@@ -205,7 +199,7 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
             if errors:
                 rows.append([side.policy, name, len(errors), *_quantiles(errors)])
     report.add(
-        "## Errors of predicted finish times, in parts of the job's whole time\n\n"
+        "## Errors of predicted finish times\n\n"
         + table(["policy", "predicted by", "jobs", "median", "p95"], rows)
     )
     for side in sides:
