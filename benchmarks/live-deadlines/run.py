@@ -16,6 +16,7 @@ from benchmarks.harness.report import Report, table
 from benchmarks.harness.stream import KINDS, Item, predict, stream
 from brim.backends.simulator.run import Run
 from brim.domain.resizing import Overheads
+from brim.domain.schedule import Reason
 from brim.scheduler.replay import Replay
 
 HERE = Path(__file__).parent
@@ -136,7 +137,7 @@ def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course
         ended=view.ended - origin,
         state=view.state,
         promised=promised,
-        refused=view.was_refused and not promised,
+        refused=view.was_refused and not promised and view.reason != Reason.NO_ADMISSION,
         first_error=view.first_estimate.error if view.first_estimate else None,
         half_error=view.half_estimate.error if view.half_estimate else None,
         workers=(*((each.at - origin, each.after) for each in changes), (view.ended - origin, 0)),
