@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -20,6 +22,7 @@ from brim.wire.cluster import (
     Down,
     Forecast,
     JobView,
+    Logs,
     Problem,
     Range,
     Submit,
@@ -79,37 +82,54 @@ class Client:
         return self._call("GET", "/v1/jobs", list[JobView])
 
     def job(self, job: str) -> JobView:
-        return self._call("GET", f"/v1/jobs/{job}", JobView)
+        return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
         """The job once it has `ended` or was `judged`, or after so many seconds."""
         left = timeout
         while True:
             seconds = min(left, _POLL)
-            view = self._call("GET", f"/v1/jobs/{job}?wait={seconds}&until={until}", JobView)
+            view = self._call("GET", f"{_path(job)}?wait={seconds}&until={until}", JobView)
             left -= seconds
             if view.has_ended or (until == "judged" and view.judged) or left <= 0:
                 return view
 
+    def logs(self, job: str, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+        """What the processes of a job printed, as (worker, line).
+
+        Args:
+            worker: of this one alone, such as `w1`.
+            follow: go on until the job has ended.
+        """
+        after, more = "", True
+        while more or follow:
+            wait = _POLL if follow and not more else 0.0
+            question = urlencode({"worker": worker, "after": after, "wait": wait})
+            logs = self._call("GET", f"{_path(job)}/logs?{question}", Logs)
+            yield from logs.lines
+            if logs.ended:
+                return
+            after, more = logs.after, bool(logs.lines)
+
     def explain(self, job: str) -> list[ChangeView]:
         """What happened to a job, with the reasons."""
-        return self._call("GET", f"/v1/jobs/{job}/explain", list[ChangeView])
+        return self._call("GET", f"{_path(job)}/explain", list[ChangeView])
 
     def resize(self, job: str, workers: WorkerRange) -> JobView:
         """Let a job have so many workers."""
         body = Range(minimum=workers.minimum, maximum=workers.maximum)
-        return self._call("POST", f"/v1/jobs/{job}/resize", JobView, body)
+        return self._call("POST", f"{_path(job)}/resize", JobView, body)
 
     def suspend(self, job: str) -> JobView:
         """Take its workers until it is resumed."""
-        return self._call("POST", f"/v1/jobs/{job}/suspend", JobView)
+        return self._call("POST", f"{_path(job)}/suspend", JobView)
 
     def resume(self, job: str) -> JobView:
-        return self._call("POST", f"/v1/jobs/{job}/resume", JobView)
+        return self._call("POST", f"{_path(job)}/resume", JobView)
 
     def cancel(self, job: str) -> JobView:
         """End it for good."""
-        return self._call("POST", f"/v1/jobs/{job}/cancel", JobView)
+        return self._call("POST", f"{_path(job)}/cancel", JobView)
 
     def cluster(self) -> ClusterView:
         return self._call("GET", "/v1/cluster", ClusterView)
@@ -146,6 +166,10 @@ class Client:
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
         raise EnvironmentFault(problem.detail)
+
+
+def _path(job: str) -> str:
+    return f"/v1/jobs/{quote(job, safe='')}"
 
 
 def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:

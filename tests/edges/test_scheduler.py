@@ -203,10 +203,39 @@ def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
     assert document["openapi"] == "3.1.0"
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/v1/jobs/{job}/cancel") in calls
-    assert len(calls) == 13
+    assert len(calls) == 14
     references = set(json.dumps(document).split('"#/components/schemas/')[1:])
     named = {reference.partition('"')[0] for reference in references}
     assert named <= document["components"]["schemas"].keys()
+
+
+def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> None:
+    client = served.client
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    folder = served.folder / "jobs" / "job-1" / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    assert list(client.logs("job-1")) == []
+    (folder / "w1.log").write_text("one\nunfini")
+    (folder / "w2.log").write_text("x" * 1_000_000 + "\n")
+    assert [(worker, len(line)) for worker, line in client.logs("job-1", worker="w1")] == [("w1", 3)]
+    assert sum(len(line) for worker, line in client.logs("job-1") if worker == "w2") == 1_000_000
+    following = client.logs("job-1", worker="w1", follow=True)
+    assert next(following) == ("w1", "one")
+    with (folder / "w1.log").open("a") as log:
+        log.write("shed\n")
+    assert next(following) == ("w1", "unfinished")
+    assert "w1 | unfinished" in brim("logs", "job-1").stdout
+    with (folder / "w1.log").open("a") as log:
+        log.write("the last word\n")
+    served.processes.end("job-1", "done", summary={"exit": "done"})
+    assert list(following) == [("w1", "the last word")]
+    with pytest.raises(SpecError, match="--worker: got 'w9'"):
+        list(client.logs("job-1", worker="w9"))
+    with pytest.raises(SpecError, match="JOB: got 'a b'"):
+        list(client.logs("a b"))
+    with pytest.raises(EnvironmentFault, match="there is no GET /v1/jobs/a/b/logs"):
+        list(client.logs("a/b"))
 
 
 def test_nonsense_is_answered_not_suffered(served: Served) -> None:
@@ -216,6 +245,9 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
         ("/v1/jobs", b"{", 400),
         ("/v1/jobs", b'{"name": 3}', 400),
         ("/v1/nowhere", b"", 404),
+        ("/v1/jobs/job-1/logs?after=3", None, 422),
+        ("/v1/jobs/job-1?wait=soon", None, 422),
+        ("/v1/jobs/job-1?wait=nan", None, 422),
     ):
         request = urllib.request.Request(
             f"http://127.0.0.1:{contact.port}{path}", body, {"Authorization": f"Bearer {contact.token}"}

@@ -6,10 +6,12 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,12 +23,14 @@ from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.scheduler.loop import Scheduler
+from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
     ClusterView,
     Down,
     Forecast,
     JobView,
+    Logs,
     Problem,
     Range,
     Submit,
@@ -37,6 +41,8 @@ __all__ = ["application", "openapi"]
 
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
 _LOOK = 0.05
+_LOOK_AT_LOGS = 0.2
+_Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +89,39 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
     until = request.query_params.get("until", "ended")
     if until not in reached:
         raise SpecError("until", got=repr(until), need="ended or judged")
-    try:
-        wait = min(float(request.query_params.get("wait", "0")), _LONGEST_WAIT)
-    except ValueError:
-        raise SpecError("wait", got=repr(request.query_params["wait"]), need="seconds") from None
-    end = asyncio.get_running_loop().time() + wait
+    end = _end_of_wait(request)
     view = scheduler.job(job)
     while not reached[until](view) and asyncio.get_running_loop().time() < end:
         await asyncio.sleep(_LOOK)
         view = scheduler.job(job)
     return view
+
+
+def _end_of_wait(request: Request) -> float:
+    """Until when a request may wait for its answer, by the clock of the event loop."""
+    asked = request.query_params.get("wait", "0")
+    try:
+        return asyncio.get_running_loop().time() + max(0.0, min(float(asked), _LONGEST_WAIT))
+    except ValueError:
+        raise SpecError("wait", got=repr(asked), need="seconds") from None
+
+
+async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
+    """With `wait` seconds, not before there is a line, or the end of the job or of the seconds."""
+    job, asked = request.path_params["job"], request.query_params
+    end = _end_of_wait(request)
+    try:
+        places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
+    except UNDECODABLE:
+        raise SpecError("after", got=repr(asked["after"]), need="what the last answer said") from None
+    tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
+    while True:
+        ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
+        lines = await asyncio.to_thread(tail.fresh)
+        if lines or ended or asyncio.get_running_loop().time() >= end:
+            after = msgspec.json.encode(tail.places).decode()
+            return Logs(lines=lines, after=after, ended=ended and not lines)
+        await asyncio.sleep(_LOOK_AT_LOGS)
 
 
 async def _explain(scheduler: Scheduler, request: Request, _: Any) -> list[ChangeView]:
@@ -133,6 +162,7 @@ _CALLS = (
     _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
     _Call("GET", "/v1/jobs/{job}", "One job; ?wait=30&until=ended waits", None, JobView, _job),
     _Call("GET", "/v1/jobs/{job}/explain", "Its story, with reasons", None, list[ChangeView], _explain),
+    _Call("GET", "/v1/jobs/{job}/logs", "What it printed; ?after=&worker=w1&wait=30", None, Logs, _logs),
     _Call("POST", "/v1/jobs/{job}/resize", "Let it have other numbers of workers", Range, JobView, _resize),
     _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD)),
     _Call("POST", "/v1/jobs/{job}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE)),
@@ -167,8 +197,14 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
     async def document(_: Request) -> Response:
         return _json(openapi())
 
+    async def nothing(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        return _json(Problem(detail=f"there is no {request.method} {request.url.path}"), status)
+
     routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
-    return Starlette(routes=[Route("/openapi.json", document), *routes])
+    return Starlette(
+        routes=[Route("/openapi.json", document), *routes], exception_handlers={404: nothing, 405: nothing}
+    )
 
 
 def _problem(error: BrimError) -> tuple[Problem, int]:

@@ -15,6 +15,7 @@ __all__ = [
     "EstimateView",
     "Forecast",
     "JobView",
+    "Logs",
     "Problem",
     "Range",
     "Submit",
@@ -139,6 +140,20 @@ class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
     after: int
     reason: str
     detail: str
+
+
+class Logs(msgspec.Struct, frozen=True, kw_only=True):
+    """What processes of a job printed.
+
+    Args:
+        lines: (worker, text).
+        after: what to ask with for those that follow.
+        ended: there will be no more.
+    """
+
+    lines: list[tuple[str, str]]
+    after: str
+    ended: bool
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
