@@ -19,6 +19,7 @@ from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
 from brim.domain.cluster import ClusterSpec
 from brim.domain.estimates import errors_of
+from brim.domain.quantities import counted
 from brim.domain.schedule import Admitted, Decision, JobState, Rejected, Snapshot, Standing, Verdict
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
@@ -282,7 +283,7 @@ class LiveBackend:
                     self._asked(record, 0, launch)
                     await self._processes.force(record, 0)
                 case Force(workers=workers):
-                    text = f"it had {self.spec.grace:.0f} s to go to {_workers(workers)}"
+                    text = f"it had {self.spec.grace:.0f} s to go to {counted(workers, 'worker')}"
                     await self._force(record, workers, text)
                 case _:
                     assert_never(action)
@@ -306,7 +307,7 @@ class LiveBackend:
         record.launches += 1
         self._picture.begin(record, now)
         self._retarget(record, workers, now)
-        self.book.must(record, Happening.START, now=now, detail=_workers(workers))
+        self.book.must(record, Happening.START, now=now, detail=counted(workers, "worker"))
         try:
             await self._processes.start(record, workers)
         except EnvironmentFault as fault:
@@ -344,7 +345,3 @@ class LiveBackend:
             track.forced = workers
             self.book.note(now, record, "forced", after=workers, detail=why)
         await self._processes.force(record, workers)
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

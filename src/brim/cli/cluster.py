@@ -13,6 +13,7 @@ import click
 
 from brim.cli.options import ADDRESS, STATE, option
 from brim.cli.usage import EXIT_DONE
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 
 __all__ = ["apply", "down", "tenants", "up"]
@@ -56,7 +57,7 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     _await_scheduler(state, process)
     client = Client(state)
     view = client.cluster()
-    text = f"{view.devices} devices on {len(view.nodes)} nodes, policy {view.policy}"
+    text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
     return EXIT_DONE
 
@@ -155,7 +156,7 @@ def apply(file: Path, state: Path | None) -> int:
     spec = read_cluster_file(file)
     client = Client(state)
     view = client.apply(spec)
-    text = f"{view.devices} devices, {len(spec.tenants)} tenants, policy {view.policy}"
+    text = f"{counted(view.devices, 'device')}, {counted(len(spec.tenants), 'tenant')}, policy {view.policy}"
     click.echo(f"applied {file}: {text}", err=True)
     return EXIT_DONE
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "scheduler_of", "status_of", "suspend_job",
+    "wait_for",
 ]  # fmt: skip
 
 
@@ -53,6 +54,9 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
     if as_json:
         click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
         return EXIT_DONE
+    if not views:
+        click.echo("no jobs are unfinished: brim submit FILE.py, or brim jobs --all", err=True)
+        return EXIT_DONE
     rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
     click.echo(table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows))
     return EXIT_DONE
@@ -73,11 +77,20 @@ def cancel(job: str, state: Path | None) -> int:
 
 def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
     """Show a job, at once or once it has ended."""
-    view = client.wait(job) if wait else client.job(job)
     if wait:
-        return end_of(view, as_json=as_json)
+        return end_of(wait_for(client, job), as_json=as_json)
+    view = client.job(job)
     click.echo(json.dumps(_fields(view)) if as_json else _render(view))
     return EXIT_DONE
+
+
+def wait_for(client: Client, job: str) -> JobView:
+    """The job once it has ended. Ctrl-C ends the wait, not the job, and says so."""
+    try:
+        return client.wait(job)
+    except KeyboardInterrupt:
+        click.echo(f"{job} goes on: brim status {job} --wait; brim cancel {job} ends it", err=True)
+        raise
 
 
 def end_of(view: JobView, *, as_json: bool) -> int:
@@ -147,8 +160,9 @@ def _sentence(change: ChangeView) -> str:
 
 def _render(view: JobView) -> str:
     promise = f", {_deadline(view)}" if view.deadline is not None else ""
+    workers = "" if view.has_ended else f", {_workers(view)} workers"
     lines = [
-        f"{view.job}: {_state(view)}, {_workers(view)} workers, step {_steps(view)}{promise}",
+        f"{view.job}: {_state(view)}{workers}, step {_steps(view)}{promise}",
         f"records in {view.run}",
     ]
     if view.reason:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from brim.cli.plain import clock_time, left
 from brim.domain.accounting import StepRecord
+from brim.domain.quantities import counted
 from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
 from brim.telemetry.records import (
@@ -103,7 +104,7 @@ class LiveView:
         parts = [
             self._cause or self._gone,
             f"round {event.round}",
-            "1 worker" if self._size == 1 else f"{self._size} workers",
+            counted(self._size, "worker"),
             milliseconds(event.seconds),
             f"{event.redone} redone" if event.redone else "",
         ]

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TextIO
 
 from brim.domain.accounting import StepRecord
+from brim.domain.quantities import counted
 from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event, Failed
@@ -62,7 +63,7 @@ def describe_progress(step: StepRecord, history: RunHistory) -> str:
         parts.append(f"{rate:,.0f} samples/s")
     if history.round:
         size = history.round.world_size
-        parts.append("1 worker" if size == 1 else f"{size} workers")
+        parts.append(counted(size, "worker"))
     seconds = history.seconds_left()
     if seconds is not None:
         parts.append(f"{left(seconds)} left")

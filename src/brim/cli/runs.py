@@ -147,7 +147,7 @@ def find_run(name: str | None, *, field: str = "RUN") -> Path:
     raise SpecError(
         field,
         got=repr(name),
-        need="a run: a path, a name under runs, or latest",
+        need="a run: a path, a name under runs, latest, or a job of a scheduler that is up",
         hint=did_you_mean(name, known) if known else "there is none here yet: brim train FILE.py",
     )
 

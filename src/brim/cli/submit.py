@@ -84,10 +84,10 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
         with contextlib.suppress(EnvironmentFault):
             view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
     if values["wait"]:
-        from brim.cli.jobs import end_of
+        from brim.cli.jobs import end_of, wait_for
 
         click.echo(f"{view.job}: submitted", err=True)
-        return end_of(client.wait(view.job), as_json=values["as_json"])
+        return end_of(wait_for(client, view.job), as_json=values["as_json"])
     return _show_submitted(view, as_json=values["as_json"])
 
 

@@ -119,7 +119,7 @@ def _name(param: click.Parameter | None) -> str:
 def _need(param: click.Parameter | None) -> str:
     known = {
         "FILE": "a training file",
-        "RUN": "a run: a path, a name under runs, or latest",
+        "RUN": "a run: a path, a name under runs, latest, or a job of the scheduler",
         "JOB": "the id of a job: brim jobs lists them",
         "RUN|CHECKPOINT": "a run that trained a model, or the directory of one of its checkpoints",
         "WORKERS": "a number of workers",

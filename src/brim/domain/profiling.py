@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from brim.domain.measuring import Measured, curve_of, divides
+from brim.domain.quantities import counted
 
 __all__ = ["Profile", "advance", "sizes_to_measure"]
 
@@ -66,23 +67,22 @@ def advance(
         return replace(profile, since=now, until=now + longest), ""
     rates = measured.rates
     if _is_enough(measured, profile.size):
-        said = f"at {_workers(profile.size)}: {rates[profile.size]:.3g} steps/s"
+        said = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
         before = max((n for n in sizes if n < profile.size and n in rates), default=None)
         if before is not None and rates[profile.size] < _GAIN * rates[before]:
-            return None, f"{said}, no faster than {_workers(before)}"
+            return None, f"{said}, no faster than {counted(before, 'worker')}"
         left = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
         return (replace(profile, size=left[0], since=now) if left else None), said
     if now >= profile.until:
-        return None, f"not at {_workers(profile.size)}: the time for it is over"
+        return None, f"not at {counted(profile.size, 'worker')}: the time for it is over"
     if now - profile.since > _PATIENCE:
-        return None, f"not at {_workers(profile.size)}: not to be had, or too slow, for {_PATIENCE:.0f} s"
+        return (
+            None,
+            f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for {_PATIENCE:.0f} s",
+        )
     return profile, ""
 
 
 def _is_enough(measured: Measured, size: int) -> bool:
     steps, seconds = measured.totals.get(size, (0.0, 0.0))
     return size in measured.rates and steps >= _STEPS - 0.5 and seconds >= _SECONDS
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

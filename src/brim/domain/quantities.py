@@ -1,4 +1,4 @@
-"""Durations as people write them. Pure: parsed once, at the edge; behind it a float is seconds."""
+"""Quantities as people write and read them; behind the edge a float is seconds. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import re
 
 from brim.errors import SpecError
 
-__all__ = ["format_duration", "parse_duration"]
+__all__ = ["counted", "format_duration", "parse_duration"]
 
 # Longest first, which is the order in which a duration is written out.
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|[dhms])", re.ASCII)
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "worker"), counted(1200, "worker")
+    ('1 worker', '1,200 workers')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def parse_duration(text: str, *, field: str) -> float:

@@ -48,6 +48,7 @@ class Master:
     ) -> None:
         self._decisions, self._records, self._clock = decisions, records, clock
         self._connections: dict[str, _Connection] = {}
+        self._listening: set[asyncio.Task[None]] = set()
         self._silence = max(_AGENT_SILENCE, 2 * decisions.spec.heartbeat_timeout)
         self._liveness = Liveness(timeout=self._silence)
         self._returning = Liveness(timeout=_TO_RETURN)
@@ -120,18 +121,30 @@ class Master:
         self._returning.forget(name)
         self._liveness.beat(name, now=self._clock.now())
         sending = asyncio.create_task(self._send(session, connection, reply, join.heard))
+        listening = asyncio.create_task(self._listen(name, connection, requests))
+        self._listening.add(listening)
         try:
-            async for parcel in requests:
-                if self._connections.get(name) is not connection:
-                    return  # declared lost, or on another stream: whatever comes here is of no effect
-                self._liveness.beat(name, now=self._clock.now())
-                self._on_parcel(name, session, parcel)
+            await asyncio.wait([listening])
+            if not listening.cancelled():
+                listening.result()
         finally:
             sending.cancel()
+            listening.cancel()
+            self._listening.discard(listening)
             if self._connections.get(name) is connection:
                 del self._connections[name]
                 self._liveness.forget(name)
                 self._returning.beat(name, now=self._clock.now())
+
+    async def _listen(
+        self, name: str, connection: _Connection, requests: AsyncIterator[wire.FromAgent]
+    ) -> None:
+        session = self._decisions.agents[name]
+        async for parcel in requests:
+            if self._connections.get(name) is not connection:
+                return  # declared lost, or on another stream: whatever comes here is of no effect
+            self._liveness.beat(name, now=self._clock.now())
+            self._on_parcel(name, session, parcel)
 
     def _admit(self, join: wire.JoinJob) -> wire.Refused | None:
         """Let an agent join, or go on; why not, where it may not."""
@@ -212,6 +225,8 @@ class Master:
         ):
             self.look()
             await asyncio.sleep(0.02)
+        for listening in self._listening:
+            listening.cancel()  # so that streams end here, and are not cut off with the server
 
     # People ------------------------------------------------------------------------------------------------
 

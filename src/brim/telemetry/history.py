@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.domain.accounting import Restore, Session, StepRecord
+from brim.domain.quantities import counted
 from brim.telemetry.events import follow_events, follow_steps
 from brim.telemetry.records import (
     CheckpointWritten,
@@ -224,7 +225,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
-            return f"round {event.round}: {_workers(event.world_size)}{shares} from step {event.step}{cause}"
+            return f"round {event.round}: {counted(event.world_size, 'worker')}{shares} from step {event.step}{cause}"
         case ReFormed():
             redone = (
                 f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""
@@ -291,7 +292,3 @@ def milliseconds(seconds: float) -> str:
     ('24 ms', '2.5 s')
     """
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
