@@ -28,8 +28,6 @@ from brim.wire.cluster import (
     Submit,
     TenantView,
 )
-from brim.wire.control import ask
-from brim.wire.messages import Answer, Ask
 
 __all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
 
@@ -172,13 +170,17 @@ def _path(job: str) -> str:
     return f"/v1/jobs/{quote(job, safe='')}"
 
 
-def _ask(run_dir: Path, question: Ask) -> dict[str, Any]:
+def _ask(run_dir: Path, verb: str, **fields: Any) -> dict[str, Any]:
+    # gRPC takes longer to import than a scheduler to answer.
+    from brim.wire.control import ask
+    from brim.wire.messages import Answer, Ask
+
     contact = read_contact(run_dir)
     if contact is None:
         raise EnvironmentFault(f"{run_dir} is not running")
     if not is_alive(contact.keeper):
         raise EnvironmentFault(f"{run_dir} is not running: its processes were killed")
-    answer: Answer = ask(contact.address, token=contact.token, question=question)
+    answer: Answer = ask(contact.address, token=contact.token, question=Ask(verb=verb, **fields))
     if not answer.ok:
         raise EnvironmentFault(answer.detail)
     return answer.status
@@ -190,7 +192,7 @@ def status(run_dir: Path) -> dict[str, Any]:
     Raises:
         EnvironmentFault: the run is not alive.
     """
-    return _ask(run_dir, Ask(verb="status"))
+    return _ask(run_dir, "status")
 
 
 def resize(run_dir: Path, workers: int) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def resize(run_dir: Path, workers: int) -> dict[str, Any]:
     Raises:
         EnvironmentFault: the run is not alive, or cannot have so many.
     """
-    return _ask(run_dir, Ask(verb="resize", workers=workers))
+    return _ask(run_dir, "resize", workers=workers)
 
 
 def suspend(run_dir: Path) -> dict[str, Any]:
@@ -208,4 +210,4 @@ def suspend(run_dir: Path) -> dict[str, Any]:
     Raises:
         EnvironmentFault: the run is not alive.
     """
-    return _ask(run_dir, Ask(verb="suspend"))
+    return _ask(run_dir, "suspend")

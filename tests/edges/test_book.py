@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -82,3 +83,17 @@ def test_a_lock_is_one_processs(tmp_path: Path) -> None:
 
     os.close(held)
     assert not is_locked(path)
+
+
+def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    with contextlib.suppress(ZeroDivisionError), database.together():
+        database.put("one", b"1")
+        with database.together():
+            database.put("two", b"2")
+        1 / 0
+    assert (database.get("one"), database.get("two")) == (None, None)
+    with database.together():
+        database.put("one", b"1")
+        assert Database(tmp_path / "db").get("one") is None
+    assert Database(tmp_path / "db").get("one") == b"1"

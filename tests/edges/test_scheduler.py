@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -193,7 +195,10 @@ def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
         Client(address=address, token="guess").jobs()
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"http://{address}/v1/jobs", timeout=5)
-    assert Client(address=address, token=contact.token).cluster().devices == 8
+    cluster = Client(address=address, token=contact.token).cluster()
+    assert cluster.devices == 8
+    assert cluster.looks.count > 0
+    assert cluster.cycles.p99_ms >= cluster.cycles.median_ms
     with urllib.request.urlopen(f"http://{address}/openapi.json", timeout=5) as answer:
         assert json.load(answer) == json.loads(json.dumps(openapi()))
 
@@ -368,3 +373,9 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
     assert "estimate" not in {change.event for change in served.client.explain("job-1")}
     fields = json.loads(brim("status", "job-1", "--json").stdout)
     assert fields["half_estimate"]["step"] == 3001
+
+
+def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
+    code = "import brim.client, brim.cli.jobs, sys; print({'grpc', 'numpy', 'torch'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

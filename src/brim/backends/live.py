@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -27,6 +28,7 @@ from brim.storage.book import Book, JobRecord
 
 __all__ = ["LiveBackend"]
 
+_KEPT = 200  # cycles and looks whose times are told
 _LOOK = 0.2  # seconds between two looks at the processes
 _REPLAN = 15.0  # seconds after which plans are made anew from measured progress
 _RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
@@ -42,6 +44,9 @@ class LiveBackend:
         processes: of the jobs.
         spec: of the cluster; may be replaced, see `reconfigure`.
         clock: its wall clock is the cluster's.
+
+    Attributes:
+        cycles, looks: seconds that the last ones took: from what was seen to what was done about it.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class LiveBackend:
         self._news.set()
         self._cycle_at = 0.0
         self._nodes: Mapping[str, NodeSeen] = {}
+        self._woke: float | None = None
+        self.cycles, self.looks = deque[float](maxlen=_KEPT), deque[float](maxlen=_KEPT)
         self._draining = self._killing = False
 
     # What people do ----------------------------------------------------------------------------------------
@@ -83,8 +90,17 @@ class LiveBackend:
 
     async def wait(self, until: float | None) -> bool:
         """Look again and again, and do what is left to do, until there is something to decide."""
+        if self._woke is not None:
+            self.cycles.append(self._clock.now() - self._woke)
+        there_is = await self._wait(until)
+        self._woke = self._clock.now()
+        return there_is
+
+    async def _wait(self, until: float | None) -> bool:
         while True:
+            began = self._clock.now()
             await self.look()
+            self.looks.append(self._clock.now() - began)
             now = self._clock.wall()
             if self._draining:
                 if not any(record.running for record in self.book.unfinished()):

@@ -69,7 +69,10 @@ class Picture:
         self.overheads = measured_overheads(self._book.costs)
 
     def track(self, record: JobRecord) -> Track:
-        return self._tracks.setdefault(record.id, Track())
+        track = self._tracks.get(record.id)
+        if track is None:
+            track = self._tracks[record.id] = Track()
+        return track
 
     def begin(self, record: JobRecord, now: float) -> None:
         """Its processes are about to be started."""
@@ -120,8 +123,8 @@ class Picture:
         self._learn_cost("resize" if before else "start", cost)
 
     def _measured(self, record: JobRecord) -> Measured:
-        earlier = self._book.measured(record.submission.fingerprint)
-        return self.track(record).seen.measured.merged([earlier])
+        mine, earlier = self.track(record).seen.measured, self._book.measured(record.submission.fingerprint)
+        return mine.merged([earlier]) if mine.totals else earlier
 
     def _steps(self, record: JobRecord) -> int | None:
         return record.steps or self._book.steps_of(record.submission)
@@ -157,9 +160,10 @@ class Picture:
 
     def profile(self, record: JobRecord, cluster: ClusterSpec) -> Profile | None:
         """The profile that a job would begin with: of a model that nobody has measured, if sizes can be tried."""
+        if record.launches or self._measured(record).rates:
+            return None
         sizes = self._sizes(record, cluster)
-        known = record.launches or self._measured(record).rates
-        return None if known or len(sizes) == 1 else Profile(size=sizes[0])
+        return Profile(size=sizes[0]) if len(sizes) > 1 else None
 
     def _sizes(self, record: JobRecord, cluster: ClusterSpec) -> tuple[int, ...]:
         minimum, maximum = self._bounds(record, cluster)

@@ -30,15 +30,16 @@ def status(run: str | None, wait: bool, as_json: bool) -> int:
     brim status flights-20260102-030405 --json
     brim status flights-1 --wait
     """
-    from brim import client
     from brim.cli.jobs import scheduler_of, status_of
-    from brim.cli.records import read_run
-    from brim.cli.runs import find_run
-    from brim.telemetry.history import read_history
 
     scheduler = scheduler_of(run)
     if scheduler is not None:
         return status_of(scheduler, run or "", wait=wait, as_json=as_json)
+    from brim import client
+    from brim.cli.records import read_run
+    from brim.cli.runs import find_run
+    from brim.telemetry.history import read_history
+
     run_dir = find_run(run)
     try:
         live: dict[str, Any] | None = client.status(run_dir)

@@ -7,6 +7,7 @@ know: while a size is measured, the job is shown to it as one that may have no m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from brim.domain.measuring import Measured, curve_of, divides
 from brim.domain.quantities import counted
@@ -36,6 +37,7 @@ class Profile:
     until: float | None = None
 
 
+@lru_cache(maxsize=256)
 def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ...]:
     """The numbers of workers that a curve is measured at: each worth twice the one before, and the most that helps.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from brim.domain.scaling import ScalingCurve
+if TYPE_CHECKING:  # it imports numpy, which no client of a scheduler should have to wait for
+    from brim.domain.scaling import ScalingCurve
 
 __all__ = ["Job", "Priority"]
 

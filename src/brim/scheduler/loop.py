@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from brim.policies.cycle import Memory, cycle
 from brim.policies.named import POLICIES
 from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
-from brim.scheduler.views import forecast_of, view_of
+from brim.scheduler.views import forecast_of, times_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
@@ -38,6 +39,8 @@ class LiveCluster(Backend, Protocol):
 
     spec: ClusterSpec
     memory: object
+    cycles: deque[float]
+    looks: deque[float]
 
     def tell(self) -> None: ...
 
@@ -224,6 +227,8 @@ class Scheduler:
             held=sum(record.target for record in unfinished if record.running),
             nodes={node.id: node.devices for node in spec.cluster.nodes},
             unfinished=len(unfinished),
+            cycles=times_of(self._backend.cycles),
+            looks=times_of(self._backend.looks),
         )
 
     def tenants(self) -> list[TenantView]:

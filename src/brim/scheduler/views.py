@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from brim.coordination.lifecycle import Phase
@@ -9,9 +10,9 @@ from brim.domain.estimates import Estimate
 from brim.domain.schedule import JobState
 from brim.policies.what_if import Outlook
 from brim.storage.book import JobRecord
-from brim.wire.cluster import EstimateView, Forecast, JobView
+from brim.wire.cluster import EstimateView, Forecast, JobView, Times
 
-__all__ = ["forecast_of", "view_of"]
+__all__ = ["forecast_of", "times_of", "view_of"]
 
 
 def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
@@ -95,3 +96,10 @@ def forecast_of(outlook: Outlook, *, known: bool, end: float) -> Forecast:
         finish=outlook.finish + end if known and outlook.finish is not None else None,
         earliest=outlook.earliest + end if known and outlook.earliest is not None else None,
     )
+
+
+def times_of(seconds: Iterable[float]) -> Times:
+    """How long things took."""
+    ordered = sorted(1000.0 * each for each in seconds) or [0.0]
+    last = len(ordered) - 1
+    return Times(count=len(ordered), median_ms=ordered[last // 2], p99_ms=ordered[round(0.99 * last)])

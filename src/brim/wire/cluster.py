@@ -20,6 +20,7 @@ __all__ = [
     "Range",
     "Submit",
     "TenantView",
+    "Times",
 ]
 
 
@@ -170,8 +171,22 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the last so many took, in milliseconds."""
+
+    count: int
+    median_ms: float
+    p99_ms: float
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster now; `unfinished` counts jobs."""
+    """The cluster now.
+
+    Args:
+        unfinished: jobs.
+        cycles: of the scheduler, from what it saw to what it did about it.
+        looks: at the jobs' processes.
+    """
 
     policy: str
     devices: int
@@ -179,6 +194,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     nodes: dict[str, int]
     unfinished: int
+    cycles: Times
+    looks: Times
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
