@@ -16,7 +16,15 @@ from brim.storage.database import Database
 
 __all__ = ["database_is_sound", "job_is_whole", "journal_replays", "state_is_whole"]
 
-_KEPT = {"scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "scheduler.log", "jobs", ".scheduler.lock"}
+_KEPT = {
+    "scheduler.db",
+    "scheduler.db-wal",
+    "scheduler.db-shm",
+    "scheduler.log",
+    "jobs",
+    "nodes",
+    ".scheduler.lock",
+}
 
 
 def job_is_whole(run_dir: Path, record: JobRecord, calm: Mapping[int, Calm]) -> list[str]:
