@@ -54,6 +54,32 @@ def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
     assert world.processes.of("job-2").asked == ["start 5"]
 
 
+def test_workers_that_are_only_about_to_start_have_their_devices(world: LiveWorld) -> None:
+    """Found by chaos: a job that was told to shrink while it started forked all its workers first."""
+    give(world, job_1=6)
+    give(world, job_1=2, job_2=6)
+    job = world.processes.of("job-1")
+    assert job.asked == ["start 6", "resize 2"]
+    for workers in (0, 3, 6, 4):
+        job.workers = workers
+        run(world.backend.look())
+        assert world.processes.of("job-2").asked == []
+    job.workers = 2
+    run(world.backend.look())
+    assert world.processes.of("job-2").asked == ["start 6"]
+
+
+def test_workers_that_were_told_before_they_were_forked_are_not_waited_for_for_ever(world: LiveWorld) -> None:
+    give(world, job_1=6)
+    give(world, job_1=2, job_2=6)
+    world.processes.of("job-1").workers = 2
+    run(world.backend.look())
+    assert world.processes.of("job-2").asked == []
+    world.clock.advance(10.1)
+    run(world.backend.look())
+    assert world.processes.of("job-2").asked == ["start 6"]
+
+
 def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()

@@ -212,6 +212,11 @@ class LiveBackend:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
+        late = (
+            seen.workers > 0 and now - record.changed > self.spec.grace
+        )  # they were told before they were forked
+        if seen.workers >= record.coming or late:
+            record.coming = 0
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
         self._picture.reckon(record)
@@ -232,7 +237,7 @@ class LiveBackend:
     def _settle(self, record: JobRecord, seen: Seen, now: float) -> None:
         """Its processes have ended: for good, or until it has workers again."""
         self.book.learn(record.submission, seen.measured, seen.steps)
-        asked, record.target = record.target == 0, 0
+        asked, record.target, record.coming = record.target == 0, 0, 0
         record.summary, record.problem = seen.summary, seen.problem
         begun = self._picture.end(record, now).begun
         if seen.outcome == "done":
@@ -271,7 +276,8 @@ class LiveBackend:
             target, asked = record.target, self._questions.open(record.id)
             if isinstance(asked, Resize):
                 target = max(target, asked.workers)  # it may have heard: the devices are nobody else's
-            holdings.append(Holding(record.id, alive, seen.workers, target, record.asked if gives else None))
+            there = max(seen.workers, record.coming)
+            holdings.append(Holding(record.id, alive, there, target, record.asked if gives else None))
             startable = record.life.may_run and record.not_before <= now and (alive or self._are_up())
             desired[record.id] = record.workers if startable and not self._draining else 0
         if self._killing:
@@ -343,6 +349,8 @@ class LiveBackend:
 
     def _retarget(self, record: JobRecord, workers: int, now: float) -> None:
         cost = self._picture.change(record, workers, now)
+        if workers > record.target:
+            record.coming = max(record.coming, workers)
         record.target, record.changed, record.ready = workers, now, now + cost
 
     def _to_confirm(self) -> list[Action]:

@@ -19,8 +19,7 @@ class Holding(NamedTuple):
 
     Attributes:
         alive: it has processes.
-        workers: worker processes that are there, leaving ones included; at most what was last asked for where they are
-            only about to start.
+        workers: worker processes that are there, leaving ones included, or that may be about to start.
         target: workers that it was last asked to have; 0 where it was asked to suspend itself.
         since: when it was last asked for fewer than it had; None where it has given what was asked.
     """

@@ -43,6 +43,8 @@ class JobRecord(msgspec.Struct, kw_only=True):
     Args:
         workers: what the last plan gives it.
         target: what its processes were last asked to have, and said yes to.
+        coming: that they were asked to have and have not been seen to have: as many may yet be forked, whatever they
+            were asked for since.
         promised: its deadline is.
         judged: the policy has said yes or no.
         verdict, detail: the policy's reason, and its sentence with the numbers.
@@ -69,6 +71,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     standing: Standing = Standing.WAITING
     workers: int = 0
     target: int = 0
+    coming: int = 0
     promised: bool = False
     judged: bool = False
     verdict: str = ""
