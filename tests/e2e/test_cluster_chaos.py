@@ -25,7 +25,8 @@ SCHEDULES = (
     " suspend job 2 for 500ms at 4s; kill agent of job 1 at 4s; kill everything for 1ms at 7s",
     "submit 1:3 of ads for 8 epochs at 0s; submit 1:4 of web for 8 epochs by 1m30s at 0s;"
     " submit 1 of ads for 8 epochs at 500ms; stop scheduler for 500ms at 2s; kill master of job 1 at 3s;"
-    " apply ads 3 web 1 at 3s; resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
+    " kill node at 6s; apply ads 3 web 1 at 3s;"
+    " resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
     " kill scheduler for 1ms at 6s",
 )
 

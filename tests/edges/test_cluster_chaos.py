@@ -91,20 +91,28 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
     assert recount.broken == ["2 agents of job-1 at once", "3 workers at once on 2 devices"]
 
 
-def test_a_census_counts_by_what_processes_are_called_and_not_who_is_only_forked(tmp_path: Path) -> None:
+def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(tmp_path: Path) -> None:
     marked = Marked(uuid.uuid4().hex)
-    fork = "import os, sys, time; os.fork(); time.sleep(60)"
-    words = ["-m", "brim.agent", "--run-dir", str(tmp_path / "job-7")]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", text, *words], env={**os.environ, **marked.environment})
-        for text in (fork, "import time; time.sleep(60)")
-    ]
+    logs = tmp_path / "jobs" / "job-7" / "logs"
+    logs.mkdir(parents=True)
+    processes = []
+    for text, name in (
+        ("import os, time; os.fork(); time.sleep(60)", "agent.log"),
+        ("import time; time.sleep(60)", "agent.log"),
+        ("import time; open('/proc/self/comm', 'w').write('brim-w3'); time.sleep(60)", "w3.log"),
+    ):
+        with (logs / name).open("ab") as log:
+            environment = {**os.environ, **marked.environment}
+            processes.append(subprocess.Popen([sys.executable, "-c", text], stdout=log, env=environment))
     try:
         end = time.monotonic() + 30
-        while len(marked.alive()) < 3 and time.monotonic() < end:
+        while not take_census(marked, tmp_path).workers and time.monotonic() < end:
             time.sleep(0.01)
-        assert len(marked.alive()) == 3
-        assert sorted(take_census(marked, tmp_path).agents["job-7"]) == sorted(p.pid for p in processes)
+        while len(marked.alive()) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        census = take_census(marked, tmp_path)
+        assert sorted(census.agents["job-7"]) == sorted(process.pid for process in processes[:2])
+        assert census.workers == {"job-7": [processes[2].pid]}
     finally:
         marked.kill()
         for process in processes:

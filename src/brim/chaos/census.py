@@ -1,8 +1,9 @@
-"""Who of a cluster is alive, by what its processes are called: what a count of them at one moment shows."""
+"""Who of a cluster is alive, by where its processes print to: what a count of them at one moment shows."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,10 @@ from brim.chaos.processes import Marked
 
 __all__ = ["Census", "Recount", "take_census"]
 
-_ROLE = re.compile(r"-m brim\.(scheduler|agent|master)\b")
+# What a process prints goes to a file of its own; a fork has its parent's name and arguments.
+_ROLE = re.compile(
+    r"/(?:(scheduler)\.log|nodes/[^/]+/(node)\.log|jobs/([^/]+)/logs/(?:(agent|master)\.log)?.*)$"
+)
 _WORKER = re.compile(r"brim-w\d+")
 
 
@@ -20,38 +24,45 @@ class Census:
     """Process ids at one moment.
 
     Args:
-        schedulers: of the cluster.
-        agents, masters, workers: by job; a worker whose job is not known is of job "".
+        schedulers, nodes: of the cluster, and the agents of its nodes.
+        agents, masters, workers: by job.
     """
 
     schedulers: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
     agents: dict[str, list[int]] = field(default_factory=dict)
     masters: dict[str, list[int]] = field(default_factory=dict)
     workers: dict[str, list[int]] = field(default_factory=dict)
 
 
-def take_census(marked: Marked, jobs: Path) -> Census:
+def take_census(marked: Marked, state: Path) -> Census:
     """Count the marked processes.
 
     Args:
-        jobs: has the run directories; a process that has one on its command line is of that job.
+        state: the scheduler's directory.
     """
     census = Census()
-    of_job = re.compile(re.escape(str(jobs)) + r"/(\S+)")
-    for pid, command in marked.alive().items():
-        role, found = _ROLE.search(command), of_job.search(command)
-        job = found[1] if found else ""
-        if _WORKER.fullmatch(_name(pid)):
+    for pid in marked.alive():
+        found = _ROLE.match(_output(pid).removeprefix(str(state)))
+        if found is None:
+            continue
+        scheduler, node, job, of_job = found.groups()
+        if scheduler or node:
+            (census.schedulers if scheduler else census.nodes).append(pid)
+        elif _WORKER.fullmatch(_name(pid)):
             census.workers.setdefault(job, []).append(pid)
-        elif role is not None and role[1] == "scheduler":
-            census.schedulers.append(pid)
-        elif role is not None:
-            of_role = census.agents if role[1] == "agent" else census.masters
-            of_role.setdefault(job, []).append(pid)
-    for pids in (census.schedulers, *census.agents.values(), *census.masters.values()):
-        # Who has been forked and has not become another program yet is still called as its parent is.
+        elif of_job:
+            (census.agents if of_job == "agent" else census.masters).setdefault(job, []).append(pid)
+    for pids in (census.schedulers, census.nodes, *census.agents.values(), *census.masters.values()):
+        # Who has only just been forked still prints where its parent does.
         pids[:] = [pid for pid in pids if _parent(pid) not in pids]
     return census
+
+
+def _output(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/1")
+    return ""
 
 
 def _parent(pid: int) -> int:
@@ -76,11 +87,16 @@ class Recount:
 
     def add(self, census: Census) -> None:
         """Compare a census with the one before: who was there in both, one too many, is told once."""
-        found = {f"{len(census.schedulers)} schedulers at once"} if len(census.schedulers) > 1 else set()
-        for name, of_jobs in (("agents", census.agents), ("masters", census.masters)):
-            found |= {
-                f"{len(pids)} {name} of {job} at once" for job, pids in of_jobs.items() if len(pids) > 1
-            }
+        found = set()
+        # Not masters: one that has given its journal away may still be about to end.
+        agents = {f"agents of {job}": pids for job, pids in census.agents.items()}
+        for name, pids in {
+            "schedulers": census.schedulers,
+            "agents of the node": census.nodes,
+            **agents,
+        }.items():
+            if len(pids) > 1:
+                found.add(f"{len(pids)} {name} at once")
         workers = sum(map(len, census.workers.values()))
         if workers > self._devices:
             found.add(f"{workers} workers at once on {self._devices} devices")

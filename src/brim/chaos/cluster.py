@@ -162,7 +162,7 @@ class _Running:
         return {*self.user.ids.values()} <= views.keys() and all(view.has_ended for view in views.values())
 
     def _look(self) -> None:
-        self.census = take_census(self.around.marked, self.jobs)
+        self.census = take_census(self.around.marked, self.state)
         self.recount.add(self.census)
         self._let_go_on(self.clock.now())
         self.keeper.poll(told_to_go=self.user.going_down)
@@ -212,6 +212,8 @@ class _Running:
         match deed.kind:
             case DeedKind.KILL_SCHEDULER | DeedKind.STOP_SCHEDULER | DeedKind.KILL_EVERYTHING:
                 return self.census.schedulers
+            case DeedKind.KILL_NODE:
+                return self.census.nodes
             case DeedKind.KILL_AGENT:
                 return self.census.agents.get(job, [])
             case DeedKind.KILL_MASTER | DeedKind.STOP_MASTER:

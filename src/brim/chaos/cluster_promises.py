@@ -64,4 +64,4 @@ def journal_replays(database: Database) -> list[str]:
 def state_is_whole(state: Path) -> list[str]:
     """The scheduler left nothing but what it keeps, and stumbled nowhere."""
     left = [f"left behind: {path.name}" for path in state.iterdir() if path.name not in _KEPT]
-    return left + brim_did_not_stumble([state / "scheduler.log"])
+    return left + brim_did_not_stumble([state / "scheduler.log", *state.glob("nodes/*/node.log")])

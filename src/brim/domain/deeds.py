@@ -27,6 +27,7 @@ class DeedKind(enum.StrEnum):
     DOWN = "down"
     KILL_SCHEDULER = "kill scheduler"
     STOP_SCHEDULER = "stop scheduler"
+    KILL_NODE = "kill node"
     KILL_AGENT = "kill agent"
     KILL_MASTER = "kill master"
     STOP_MASTER = "stop master"
@@ -40,6 +41,7 @@ BEFALLS = frozenset(
     {
         DeedKind.KILL_SCHEDULER,
         DeedKind.STOP_SCHEDULER,
+        DeedKind.KILL_NODE,
         DeedKind.KILL_AGENT,
         DeedKind.KILL_MASTER,
         DeedKind.STOP_MASTER,
@@ -88,6 +90,7 @@ _FORMS = {
     DeedKind.DOWN: "down for {seconds} at {at}",
     DeedKind.KILL_SCHEDULER: "kill scheduler for {seconds} at {at}",
     DeedKind.STOP_SCHEDULER: "stop scheduler for {seconds} at {at}",
+    DeedKind.KILL_NODE: "kill node at {at}",
     DeedKind.KILL_AGENT: "kill agent of job {job} at {at}",
     DeedKind.KILL_MASTER: "kill master of job {job} at {at}",
     DeedKind.STOP_MASTER: "stop master of job {job} for {seconds} at {at}",

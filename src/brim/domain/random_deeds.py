@@ -13,7 +13,7 @@ __all__ = ["random_deeds"]
 _TENANTS = ("ads", "web")
 _LAST = 12.0  # seconds within which everything strikes: a few short jobs run for longer
 # What ends processes of a job by itself: five in a row without a step, and the job has failed, as it should.
-_ENDING = (DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
+_ENDING = (DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
 _MOST_ENDINGS = 4
 _SECONDS = {
     DeedKind.SUSPEND: (0.5, 2.0, 4.0),
