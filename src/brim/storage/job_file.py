@@ -51,7 +51,7 @@ def keep_source(run_dir: Path, spec: JobSpec) -> str:
     source, copy = _source_of(spec), run_dir / SOURCE
     with contextlib.suppress(OSError):  # whoever runs the file will say what is wrong with it
         if source is not None and not copy.exists():
-            write_whole(copy, source.read_bytes())
+            write_whole(copy, source.read_bytes(), alone=True)
     return change_of_source(run_dir, spec)
 
 
