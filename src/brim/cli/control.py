@@ -100,7 +100,7 @@ def _share(life: WorkerLife, history: RunHistory) -> int | None:
 
 
 def _render(known: dict[str, Any], history: RunHistory) -> str:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
     from brim.telemetry.history import describe_event
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"

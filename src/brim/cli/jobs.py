@@ -151,7 +151,7 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
 
 
 def _sentence(change: ChangeView) -> str:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
 
     why = ": ".join(part for part in (change.reason, change.detail) if part)
     what = f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
@@ -189,7 +189,7 @@ def _steps(view: JobView) -> str:
 
 
 def _deadline(view: JobView) -> str:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
 
     if view.deadline is None:
         return ""
@@ -198,7 +198,7 @@ def _deadline(view: JobView) -> str:
 
 
 def _finish(view: JobView) -> str:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
 
     when = view.ended if view.has_ended else view.finish
     return clock_time(when) if when is not None else ""

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.plain import clock_time, left
+from brim.cli.times import clock_time, left
 from brim.domain.accounting import StepRecord
 from brim.domain.quantities import counted
 from brim.interfaces import Clock

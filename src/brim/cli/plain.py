@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime
 from typing import TextIO
 
+from brim.cli.times import clock_time, left
 from brim.domain.accounting import StepRecord
 from brim.domain.quantities import counted
 from brim.interfaces import Clock
 from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event, Failed
 
-__all__ = ["PlainView", "clock_time", "describe_progress", "left"]
+__all__ = ["PlainView", "describe_progress"]
 
 
 class PlainView:
@@ -68,18 +68,3 @@ def describe_progress(step: StepRecord, history: RunHistory) -> str:
     if seconds is not None:
         parts.append(f"{left(seconds)} left")
     return " · ".join(parts)
-
-
-def clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
-
-
-def left(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss.
-
-    >>> left(12.4), left(3725)
-    ('0:12', '1:02:05')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from brim.cli.plain import clock_time
+from brim.cli.times import clock_time
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.client import default_state_dir
 from brim.errors import SpecError, did_you_mean

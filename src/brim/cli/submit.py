@@ -171,7 +171,7 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
 
 
 def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
 
     if as_json:
         import msgspec
@@ -192,6 +192,6 @@ def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int
 
 
 def _earliest(when: float | None) -> str:
-    from brim.cli.plain import clock_time
+    from brim.cli.times import clock_time
 
     return f"; the earliest that could be promised: {clock_time(when)}" if when is not None else ""

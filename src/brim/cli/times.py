@@ -1,0 +1,22 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+__all__ = ["clock_time", "left"]
+
+
+def clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def left(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss.
+
+    >>> left(12.4), left(3725)
+    ('0:12', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
