@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -71,6 +72,9 @@ class Home:
         story: list[dict[str, Any]] = json.loads(self.brim("explain", job, "--json"))["story"]
         return story
 
+    def events(self, job: str, kind: str) -> list[dict[str, Any]]:
+        return [event for event in lines(self.run_dir(job) / "events.jsonl") if event["kind"] == kind]
+
     def run_dir(self, job: str) -> Path:
         return self.state / "jobs" / job
 
@@ -120,19 +124,32 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_the_next_one_adopts_th
         assert end["steps_redone"] == 0
 
 
-def test_kill_9_of_an_agent_ends_its_workers_and_the_job_goes_on(home: Home, calm: str) -> None:
+def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_goes_on(
+    home: Home, calm: str
+) -> None:
     job = home.submit("--workers", "2", "--checkpoint-every", "20")
-    home.wait_for_step(job, 45)
-    contact = read_contact(home.run_dir(job))
-    assert contact is not None
-    workers = [
-        e["pid"] for e in lines(home.run_dir(job) / "events.jsonl") if e["kind"] == "worker" and e["pid"]
-    ]
-    os.kill(contact.keeper, signal.SIGKILL)
-    until(lambda: not any(psutil.pid_exists(pid) for pid in workers), "the end of its workers")
+    node = 0
+    for step, victim in ((45, "agent"), (150, "node")):
+        home.wait_for_step(job, step)
+        contact = read_contact(home.run_dir(job))
+        assert contact is not None
+        agent = psutil.Process(contact.keeper)
+        node = node or agent.ppid()
+        assert agent.ppid() == node
+        family = agent.children(recursive=True)
+        workers = {e["pid"] for e in home.events(job, "worker") if e["pid"]}
+        assert len(workers & {process.pid for process in family}) == 2
+        os.kill(node if victim == "node" else agent.pid, signal.SIGKILL)
+        until(lambda family=family: not any(map(alive, family)), "the end of its workers")  # type: ignore[misc]
     end = home.finished(job)
-    assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 2, calm)
-    assert [each["event"] for each in home.story(job)].count("suspended") == 1
+    assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 3, calm)
+    assert [each["event"] for each in home.story(job)].count("suspended") == 2
+
+
+def alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:

@@ -106,10 +106,13 @@ def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
     host.nodes.kill_job("job-1")
     until(gone(jobs[0]), "the end of the first job's agent")
     assert not gone(jobs[1])()
+    host.revive()
     host.nodes.keep([])  # it is not wanted any more: it ends once its last job has
+    host.nodes.kill_job("job-3")
     assert not gone(pid)()
-    os.kill(jobs[1], signal.SIGKILL)
+    host.nodes.kill_job("job-2")
     until(gone(pid), "the end of the node's agent")
+    assert gone(jobs[1])()
 
 
 def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

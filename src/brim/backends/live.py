@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Mapping
 from typing import assert_never
 
 from brim.backends.picture import Picture
@@ -65,7 +64,7 @@ class LiveBackend:
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
-        self._nodes: Mapping[str, NodeSeen] = {}
+        self._node = NodeSeen(up=False)
         self._woke: float | None = None
         self.cycles, self.looks = deque[float](maxlen=_KEPT), deque[float](maxlen=_KEPT)
         self._draining = self._killing = False
@@ -195,11 +194,26 @@ class LiveBackend:
 
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
-        self._nodes = self._processes.nodes([node.id for node in self.spec.cluster.nodes])
+        self._node = self._look_at_node()
         for record in self.book.unfinished():
             if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))
         await self._questions.ask([*self._to_confirm(), *self._steps_to_take()])
+
+    def _look_at_node(self) -> NodeSeen:
+        """Nodes are counted, but all jobs run on this host: one agent is enough."""
+        name = self.spec.cluster.nodes[0].id
+        return self._processes.nodes([name])[name]
+
+    @property
+    def problem(self) -> str:
+        """Why no job can be started now; empty where one can."""
+        node = self._node
+        if not node.lost:
+            return ""
+        return (
+            f"node {self.spec.cluster.nodes[0].id}: {node.problem}; it is started again in {node.again:.0f} s"
+        )
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
         now, track = self._clock.wall(), self._picture.track(record)
@@ -258,7 +272,7 @@ class LiveBackend:
         """Nobody asked for this end: it starts again, later each time, but not for ever."""
         record.setbacks = 1 if stepped else record.setbacks + 1
         record.not_before = now + _BACKOFF * (2 ** (record.setbacks - 1) - 1)
-        detail = record.problem or "its processes died"
+        detail = record.problem or self.problem or "its processes died"
         if record.setbacks < _MOST_SETBACKS:
             self.book.must(record, Happening.STOP, now=now, detail=detail)
             return
@@ -278,14 +292,11 @@ class LiveBackend:
                 target = max(target, asked.workers)  # it may have heard: the devices are nobody else's
             there = max(seen.workers, record.coming)
             holdings.append(Holding(record.id, alive, there, target, record.asked if gives else None))
-            startable = record.life.may_run and record.not_before <= now and (alive or self._are_up())
+            startable = record.life.may_run and record.not_before <= now and (alive or self._node.up)
             desired[record.id] = record.workers if startable and not self._draining else 0
         if self._killing:
             return [Force(one.job, 0) for one in holdings if one.alive]
         return reconcile(holdings, desired, capacity=self.spec.capacity, now=now, grace=self.spec.grace)
-
-    def _are_up(self) -> bool:
-        return next(iter(self._nodes.values())).up
 
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""

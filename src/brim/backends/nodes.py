@@ -22,6 +22,7 @@ from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
 
 __all__ = ["Nodes"]
 
+_LOCK = ".lock"
 _BACKOFF = 1.0  # seconds before the agent of a node is started again; doubled with each death
 _LONGEST_BACKOFF = 30.0
 _TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
@@ -40,10 +41,11 @@ class _Node:
     deaths: int = 0
     not_before: float = 0.0
     problem: str = ""
+    parted: bool = False
 
     @property
     def lock(self) -> Path:
-        return self.folder / ".lock"
+        return self.folder / _LOCK
 
 
 class Nodes:
@@ -52,21 +54,39 @@ class Nodes:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
         self._nodes: dict[str, _Node] = {}
+        self._wanted: list[str] = []
+        self._new = True  # it has not looked for those of an earlier life
 
     def keep(self, names: Iterable[str]) -> dict[str, NodeSeen]:
-        """Start what is not there, and let go what is not named; nobody waits here."""
-        wanted = list(names)
+        """Start what is not there, and let go what is not named once it has no jobs; nobody waits here."""
+        wanted = self._wanted = list(names)
         for name in wanted:
             self._look(self._nodes.setdefault(name, _Node(self._folder / name)))
-        for name in self._nodes.keys() - set(wanted):
-            node = self._nodes.pop(name)
-            self._part(node)
-            self._hang_up(node)
+        for name in self._found() - set(wanted):
+            self._let_go(name, self._nodes.setdefault(name, _Node(self._folder / name)))
         return {name: self._seen(self._nodes[name]) for name in wanted}
+
+    def _found(self) -> set[str]:
+        """All that there are; those of an earlier life among them."""
+        earlier = [path.parent.name for path in self._folder.glob(f"*/{_LOCK}")] if self._new else []
+        self._new = False
+        return {*self._nodes, *earlier}
+
+    def _let_go(self, name: str, node: _Node) -> None:
+        now = self._clock.now()
+        if not is_locked(node.lock) or (node.line is not None and not self._hears(node, now)):
+            self._hang_up(node)
+            del self._nodes[name]
+        elif node.line is None:
+            node.line = call_node(node.folder)
+            self._part(node)
+        elif not node.parted:
+            self._part(node)
 
     @property
     def first(self) -> str:
-        return next(iter(self._nodes))
+        """Where all jobs run."""
+        return self._wanted[0]
 
     def ask(self, name: str, request: NodeRequest, descriptors: Sequence[int] = ()) -> None:
         """Raises EnvironmentFault where its agent cannot hear it now."""
@@ -109,7 +129,7 @@ class Nodes:
         )
 
     def _look(self, node: _Node) -> None:
-        now = self._clock.now()
+        now, node.parted = self._clock.now(), False
         if node.process is not None and node.process.poll() is not None:
             node.process = None  # no zombie is left of it
         if node.line is not None and not self._hears(node, now):
@@ -117,7 +137,9 @@ class Nodes:
         if node.line is None and is_locked(node.lock):
             node.line = call_node(node.folder)
             node.since = node.since or now
-            if node.line is None and now - node.since > _TO_ANSWER:
+            if node.line is not None:
+                node.problem = ""
+            elif now - node.since > _TO_ANSWER:
                 self._kill(node)
         elif node.line is None:
             self._revive(node, now)
@@ -150,7 +172,6 @@ class Nodes:
             node.since = now
             try:
                 node.process = _start(node)
-                node.problem = ""
             except OSError as error:
                 node.problem = f"its agent cannot be started: {error}"
 
@@ -164,6 +185,8 @@ class Nodes:
         if node.line is not None:
             with contextlib.suppress(EnvironmentFault):  # then it is gone already
                 send(node.line, Part())
+                node.asked.append(self._clock.now())
+                node.parted = True
 
     def _kill(self, node: _Node) -> None:
         pid = pid_of(node.line) if node.line else node.process.pid if node.process else 0

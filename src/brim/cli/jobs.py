@@ -59,6 +59,9 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
         return EXIT_DONE
     rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
     click.echo(table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows))
+    problem = client.cluster().problem
+    if problem:
+        click.echo(problem, err=True)
     return EXIT_DONE
 
 

@@ -42,6 +42,9 @@ class LiveCluster(Backend, Protocol):
     cycles: deque[float]
     looks: deque[float]
 
+    @property
+    def problem(self) -> str: ...
+
     def tell(self) -> None: ...
 
     def reconfigure(self, spec: ClusterSpec) -> None: ...
@@ -229,6 +232,7 @@ class Scheduler:
             unfinished=len(unfinished),
             cycles=times_of(self._backend.cycles),
             looks=times_of(self._backend.looks),
+            problem=self._backend.problem,
         )
 
     def tenants(self) -> list[TenantView]:

@@ -185,6 +185,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         unfinished: jobs.
         cycles: of the scheduler, from what it saw to what it did about it.
+        problem: why no job can be started now, or empty.
         looks: at the jobs' processes.
     """
 
@@ -196,6 +197,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: int
     cycles: Times
     looks: Times
+    problem: str = ""
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
