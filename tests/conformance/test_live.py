@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brim.backends.processes import Reached
+from brim.backends.processes import NodeSeen, Reached
 from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED
@@ -171,6 +171,29 @@ def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(w
     run(world.backend.look())
     assert record.life.phase is Phase.FAILED
     assert record.problem == "5 starts in a row came to nothing, the last: its processes died"
+
+
+def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_asked_to_end(
+    world: LiveWorld,
+) -> None:
+    give(world, job_1=2)
+    world.settle()
+    world.revive()
+    world.processes.node = NodeSeen(up=False)  # the next scheduler has not called it yet
+    give(world, job_1=2, job_2=2)
+    assert phases(world) == ["running", "admitted"]
+    assert world.processes.of("job-1").asked == ["start 2", "resize 2"]
+    assert world.backend.problem == ""
+    world.processes.node = NodeSeen(up=False, lost=True, again=2.0, problem="its agent died")
+    world.processes.of("job-1").alive = False
+    run(world.backend.look())
+    told = world.book.story(world.book.jobs["job-1"])[-1]
+    assert told.detail == "node node0: its agent died; it is started again in 2 s"
+    assert phases(world) == ["suspended", "admitted"]
+    world.processes.node = NodeSeen(up=True)
+    run(world.backend.look())
+    assert phases(world) == ["running", "running"]
+    assert world.processes.of("job-1").asked[-1] == "start 2"
 
 
 def test_a_job_that_waits_for_its_next_start_is_in_nobodys_plan(world: LiveWorld) -> None:

@@ -57,9 +57,10 @@ class FakeProcesses:
 
     def __init__(self) -> None:
         self.jobs: dict[str, FakeJob] = {}
+        self.node = NodeSeen(up=True)
 
     def nodes(self, names: Iterable[str]) -> dict[str, NodeSeen]:
-        return {name: NodeSeen(up=True) for name in names}
+        return dict.fromkeys(names, self.node)
 
     def of(self, job: str) -> FakeJob:
         return self.jobs.setdefault(job, FakeJob())

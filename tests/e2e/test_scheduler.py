@@ -137,7 +137,7 @@ def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_
         node = node or agent.ppid()
         assert agent.ppid() == node
         family = agent.children(recursive=True)
-        workers = {e["pid"] for e in home.events(job, "worker") if e["pid"]}
+        workers = {e["pid"] for e in home.events(job, "worker") if e.get("pid")}
         assert len(workers & {process.pid for process in family}) == 2
         os.kill(node if victim == "node" else agent.pid, signal.SIGKILL)
         until(lambda family=family: not any(map(alive, family)), "the end of its workers")  # type: ignore[misc]

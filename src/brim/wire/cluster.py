@@ -185,8 +185,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         unfinished: jobs.
         cycles: of the scheduler, from what it saw to what it did about it.
-        problem: why no job can be started now, or empty.
         looks: at the jobs' processes.
+        problem: why no job can be started now, or empty.
     """
 
     policy: str
