@@ -54,14 +54,14 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
     if as_json:
         click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
         return EXIT_DONE
+    problem = client.cluster().problem
+    if problem:
+        click.echo(problem, err=True)
     if not views:
         click.echo("no jobs are unfinished: brim submit FILE.py, or brim jobs --all", err=True)
         return EXIT_DONE
     rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
     click.echo(table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows))
-    problem = client.cluster().problem
-    if problem:
-        click.echo(problem, err=True)
     return EXIT_DONE
 
 
