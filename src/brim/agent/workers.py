@@ -203,6 +203,10 @@ class Workers:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
+        if number == signal.SIGKILL:
+            # In an uninterruptible sleep it stays a process, but no line of its program is executed any more.
+            later = asyncio.get_running_loop().call_later(_TO_DIE, self._lose, worker)
+            process.timers.append(later)
         if resume_after:
             later = asyncio.get_running_loop().call_later(resume_after, self.signal, worker, signal.SIGCONT)
             process.timers.append(later)
@@ -260,7 +264,8 @@ class Workers:
             await asyncio.to_thread(self._template.wait, _TO_DIE)
         except subprocess.TimeoutExpired:
             self._template.kill()
-            self._template.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can
+                await asyncio.to_thread(self._template.wait, _TO_DIE)
         self._requests.close()
         os.close(self._memory)  # an agent that joins anew has other workers
 
