@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from brim.domain.quantities import counted
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
 from brim.policies.promises import Promise, carry_on, need_of, next_change, plan_all, plan_most, workers_now
 from brim.policies.surplus import Claim, share_out
@@ -138,7 +139,7 @@ class _Cycle:
         share = max(piece.workers for piece in pieces)
         assert state.job.deadline is not None
         early = state.job.deadline - pieces[-1].stop
-        text = f"{share} workers are enough: done {early:.0f} s before the deadline"
+        text = f"{counted(share, 'worker')} will do: done {early:.0f} s before the deadline"
         self.verdicts.append(
             Admitted(job=state.job.id, reason=Reason.FITS, share=share, finish=pieces[-1].stop, detail=text)
         )
@@ -240,7 +241,7 @@ class _Cycle:
         if count > base:
             self.reasons[name] = (Reason.SURPLUS, f"{base} needed, {count - base} from the surplus")
         elif count:
-            self.reasons[name] = (Reason.MINIMUM_SHARE, f"{count} workers keep its deadline")
+            self.reasons[name] = (Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}")
         elif name in self.plans:
             text = (
                 f"its plan resumes it in {self.plans[name].pieces[0].start - self.now:.0f} s and is in time"

@@ -1,0 +1,78 @@
+"""What the README shows of the scheduler is what its commands do.
+
+Kept true by running them: the commands are read from the README, and each line that is shown is compared with what is
+printed now, numbers apart. Times and numbers of workers depend on the machine, so of a job's story only the kinds of
+happenings are compared, and every line must have the form that the README shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim.client import Client
+from e2e.running import ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+CHANGE = re.compile(r"\d\d:\d\d:\d\d [a-z]+( \d+ -> \d+)?( \(.+\))?")
+
+
+def shown() -> list[tuple[str, list[str]]]:
+    """The commands of the README's section on jobs, each with the lines that are shown below it."""
+    section = (ROOT / "README.md").read_text().partition("## Many jobs")[2]
+    block = section.partition("```console\n$ ")[2].partition("```")[0]
+    parts = [part.splitlines() for part in block.split("\n$ ")]
+    return [(command, [line for line in lines if line]) for command, *lines in parts]
+
+
+def form(text: str, state: Path) -> str:
+    """A line without what differs from one machine to the next."""
+    home = text.replace(str(state), "~/.local/state/brim")
+    return re.sub(r"\d+(\.\d+)? devices?", "N devices", home)
+
+
+def kinds(story: list[str]) -> list[str]:
+    return [line.split()[1] for line in story]
+
+
+def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+
+    def brim(command: str) -> list[str]:
+        words = shlex.split(command.removeprefix("brim "))
+        done = subprocess.run(
+            [sys.executable, "-m", "brim.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            env={**environment, "BRIM_HOME": str(state)},
+            cwd=ROOT,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout.splitlines()
+
+    *commands, (explain, story) = shown()
+    assert [command.split()[1] for command, _ in commands] == ["up", "submit", "submit"]
+    try:
+        for command, lines in commands:
+            printed = brim(command)
+            assert [form(line, state) for line in printed] == [form(line, state) for line in lines]
+        job = explain.split()[-1]
+        assert Client(state).wait(job, timeout=240).state == "done"
+        told = brim(explain)
+    finally:
+        brim("brim down --kill")
+    for line in [*told, *story]:
+        assert CHANGE.fullmatch(line), line
+    always = ("submitted", "workers", "running", "measured", "promised", "done")
+    assert set(always) <= set(kinds(told)) & set(kinds(story))
+    assert kinds(told)[0] == kinds(story)[0] == "submitted"
+    assert kinds(told)[-1] == kinds(story)[-1] == "done"
