@@ -277,6 +277,15 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("jobs").stdout.splitlines()[1].split()[:4] == ["digits-1", "running", "web", "4"]
     assert [job["job"] for job in json.loads(brim("jobs", "--json").stdout)["jobs"]] == ["digits-1"]
     assert "digits-1: running, 4 workers" in brim("status", "digits-1").stdout
+    for verb in (
+        ("status", "digits-1"),
+        ("resize", "digits-1", "1:4"),
+        ("suspend", "digits-1"),
+        ("resume", "digits-1"),
+    ):
+        elsewhere = brim(*verb, "--state", str(tmp_path / "elsewhere"))
+        assert "a job of a scheduler that is up" in elsewhere.output
+        assert brim(*verb, "--state", str(tmp_path)).exit_code == 0
     assert json.loads(brim("status", "digits-1", "--json").stdout)["state"] == "running"
     assert brim("resize", "digits-1", "1:2").exit_code == 0
     assert "surplus-by-marginal-return" in brim("explain", "digits-1").stdout
@@ -285,6 +294,8 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("suspend", "digits-1").exit_code == brim("resume", "digits-1").exit_code == 0
     assert brim("cancel", "digits-1").exit_code == 0
     assert brim("status", "digits-1", "--wait", "--json").exit_code == 1
+    assert "digits-1: cancelled, step 0" in brim("status", "digits-1").stdout
+    assert "brim jobs --all" in brim("jobs").stderr
     (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 6}]\n")
     assert brim("apply", "cluster.yaml").exit_code == 0
     assert served.client.cluster().devices == 6
@@ -383,3 +394,14 @@ def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
     code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_ctrl_c_ends_the_wait_and_not_the_job(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(client: Client, job: str, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "wait", interrupted)
+    done = brim("submit", DIGITS, "--tenant", "ads", "--wait")
+    assert done.exit_code == 1
+    assert "digits-1 goes on: brim status digits-1 --wait; brim cancel digits-1 ends it" in done.stderr
+    assert not served.client.job("digits-1").has_ended

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import ADDRESS, WORKERS, option
+from brim.cli.options import ADDRESS, STATE, WORKERS, option
 from brim.cli.usage import EXIT_DONE
 from brim.errors import EnvironmentFault, SpecError
 
@@ -22,7 +23,8 @@ __all__ = ["agent", "resize", "status", "suspend"]
 @click.argument("run", required=False, metavar="[RUN]")
 @option("--wait", is_flag=True, help="For a job of the scheduler: wait for its end.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def status(run: str | None, wait: bool, as_json: bool) -> int:
+@STATE
+def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> int:
     """What RUN, or a job of the scheduler, is doing now, or how it ended; without RUN, the latest run.
 
     \b
@@ -32,7 +34,7 @@ def status(run: str | None, wait: bool, as_json: bool) -> int:
     """
     from brim.cli.jobs import scheduler_of, status_of
 
-    scheduler = scheduler_of(run)
+    scheduler = scheduler_of(run, state)
     if scheduler is not None:
         return status_of(scheduler, run or "", wait=wait, as_json=as_json)
     from brim import client
@@ -50,8 +52,8 @@ def status(run: str | None, wait: bool, as_json: bool) -> int:
         click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
         return EXIT_DONE
     run_dir, history = read_run(run)
-    state = _state(history, alive=live is not None)
-    known = {**(live or {}), "run": str(run_dir), "state": state, **_facts(history)}
+    condition = _state(history, alive=live is not None)
+    known = {**(live or {}), "run": str(run_dir), "state": condition, **_facts(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))
     return EXIT_DONE
 
@@ -125,7 +127,8 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.argument("workers", metavar="WORKERS", type=WORKERS)
-def resize(run: str, workers: WorkerRange) -> int:
+@STATE
+def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
     """Give RUN this many WORKERS; training goes on, and newcomers warm up before they count.
 
     \b
@@ -136,7 +139,7 @@ def resize(run: str, workers: WorkerRange) -> int:
     from brim.cli.jobs import resize_job, scheduler_of
     from brim.cli.runs import find_run
 
-    scheduler = scheduler_of(run)
+    scheduler = scheduler_of(run, state)
     if scheduler is not None:
         return resize_job(scheduler, run, workers)
     run_dir, count = find_run(run), workers.maximum
@@ -150,7 +153,8 @@ def resize(run: str, workers: WorkerRange) -> int:
 
 @click.command()
 @click.argument("run", metavar="RUN")
-def suspend(run: str) -> int:
+@STATE
+def suspend(run: str, state: Path | None) -> int:
     """Take RUN to no workers at its next step, with a checkpoint from which `brim resume` goes on.
 
     \b
@@ -161,7 +165,7 @@ def suspend(run: str) -> int:
     from brim.cli.jobs import scheduler_of, suspend_job
     from brim.cli.runs import find_run
 
-    scheduler = scheduler_of(run)
+    scheduler = scheduler_of(run, state)
     if scheduler is not None:
         return suspend_job(scheduler, run)
     run_dir = find_run(run)

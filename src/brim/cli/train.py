@@ -10,7 +10,7 @@ import click
 
 from brim.cli.checkpoints import check_place
 from brim.cli.follow import Ready, follow, require_train_extra
-from brim.cli.options import ADDRESS, WORKERS, build_spec, given, job_options, option, whole
+from brim.cli.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
 from brim.cli.training_file import check_command, check_training_file
 from brim.domain.job import JobSpec, WorkerRange
 
@@ -70,7 +70,10 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
 @option("--listen", type=ADDRESS, help="Address that agents of other hosts connect to. [default: none can]")
 @option("--agents", type=whole(least=1), default=1, help="Hosts to wait for before the first step.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
-def resume(run: str, workers: WorkerRange | None, listen: str | None, agents: int, as_json: bool) -> int:
+@STATE
+def resume(
+    run: str, workers: WorkerRange | None, listen: str | None, agents: int, as_json: bool, state: Path | None
+) -> int:
     """Go on with RUN, suspended or dead, from its last checkpoint, and follow it to its end.
 
     \b
@@ -83,7 +86,7 @@ def resume(run: str, workers: WorkerRange | None, listen: str | None, agents: in
     from brim.cli.jobs import resume_job, scheduler_of
     from brim.telemetry.history import read_history
 
-    scheduler = scheduler_of(run)
+    scheduler = scheduler_of(run, state)
     if scheduler is not None:
         return resume_job(scheduler, run)
     require_train_extra()

@@ -1,9 +1,10 @@
-"""Where the master of a run can be reached: a file in the run's directory, for those who may read it."""
+"""Where the master of a run, and a scheduler, can be reached: a file in its directory, for those who may read it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 CONTACT = "master.json"
+T = TypeVar("T")
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +50,7 @@ def write_contact(run_dir: Path, contact: Contact) -> None:
 
 def read_contact(run_dir: Path) -> Contact | None:
     """The contact of a run that has a master, or had one that was killed."""
-    try:
-        return msgspec.json.decode((run_dir / CONTACT).read_bytes(), type=Contact)
-    except (OSError, *UNDECODABLE):
-        return None
+    return _read(run_dir / CONTACT, Contact)
 
 
 def is_alive(pid: int) -> bool:
@@ -85,7 +84,11 @@ def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
 
 def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
     """The contact of a scheduler that runs, or was killed."""
+    return _read(state_dir / SCHEDULER, SchedulerContact)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode((state_dir / SCHEDULER).read_bytes(), type=SchedulerContact)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, *UNDECODABLE):
         return None
