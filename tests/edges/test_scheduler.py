@@ -244,6 +244,31 @@ def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> 
         list(client.logs("a/b"))
 
 
+def test_who_waits_for_a_job_is_answered_when_the_scheduler_goes_down(served: Served) -> None:
+    client = served.client
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    answers: list[int] = []
+
+    def wait() -> None:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{contact.port}/v1/jobs/job-1?wait=30",
+            headers={"Authorization": f"Bearer {contact.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answers.append(answer.status)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    client.job("job-1")
+    client.down()
+    waiting.join(20.0)
+    assert answers == [200]
+    served.thread.join(10.0)
+
+
 def test_nonsense_is_answered_not_suffered(served: Served) -> None:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None

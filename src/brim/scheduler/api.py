@@ -83,7 +83,7 @@ async def _jobs(scheduler: Scheduler, _: Request, __: Any) -> list[JobView]:
 
 
 async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
-    """With `wait` seconds and `until` (`ended`, `judged`), not before that or the end of the seconds."""
+    """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or the scheduler's."""
     job = request.path_params["job"]
     reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
     until = request.query_params.get("until", "ended")
@@ -91,7 +91,7 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
         raise SpecError("until", got=repr(until), need="ended or judged")
     end = _end_of_wait(request)
     view = scheduler.job(job)
-    while not reached[until](view) and asyncio.get_running_loop().time() < end:
+    while not (reached[until](view) or scheduler.is_over) and asyncio.get_running_loop().time() < end:
         await asyncio.sleep(_LOOK)
         view = scheduler.job(job)
     return view
@@ -107,7 +107,7 @@ def _end_of_wait(request: Request) -> float:
 
 
 async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
-    """With `wait` seconds, not before there is a line, or the end of the job or of the seconds."""
+    """With `wait` seconds, not before there is a line, or the end of the job, of them or of the scheduler."""
     job, asked = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
     try:
@@ -118,7 +118,7 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
     while True:
         ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(tail.fresh)
-        if lines or ended or asyncio.get_running_loop().time() >= end:
+        if lines or ended or scheduler.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=after, ended=ended and not lines)
         await asyncio.sleep(_LOOK_AT_LOGS)

@@ -86,6 +86,7 @@ class Scheduler:
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
+        self.is_over = False  # nobody has to wait for anything any more
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
         self._last_policy = last.policy if last else backend.spec.policy
@@ -98,6 +99,7 @@ class Scheduler:
         try:
             await run_cluster(self._backend, self._decide, self._journal)
         finally:
+            self.is_over = True
             foretelling.cancel()
 
     def _decide(self, snapshot: Snapshot) -> Decision:
