@@ -468,6 +468,21 @@ def test_a_size_that_others_need_is_given_up_and_so_is_the_profile_under_a_polic
     assert gang.profile is None
 
 
+def test_who_is_suspended_in_its_profile_is_judged_by_what_was_measured(world: LiveWorld) -> None:
+    new = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
+    give(world, job_3=1)
+    world.settle()
+    world.processes.say(
+        new.id, first_step=world.clock.wall(), step=30, steps=900, measured=measured({1: 10.0})
+    )
+    run(world.backend.look())
+    assert run(world.backend.observe()).arrived == ()
+    give(world)
+    world.settle()
+    assert new.life.phase is Phase.SUSPENDED
+    assert run(world.backend.observe()).arrived == (new.id,)
+
+
 def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
     """As `RunWatch` does: the value that was seen last is the one that grows."""
     new = world.submit("4", deadline=world.clock.wall() + 1000.0, fingerprint="new")

@@ -79,7 +79,9 @@ class Picture:
         self._tracks[record.id] = Track(confirmed=True, begun=record.step, looked=now)
 
     def end(self, record: JobRecord, now: float) -> Track:
-        """They have ended; what was seen of them."""
+        """They have ended; what was seen of them. What was measured is enough: it may be long until it runs again."""
+        if self._measured(record).rates:
+            record.profile = None
         track = self._tracks.pop(record.id, Track())
         if track.seen.outcome == "done" and track.seen.last_step is not None:
             self._learn_cost("end", now - track.seen.last_step)

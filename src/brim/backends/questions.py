@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from brim.coordination.reconcile import Action, Force
+from brim.coordination.reconcile import Action, Force, Start
 
 __all__ = ["Questions"]
 
@@ -34,12 +34,20 @@ class Questions:
         Raises:
             Exception: what `perform` raised, now or since the last call.
         """
+        self._take_answers()
+        asked = []
         for action in actions:
             key = action.job, isinstance(action, Force)
+            if isinstance(action, Start) and key in self._open and not isinstance(self._open[key][0], Start):
+                self._open.pop(key)[1].cancel()  # the processes that were asked have ended
             if key not in self._open:
                 self._open[key] = action, asyncio.create_task(self._ask(action))
-        if self._open:
-            await asyncio.wait([task for _, task in self._open.values()], timeout=_PATIENCE)
+                asked.append(self._open[key][1])
+        if asked:  # who owed an answer before is waited for no longer
+            await asyncio.wait(asked, timeout=_PATIENCE)
+        self._take_answers()
+
+    def _take_answers(self) -> None:
         for key, (_, task) in list(self._open.items()):
             if task.done():
                 del self._open[key]
