@@ -283,6 +283,10 @@ def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cabl
         (["--faults", "cut host 2 for 1s at step 4"], "need a fault that can be performed: it needs"),
         (["--faults", "explode"], "--faults: got 'explode'"),
         (["--workers", "none"], "--workers: got 'none'"),
+        (["--cluster", "--hosts", "2"], "--hosts: got 2"),
+        (["--cluster", "--faults", "cancel job 1 at 3s"], "a job that is submitted: 1 to 0"),
+        (["--cluster", "--faults", "kill rank 1 at step 3"], "kill scheduler for 1s at 5s"),
+        (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_runs(
