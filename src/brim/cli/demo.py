@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +62,7 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
             "NAME", got=repr(name), need="one of " + ", ".join(_DEMOS), hint=did_you_mean(name, _DEMOS)
         )
     _require_extras()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its scheduler ends with it
     from brim.experiments.outcome import numbers_of, sentence_of, table_of
 
     folder = _folder(name, out)

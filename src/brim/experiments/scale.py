@@ -79,14 +79,17 @@ QUICK_TWO_JOBS = replace(
 
 CHANGING_WORKERS = Scale(
     workers=8,
-    global_batch_size=2400,
+    global_batch_size=1200,
     micro_batches=24,
-    wait=0.4e-3,
+    wait=0.8e-3,
     epochs=4,
     sizes=(8, 6, 4, 2),
     service=(0, 4, 2, 6, 4, 0, 5, 2),
     every=4.0,
     fixed=(4, 8),
+    parameters={
+        "months": "6"
+    },  # what computes beside the waiting must leave the cores idle for the most part
 )
 QUICK_CHANGING_WORKERS = replace(
     CHANGING_WORKERS,
