@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from brim.client import Client
@@ -82,30 +82,6 @@ class DemoCluster:
         self._tell(f"submitted {view.job}, for {workers} workers")
         return view
 
-    def until(
-        self, done: Callable[[Mapping[str, JobView]], bool], *, jobs: list[JobView], timeout: float
-    ) -> dict[str, JobView]:
-        """Watch jobs, and tell what they do, until `done` of them, by id.
-
-        Raises:
-            EnvironmentFault: one failed, or it took too long.
-        """
-        end, told = self._clock.now() + timeout, ""
-        while True:
-            views = {job.job: self.client.job(job.job) for job in jobs}
-            for view in views.values():
-                if view.state in ("failed", "cancelled", "refused"):
-                    raise EnvironmentFault(f"{view.job} {view.state}: {view.problem or view.detail}")
-            line = " · ".join(f"{view.job} {_standing(view)}" for view in views.values())
-            if line != told:
-                self._tell(line)
-                told = line
-            if done(views):
-                return views
-            if self._clock.now() > end:
-                raise EnvironmentFault(f"no end within {timeout:.0f} s: {line}")
-            time.sleep(_LOOK)
-
     def pause(self, seconds: float, *, since: float) -> None:
         """Wait until so many seconds have passed since a time of the wall clock."""
         time.sleep(max(0.0, since + seconds - self._clock.wall()))
@@ -115,11 +91,26 @@ class DemoCluster:
         return self._clock.wall()
 
     def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[Course]:
-        """Watch jobs to their ends; what they did, in seconds since `origin`."""
-        views = self.until(
-            lambda views: all(view.has_ended for view in views.values()), jobs=jobs, timeout=timeout
-        )
-        return [_course(views[job.job], origin) for job in jobs]
+        """Watch jobs to their ends, and tell what they do; what they did, in seconds since `origin`.
+
+        Raises:
+            EnvironmentFault: one failed, or it took longer than `timeout` seconds.
+        """
+        end, told = self._clock.now() + timeout, ""
+        while True:
+            views = [self.client.job(job.job) for job in jobs]
+            for view in views:
+                if view.state in ("failed", "cancelled", "refused"):
+                    raise EnvironmentFault(f"{view.job} {view.state}: {view.problem or view.detail}")
+            line = " · ".join(f"{view.job} {_standing(view)}" for view in views)
+            if line != told:
+                self._tell(line)
+                told = line
+            if all(view.has_ended for view in views):
+                return [_course(view, origin) for view in views]
+            if self._clock.now() > end:
+                raise EnvironmentFault(f"no end within {timeout:.0f} s: {line}")
+            time.sleep(_LOOK)
 
 
 def _standing(view: JobView) -> str:
