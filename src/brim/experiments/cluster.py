@@ -27,7 +27,7 @@ __all__ = ["DemoCluster", "Tell", "calm_run", "demo_cluster"]
 
 _LOOK = 0.2
 _NODE, _METRIC = "demo", "auc"
-_TO_ANSWER = 180.0  # seconds that `brim up` and `brim down` may take
+_TO_ANSWER = 180.0  # seconds that `brim up`, `brim down` and a first step may take
 
 Tell = Callable[[str], None]
 """Says to people what happens."""
@@ -43,7 +43,9 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
     _brim("up", "--cluster", str(described), "--state", str(state))
     tell(f"a scheduler of {scale.slots} slots; its state is in {state}")
     try:
-        yield DemoCluster(scale, Client(state), tell)
+        cluster = DemoCluster(scale, Client(state), tell)
+        cluster.warm_up()
+        yield cluster
     finally:
         _brim("down", "--kill", "--state", str(state))
 
@@ -81,6 +83,22 @@ class DemoCluster:
         view = self.client.submit(Submit(submission=submission, name=name))
         self._tell(f"submitted {view.job}, for {workers} workers")
         return view
+
+    def warm_up(self) -> None:
+        """Run a job to its first step: the first one of a new node's agent waits until that has imported torch.
+
+        Raises:
+            EnvironmentFault: it does not come to it.
+        """
+        job = self.submit("warm-up", WorkerRange(minimum=1, maximum=1), epochs=1)
+        end = self._clock.now() + _TO_ANSWER
+        while (view := self.client.job(job.job)).started is None:
+            if view.has_ended or self._clock.now() > end:
+                raise EnvironmentFault(f"{job.job} came to no step: {view.problem or view.state}")
+            time.sleep(_LOOK)
+        self.client.cancel(job.job)
+        while not self.client.job(job.job).has_ended and self._clock.now() < end:
+            time.sleep(_LOOK)
 
     def pause(self, seconds: float, *, since: float) -> None:
         """Wait until so many seconds have passed since a time of the wall clock."""
