@@ -63,8 +63,9 @@ TWO_JOBS = Scale(
     micro_batches=15,
     wait=0.7e-3,
     sizes=(5, 3, 1),
-    gap=20.0,
+    gap=15.0,
     fixed=(1,),
+    parameters={"months": "9"},
 )
 # A month of the flights, and so many steps that each size of the world has a few.
 QUICK_TWO_JOBS = replace(
