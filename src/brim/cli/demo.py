@@ -33,7 +33,7 @@ class _Demo(NamedTuple):
 
 
 _DEMOS = {
-    "experiment-1": _Demo("4 minutes", "Two jobs that each want 5 of 8 slots: as gangs, and elastically."),
+    "experiment-1": _Demo("3 minutes", "Two jobs that each want 5 of 8 slots: as gangs, and elastically."),
     "experiment-3": _Demo("4 minutes", "A job whose workers change all the time: the AUC does not."),
 }
 
