@@ -1,0 +1,133 @@
+"""From the submission of a job to its first step, beside `brim train`: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.brim_cluster import BrimCluster
+from benchmarks.harness.brim_run import repository
+from benchmarks.harness.report import Report, ratio, seconds, table
+
+HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+WORKERS, BATCH, STEPS = 2, 512, 20
+TARGET = 2.0  # seconds from a submission to its first step
+JOB = (
+    *(str(TRAINING_FILE), "--workers", str(WORKERS), "--global-batch-size", str(BATCH)),
+    *("--set", f"samples={STEPS * BATCH}"),
+)
+
+
+@dataclass(slots=True)
+class Found:
+    """Seconds to the first step."""
+
+    from_submission: list[float] = field(default_factory=list)
+    from_submit: list[float] = field(default_factory=list)
+    from_train: list[float] = field(default_factory=list)
+
+
+def first_step(run_dir: Path) -> float:
+    """When it was made."""
+    return float(json.loads((run_dir / "steps.jsonl").read_text().partition("\n")[0])["at"])
+
+
+def submit(cluster: BrimCluster) -> tuple[float, float]:
+    """From the submission, and from the command, to the first step of one job."""
+    began = time.time()
+    job = cluster.brim("submit", *JOB).strip()
+    view = cluster.client.wait(job, timeout=120.0)
+    if view.state != "done":
+        raise RuntimeError(f"{job} is {view.state}: {view.problem}")
+    first = first_step(Path(view.run))
+    return first - view.submitted, first - began
+
+
+def train() -> float:
+    """From the command `brim train` to its first step."""
+    directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
+    command = [sys.executable, "-m", "brim.cli", "train", *JOB, "--run-dir", str(directory / "run"), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    began = time.time()
+    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    first = first_step(directory / "run")
+    shutil.rmtree(directory, ignore_errors=True)
+    return first - began
+
+
+def tell(report: Report, found: Found) -> None:
+    within = sum(value <= TARGET for value in found.from_submission)
+    rows = [
+        ("submission to first step", seconds(found.from_submission), ""),
+        (
+            "`brim submit` to first step",
+            seconds(found.from_submit),
+            ratio(found.from_train, found.from_submit),
+        ),
+        ("`brim train` to first step", seconds(found.from_train), "1"),
+    ]
+    report.add(
+        "Seconds, median (minimum–maximum).\n\n"
+        + table(["what", "seconds", "times faster than brim train"], rows)
+        + f"\n\n{within} of {len(found.from_submission)} submissions made their first step within {TARGET:.0f} s; "
+        f"median {statistics.median(found.from_submission):.2f} s."
+    )
+
+
+def plot(found: Found) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.2))
+    axes = figure.subplots()
+    series = {
+        "submission": found.from_submission,
+        "brim submit": found.from_submit,
+        "brim train": found.from_train,
+    }
+    for place, values in enumerate(series.values()):
+        axes.plot(values, [place] * len(values), "|", markersize=14)
+    axes.axvline(TARGET, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(series)), list(series))
+    axes.set_ylim(len(series) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds to the first step")
+    figure.tight_layout()
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="It takes about 3 minutes.")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
+    quick = parser.parse_args().quick
+    times = 2 if quick else 10
+    report = Report(HERE, "From a submission to its first step, beside brim train", seed=0)
+    found = Found()
+    with BrimCluster({"nodes": [{"name": "n1", "workers": WORKERS}]}) as cluster:
+        report.say("once each, uncounted")
+        submit(cluster), train()
+        for number in range(times):
+            submission, command = report.attempt(submit, cluster)
+            found.from_submission.append(submission)
+            found.from_submit.append(command)
+            found.from_train.append(report.attempt(train))
+            report.say(
+                f"{number + 1} of {times}: {submission:.2f} s, brim train {found.from_train[-1]:.2f} s"
+            )
+    tell(report, found)
+    if not quick:
+        report.write(asdict(found), plot(found))
+
+
+if __name__ == "__main__":
+    main()
