@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -143,6 +143,11 @@ class BrimCluster:
             raise RuntimeError(f"brim {' '.join(words)} failed: {done.stderr.strip()}")
         return done.stdout
 
+    def warm_up(self, kind: Kind) -> None:
+        """Run a short job: its node has then imported what jobs need, as that of a scheduler that is up for long."""
+        job = self.submit("warm-up", kind.submission(epochs=1))
+        self.until("a warm node", lambda: self.asked[job].last.has_ended)
+
     def submit(self, name: str, submission: Submission) -> str:
         """Hand a job in; its id."""
         return self.client.submit(Submit(submission=submission, name=name)).job
@@ -193,6 +198,7 @@ def _teach(book: Book, known: Learnt, kinds: Sequence[Kind]) -> None:
 def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> Learnt:
     """Let a scheduler profile one job of each kind after another, and learn from it what it has learnt."""
     with BrimCluster({"nodes": [{"name": "n1", "workers": slots}]}) as cluster:
+        cluster.warm_up(replace(kinds[0], salt="warm-up"))
         for kind in kinds:
             job = cluster.submit(kind.name, kind.submission(epochs=_EPOCHS))
             cluster.until(f"{job}'s end", lambda job=job: cluster.asked[job].last.has_ended)

@@ -101,6 +101,7 @@ def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Cours
     """The stream under a scheduler of its own, which knows what was measured before."""
     described = {"nodes": [{"name": "n1", "workers": SLOTS}], "policy": policy}
     with BrimCluster(described, known=learnt, kinds=list(KINDS.values())) as cluster:
+        cluster.warm_up(replace(KINDS["small"], salt="warm-up"))
         origin = time.time() + 0.5
         jobs: list[str] = []
         end = origin + _LIMIT
