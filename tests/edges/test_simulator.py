@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from brim.backends.simulator.engine import Settings, simulate
@@ -108,3 +110,15 @@ def test_an_end_that_takes_time_holds_the_devices(policy: Policy) -> None:
     costs = Overheads(name="measured", start=2.0, end=0.5)
     run = simulate(jobs, Cluster.parse("1x8"), policy, settings=Settings(overheads=costs))
     assert [outcome.finished for outcome in run.outcomes] == [pytest.approx(12.5), pytest.approx(25.0)]
+
+
+def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None:
+    curve = ScalingCurve(points=((1, 1.5), (2, 2.9), (4, 5.7), (8, 10.8)))
+    rng, at, jobs = random.Random(1), 0.0, []
+    for k in range(16):
+        work = float(rng.randint(20, 60))
+        deadline = at + 1.0 + work / 10.8 * rng.uniform(1.5, 8.0)
+        jobs.append(Job(id=f"{k:02}", submitted=at, work=work, curve=curve, deadline=deadline))
+        at += rng.expovariate(0.25)
+    world = Settings(overheads=Overheads(name="live", fixed=0.06, start=0.7, end=1.2))
+    assert simulate(jobs, Cluster.parse("1x8"), brim, settings=world).cycles < 10 * len(jobs)

@@ -225,10 +225,12 @@ class _World:
     async def observe(self) -> Snapshot:
         """What the policy may see of this world."""
         rights = bool(self.settings.tenants)
+        # As a live job, one that only has to end is shown with a step left: plans for a millionth of one never end.
+        least = 1.0 if self.settings.overheads.end else 0.0
         states = tuple(
             [
                 JobState(
-                    live.job, live.remaining, live.workers, live.standing, live.attained, live.ready,
+                    live.job, max(live.remaining, least), live.workers, live.standing, live.attained, live.ready,
                     live.changed, live.pace, self._unsaved(live) if rights else 0.0,
                 )
                 for live in self.live.values()
