@@ -102,7 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = str(repository())
     run: Callable[..., Any] = two_jobs if arguments.experiment == 1 else changing_workers
-    repeat = 1 if arguments.quick else arguments.repeat or (3 if arguments.experiment == 1 else 4)
+    repeat = 1 if arguments.quick else arguments.repeat
     title = f"ElasticDL's experiment {arguments.experiment}, live" + (" on Criteo" if arguments.path else "")
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
