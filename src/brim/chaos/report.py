@@ -63,7 +63,7 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
     lines = [
         f"{len(results)} runs with {faults} faults performed; in {len(broken)} of them a promise was broken. "
         f"A run took {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f}); "
-        f"{sum(result.lives > 1 for result in results)} of them ended on the way and were resumed.",
+        f"{sum(result.lives > 1 for result in results)} of them had more than one life.",
         "",
         "*Pause*: the longest time without a commit that begins between a fault and the next one. It has the "
         "faults' own length in it (a stopped worker, a cut), and the start of a new life where a run was resumed.",
