@@ -176,9 +176,10 @@ class Conversation:
             listening = asyncio.create_task(_drain(messages))
             ending = asyncio.create_task(self._keeper.ended.wait())
             await asyncio.wait([listening, ending], timeout=_TO_SEE_OFF, return_when=asyncio.FIRST_COMPLETED)
-            for task in (listening, ending):
-                task.cancel()
-            await asyncio.gather(listening, ending, return_exceptions=True)
+            ending.cancel()
+            while not listening.done():  # a wait that is just over swallows a cancellation
+                listening.cancel()
+                await asyncio.wait([listening], timeout=_TO_RETRY)
             return
         stream, self._stream = self._stream, None
         if stream is None:
