@@ -22,9 +22,9 @@ __all__ = ["KINDS", "Item", "nominal", "predict", "stream"]
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind(name="small", wait=0.03, maximum=4),
-        Kind(name="medium", wait=0.05),
-        Kind(name="large", wait=0.08),
+        Kind(name="small", wait=0.06, maximum=4),
+        Kind(name="medium", wait=0.1),
+        Kind(name="large", wait=0.16),
     )
 }
 _START = 2.5  # seconds that a deadline allows for a start
@@ -58,7 +58,7 @@ def nominal(kind: Kind, workers: int) -> float:
 
 
 def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
-    """Draw it: Poisson arrivals, jobs of 12 to 40 s of a worker, deadlines from hopeless to loose.
+    """Draw it: Poisson arrivals, jobs of 24 to 80 s of a worker, deadlines from hopeless to loose.
 
     Args:
         every: mean seconds between two arrivals.
@@ -67,7 +67,7 @@ def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
     found, at = [], 0.0
     for number in range(jobs):
         kind = KINDS[rng.choice(sorted(KINDS))]
-        slot_seconds = rng.uniform(12.0, 40.0)
+        slot_seconds = rng.uniform(24.0, 80.0)
         epochs = max(4, round(slot_seconds / nominal(kind, 1) / STEPS_PER_EPOCH))
         shortest = epochs * STEPS_PER_EPOCH * nominal(kind, kind.maximum)
         shape = rng.choices(("hopeless", "tight", "loose"), (1, 6, 5))[0]
@@ -88,7 +88,7 @@ def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
 def predict(
     items: Sequence[Item], policy: str, *, slots: int, measured: Mapping[str, Measured], overheads: Overheads
 ) -> Run:  # fmt: skip
-    """The same stream under the simulator; its policies see deadlines as live ones do: less what an end costs.
+    """The same stream under the simulator.
 
     Args:
         measured: by kind.
@@ -106,7 +106,7 @@ def predict(
             submitted=item.at,
             work=float(item.steps),
             curve=curves[item.kind],
-            deadline=item.deadline - overheads.end,
+            deadline=item.deadline,
             requested=KINDS[item.kind].maximum,
             duration=item.steps / curves[item.kind].maximum_rate,
             maximum=KINDS[item.kind].maximum,

@@ -21,7 +21,7 @@ from brim.scheduler.replay import Replay
 
 HERE = Path(__file__).parent
 POLICIES = ("brim", "elasticflow", "edf")
-SLOTS, JOBS, EVERY, SEED = 8, 22, 4.0, 4
+SLOTS, JOBS, EVERY, SEED = 8, 22, 8.0, 4
 _LIMIT = 420.0  # seconds for one policy
 _LOOK = 0.2
 
@@ -148,11 +148,11 @@ def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="6 jobs under one policy, 1 minute: no report is written"
+        "--quick", action="store_true", help="6 jobs under one policy, 2 minutes: no report is written"
     )
     parser.add_argument("--policy", action="append", help=f"only these of {', '.join(POLICIES)}")
     parser.add_argument("--seed", type=int, default=SEED, help="of the stream")
-    parser.epilog = "A whole run takes about 8 minutes."
+    parser.epilog = "A whole run takes about 14 minutes."
     arguments = parser.parse_args()
     policies = arguments.policy or (POLICIES[:1] if arguments.quick else POLICIES)
     items = stream(jobs=6 if arguments.quick else JOBS, every=EVERY, seed=arguments.seed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
-from brim.domain.resizing import OVERHEADS
+from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Reason, Rejected, Snapshot
 from brim.domain.workload import Job
@@ -18,18 +18,20 @@ from brim.policies.ceiling import ceiling_per_job
 from workloads import CONCAVE, random_jobs
 
 SMALL = Cluster.parse("2x8")
+# A job holds its devices until its processes have ended.
+COSTS = {**OVERHEADS, "ends": Overheads(name="ends", start=20.0, fixed=5.0, end=15.0)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 10_000),
-    st.sampled_from(("none", "brim", "published", "restart")),
+    st.sampled_from(("none", "brim", "published", "restart", "ends")),
     st.sampled_from((0.0, 60.0)),
     st.booleans(),
 )
 def test_an_admitted_deadline_is_kept(seed: int, overheads: str, slot: float, placed: bool) -> None:
     jobs = random_jobs(seed, 14)
-    world = Settings(slot=slot, overheads=OVERHEADS[overheads], placed=placed)
+    world = Settings(slot=slot, overheads=COSTS[overheads], placed=placed)
     run = simulate(jobs, SMALL, brim, settings=world)
     found = measure(run)
     assert found.admitted_missed == 0

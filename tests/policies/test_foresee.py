@@ -9,7 +9,7 @@ import pytest
 
 from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
-from brim.domain.resizing import OVERHEADS
+from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
 from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.policies.cycle import cycle
 from brim.policies.foresee import foresee
@@ -21,7 +21,8 @@ CLUSTER = Cluster.parse("1x8")
 
 @pytest.mark.parametrize("name", ["brim", "elasticflow", "fifo-gang", "edf"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_ends_foreseen_are_those_of_the_simulator(name: str, seed: int) -> None:
+@pytest.mark.parametrize("overheads", [OVERHEADS["brim"], BELIEVED], ids=lambda each: str(each.name))
+def test_the_ends_foreseen_are_those_of_the_simulator(name: str, seed: int, overheads: Overheads) -> None:
     jobs = sorted((replace(job, submitted=0.0) for job in random_jobs(seed, 8)), key=lambda job: job.id)
     decide = partial(cycle, policy=POLICIES[name], placed=False)
     snapshot = Snapshot(
@@ -30,10 +31,10 @@ def test_the_ends_foreseen_are_those_of_the_simulator(name: str, seed: int) -> N
         capacity=8,
         jobs=tuple(JobState(job, job.work) for job in jobs),
         arrived=tuple(job.id for job in jobs),
-        overheads=OVERHEADS["brim"],
+        overheads=overheads.paid_ahead,
     )
     foreseen = foresee(snapshot, decide(snapshot), decide)
-    run = simulate(jobs, CLUSTER, POLICIES[name], settings=Settings(overheads=OVERHEADS["brim"]))
+    run = simulate(jobs, CLUSTER, POLICIES[name], settings=Settings(overheads=overheads))
     happened = {each.job.id: each.finished for each in run.outcomes if each.finished is not None}
     assert foreseen == pytest.approx(happened, rel=1e-6)
 

@@ -176,13 +176,10 @@ class LiveBackend:
             deadline = record.submission.deadline
             record.standing = Standing.ADMITTED if deadline is not None else Standing.BEST_EFFORT
             record.promised = deadline is not None and verdict.promises
-            end = self._picture.overheads.end
-            record.estimate, record.earliest = None if verdict.finish is None else verdict.finish + end, None
+            record.estimate, record.earliest = verdict.finish, None
         else:
             record.standing = Standing.BEST_EFFORT if verdict.runs else Standing.REFUSED
-            end = self._picture.overheads.end
-            record.promised = False
-            record.earliest = None if verdict.earliest is None else verdict.earliest + end
+            record.promised, record.earliest = False, verdict.earliest
         event = "promised" if record.promised else "refused" if isinstance(verdict, Rejected) else "accepted"
         self.book.note(now, record, event, reason=record.verdict, detail=record.detail)
         if record.standing is not Standing.REFUSED:

@@ -102,7 +102,7 @@ class Picture:
             capacity=spec.capacity,
             jobs=tuple(self.state(record, spec, now) for record in records),
             arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
-            overheads=self.overheads,
+            overheads=self.overheads.paid_ahead,
             tenants=spec.tenants,
             memory=memory,
         )
@@ -199,8 +199,7 @@ class Picture:
             submitted=record.submitted,
             work=work,
             curve=curve,
-            # Its processes have to be at their end by then, and not only at their last step.
-            deadline=submission.deadline - self.overheads.end if known and submission.deadline else None,
+            deadline=submission.deadline if known else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
             minimum=workers.minimum,
@@ -216,7 +215,8 @@ class Picture:
             workers=record.target if record.running else 0,
             standing=record.standing if known else Standing.BEST_EFFORT,
             attained=record.attained,
-            ready=record.ready,
+            # Its end takes time as well, which is put before its progress: see `Overheads.paid_ahead`.
+            ready=max(record.ready, now) + self.overheads.end if record.running else record.ready,
             changed=record.changed,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
         )

@@ -15,7 +15,7 @@ _FAR = 60  # cycles that are run ahead; who runs then is believed to go on as it
 
 
 def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str, float]:
-    """The last steps of jobs, on the snapshot's clock, by id.
+    """The ends of jobs, on the snapshot's clock, by id.
 
     Args:
         decision: what was decided on `snapshot`.
@@ -34,7 +34,7 @@ def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str,
         if until == math.inf:
             return ends
         ends |= {job: end for job, end in finish.items() if end <= until}
-        states = [_gone_on(state, now, until) for state in states if state.job.id not in ends]
+        states = [_gone_on(state, now, until, overheads.end) for state in states if state.job.id not in ends]
         now = until
         ahead = replace(snapshot, now=now, jobs=tuple(states), arrived=(), memory=decision.memory)
         decision = decide(ahead)
@@ -63,8 +63,10 @@ def _finish(state: JobState, now: float) -> float:
     return max(now, state.ready) + state.remaining / rate if rate else math.inf
 
 
-def _gone_on(state: JobState, now: float, until: float) -> JobState:
+def _gone_on(state: JobState, now: float, until: float, end: float) -> JobState:
+    """Its end stays put before what it still has to do."""
     rate = state.job.curve.rate(state.workers) if state.workers else 0.0
-    done = rate * max(0.0, until - max(now, state.ready))
+    done = rate * max(0.0, until - max(now, state.ready - end))
     attained = state.attained + state.workers * (until - now)
-    return state._replace(remaining=max(state.remaining - done, 1e-9), attained=attained)
+    ready = max(state.ready, until + end)
+    return state._replace(remaining=max(state.remaining - done, 1e-9), attained=attained, ready=ready)

@@ -50,5 +50,4 @@ class Foretelling:
         for job, end in ends.items():
             record = self._book.jobs[job]
             if not record.life.ended and self._is_measured(record):
-                finish = end + snapshot.overheads.end
-                self._book.expect(record, Estimate(at=snapshot.now, finish=finish, step=record.step))
+                self._book.expect(record, Estimate(at=snapshot.now, finish=end, step=record.step))

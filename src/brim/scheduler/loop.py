@@ -137,7 +137,7 @@ class Scheduler:
         others = [record for record in self._book.unfinished() if record.life.may_run]
         snapshot = self._backend.snapshot([*others, newcomer], now)
         outlook = what_if(snapshot, newcomer.id, self._decide)
-        return forecast_of(outlook, known=known, end=snapshot.overheads.end)
+        return forecast_of(outlook, known=known)
 
     def _check(self, submission: Submission) -> None:
         spec, capacity = self._backend.spec, self._backend.spec.capacity

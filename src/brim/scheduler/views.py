@@ -78,12 +78,8 @@ def _estimate(estimate: Estimate | None, record: JobRecord) -> EstimateView | No
     )
 
 
-def forecast_of(outlook: Outlook, *, known: bool, end: float) -> Forecast:
-    """What would happen, as far as anything is known of the job.
-
-    Args:
-        end: seconds from a job's last step to its end.
-    """
+def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
+    """What would happen, as far as anything is known of the job."""
     verdict = outlook.verdict
     admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
     return Forecast(
@@ -93,8 +89,8 @@ def forecast_of(outlook: Outlook, *, known: bool, end: float) -> Forecast:
         detail=verdict.detail if verdict else "its steps are measured first: no job like it has run here",
         workers=outlook.workers,
         takes=dict(outlook.takes),
-        finish=outlook.finish + end if known and outlook.finish is not None else None,
-        earliest=outlook.earliest + end if known and outlook.earliest is not None else None,
+        finish=outlook.finish if known else None,
+        earliest=outlook.earliest if known else None,
     )
 
 

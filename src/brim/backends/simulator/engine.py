@@ -225,12 +225,10 @@ class _World:
     async def observe(self) -> Snapshot:
         """What the policy may see of this world."""
         rights = bool(self.settings.tenants)
-        # As a live job, one that only has to end is shown with a step left: plans for a millionth of one never end.
-        least = 1.0 if self.settings.overheads.end else 0.0
         states = tuple(
             [
                 JobState(
-                    live.job, max(live.remaining, least), live.workers, live.standing, live.attained, live.ready,
+                    live.job, live.remaining, live.workers, live.standing, live.attained, self._ready(live),
                     live.changed, live.pace, self._unsaved(live) if rights else 0.0,
                 )
                 for live in self.live.values()
@@ -242,10 +240,16 @@ class _World:
             capacity=self.capacity,
             jobs=states,
             arrived=self.arrived,
-            overheads=self.settings.overheads,
+            overheads=self.settings.overheads.paid_ahead,
             tenants=self.settings.tenants,
             memory=self.memory,
         )
+
+    def _ready(self, live: _Live) -> float:
+        """From when on it makes progress, its end put before it; one that only has to end makes none before that."""
+        if live.workers and self.settings.overheads.end:
+            return max(live.ready, live.finish - live.remaining / live.rate)
+        return live.ready
 
     def _unsaved(self, live: _Live) -> float:
         """Seconds since the last checkpoint: they are written at each change and as far apart as `lost` says."""
