@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import brim
@@ -25,6 +26,8 @@ _MODULES = (
     "brim.master.telling",
     "brim.wire.messages",
 )
+# `freeze` never writes these: they give a number to a place in memory, and a damaged number asks for all there is.
+_NUMBERED = {"PUT", "BINPUT", "LONG_BINPUT"}
 _OTHERS = {("collections", "deque"), ("builtins", "set"), ("msgspec._utils", "rebuild")}
 
 
@@ -39,6 +42,8 @@ def thaw(data: bytes) -> Decisions:
         EnvironmentFault: the bytes are not of this version of brim.
     """
     try:
+        if any(opcode.name in _NUMBERED for opcode, _, _ in pickletools.genops(data)):
+            raise pickle.UnpicklingError("it numbers its memo")
         version, decisions = _Reader(io.BytesIO(data)).load()
     except Exception as error:
         raise EnvironmentFault(f"the journal's snapshot cannot be read: {error}") from error
