@@ -57,3 +57,14 @@ def test_sizes_below_the_gang_do_not_exist() -> None:
 def test_large_jobs_have_points_at_powers_of_two() -> None:
     curve = curve_of({3: 10.0}, parts=0, minimum=3, maximum=100)
     assert curve.sizes == (3, 4, 8, 16, 32, 64, 100)
+
+
+def test_a_stall_does_not_spoil_a_size_and_who_became_slower_is_believed_soon() -> None:
+    measured = Measured()
+    for _ in range(50):
+        measured.add(4, 0.1)
+    measured.add(4, 10.0)  # somebody stopped the master
+    assert measured.rates[4] == pytest.approx(10.0, rel=0.05)
+    for _ in range(100):
+        measured.add(4, 1.0)
+    assert measured.rates[4] < 2.0

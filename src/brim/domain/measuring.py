@@ -18,6 +18,9 @@ PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only
 _SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
 _ENOUGH = 5  # steps at a size before it counts as measured
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
+_STALL = (
+    3.0  # usual steps that one step counts for at most: whoever takes longer stood still for another reason
+)
 _MEMORY = 500.0  # steps after which an older measurement counts for half
 
 
@@ -34,8 +37,13 @@ class Measured:
     totals: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, workers: int, seconds: float) -> None:
-        """One step on so many workers took so long."""
+        """One step on so many workers took so long.
+
+        A process that was stopped for a while says nothing about a size. Who is slower from now on is believed soon.
+        """
         steps, total = self.totals.get(workers, (0.0, 0.0))
+        if steps >= _ENOUGH - 0.5:
+            seconds = min(seconds, _STALL * total / steps)
         fade = 0.5 ** (1.0 / _MEMORY)
         self.totals[workers] = steps * fade + 1.0, total * fade + seconds
 
