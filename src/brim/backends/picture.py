@@ -16,6 +16,7 @@ from brim.storage.book import Book, JobRecord
 
 __all__ = ["Picture", "Track"]
 
+_CAUTION = 0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 
 
@@ -218,6 +219,7 @@ class Picture:
             # Its end takes time as well, which is put before its progress: see `Overheads.paid_ahead`.
             ready=max(record.ready, now) + self.overheads.end if record.running else record.ready,
             changed=record.changed,
+            pace=_CAUTION,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
         )
 
