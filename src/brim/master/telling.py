@@ -41,9 +41,9 @@ class Telling:
         """Have a worker sent a signal, if it is in the job."""
         known = self.rendezvous.workers.get(worker)
         if known is not None:
-            self.out.tell(
-                known.agent, wire.SignalWorker(worker=worker, signal=number, resume_after=resume_after)
-            )
+            # A plain number: the journal's snapshot, which has what is not acknowledged yet, knows no `Signals`.
+            message = wire.SignalWorker(worker=worker, signal=int(number), resume_after=resume_after)
+            self.out.tell(known.agent, message)
 
     def state_of(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
         """Record what became of a worker."""
