@@ -21,10 +21,11 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Outcome
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
-from brim.master.entries import Before, Began
+from brim.master.decisions import Decisions
+from brim.master.entries import Asked, Before, Began, Joined
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.master.snapshot import thaw
+from brim.master.snapshot import freeze, thaw
 from brim.telemetry.events import EVENTS, STEPS
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
@@ -275,3 +276,15 @@ def test_a_snapshot_makes_nothing_but_decisions() -> None:
     for thing in (os.system, subprocess.Popen, Path("/"), 1):
         with pytest.raises(EnvironmentFault, match="snapshot"):
             thaw(pickle.dumps((brim.__version__, thing)))
+
+
+def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
+    """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of another origin."""
+    spec = recorded_run.spec()
+    began = Began(at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before())
+    decisions = Decisions(began)
+    decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
+    decisions.take(Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend")))  # its worker still starts
+    read = thaw(freeze(decisions))
+    told = [message for _, message in read.agents["a1"].outbox.after(0)]
+    assert any(isinstance(message, wire.SignalWorker) for message in told)
