@@ -90,7 +90,7 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=f"{__doc__} Takes 8 minutes each with the defaults.")
+    parser = argparse.ArgumentParser(description=f"{__doc__} Takes some 8 minutes each, by an estimate.")
     parser.add_argument("experiment", type=int, choices=(1, 3))
     parser.add_argument(
         "--repeat", type=int, default=0, help="default: 3 for experiment 1, 4 for experiment 3"

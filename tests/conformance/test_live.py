@@ -19,6 +19,7 @@ from brim.policies.cycle import cycle
 from brim.storage.book import JobRecord
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
 from conformance.worlds import LiveWorld, measured, run
+from submissions import submission
 
 CLUSTER = Cluster.parse("1x8")
 decide = partial(cycle, policy=brim, placed=False)
@@ -336,6 +337,30 @@ def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> Non
     assert snapshot.arrived == (twin.id,)
     assert [type(verdict) for verdict in decision.verdicts] == [Rejected]
     assert (twin.promised, twin.life.phase) == (False, Phase.ADMITTED)
+
+
+@pytest.mark.parametrize(("to_spare", "promised"), [(0.0, False), (0.02, False), (0.05, True)])
+def test_a_promise_counts_the_end_and_has_something_to_spare(
+    tmp_path: Path, to_spare: float, promised: bool
+) -> None:
+    world = LiveWorld(CLUSTER, 0, tmp_path)
+    steps, rate = 900, 5.0
+    world.book.learn(submission("8", fingerprint="known"), measured({8: rate}), steps)
+    shortest = BELIEVED.cost(0, 8) + steps / rate * (1.0 + to_spare) + BELIEVED.end
+    job = world.submit("8", deadline=world.clock.wall() + shortest, fingerprint="known")
+    world.cycle(decide)
+    assert (job.judged, job.promised) == (True, promised)
+
+
+def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path: Path) -> None:
+    world = LiveWorld(CLUSTER, 0, tmp_path)
+    world.book.learn(submission("8", fingerprint="known"), measured({8: 1e6}), 900)
+    in_time = BELIEVED.cost(0, 8) + BELIEVED.end
+    for deadline, promised in ((in_time - 0.1, False), (in_time + 0.1, True)):
+        job = world.submit("8", deadline=world.clock.wall() + deadline, fingerprint="known")
+        world.cycle(decide)
+        assert job.promised == promised
+        world.book.happen(job, Happening.CANCEL, now=world.clock.wall())
 
 
 def test_who_is_refused_while_it_runs_ends_first(world: LiveWorld) -> None:
