@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import os
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -33,7 +36,15 @@ __all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspe
 
 _TIMEOUT = 30.0
 _POLL = 20.0  # seconds that one request waits for a job; then it is asked again
+_PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
+_TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
+_AGAIN = 0.2  # seconds between two calls of one who waits
+_SAID = (0.0, 10.0, 60.0, 600.0, 1800.0)  # seconds after which it is said that one waits for a scheduler
 T = TypeVar("T")
+
+
+class _AnswerLost(EnvironmentFault):
+    """A scheduler may have done what it was asked, or not."""
 
 
 def default_state_dir() -> Path:
@@ -49,28 +60,49 @@ def jobs_dir(state_dir: Path | None = None) -> Path:
 class Client:
     """Talks to a scheduler over HTTP; blocking.
 
+    Who waits (`wait`, `logs` with `follow`) goes on where the scheduler dies, is ended or is started again, also at
+    another port. A change whose answer was lost is asked for again: no call makes a second job or a second change.
+
     Args:
         state_dir: of a scheduler on this host; None: `default_state_dir()`.
         address: `HOST:PORT` of a scheduler on another one, with its `token`.
+        patience: seconds that a wait outlasts a scheduler that does not answer.
+        notice: is told in a sentence that one waits for a scheduler, and that it answers again; None: a warning of
+            the logger `brim.client`.
 
     Raises:
         EnvironmentFault: no scheduler runs there. Its methods raise it too where it does not answer, or cannot do what
             it was asked; and SpecError where they were asked for something that cannot be.
     """
 
-    def __init__(self, state_dir: Path | None = None, *, address: str = "", token: str = "") -> None:
-        if not address:
-            folder = state_dir or default_state_dir()
-            contact = read_scheduler_contact(folder)
-            if contact is None or not is_alive(contact.pid):
-                raise EnvironmentFault(f"no scheduler runs in {folder}: brim up starts one")
-            address, token = f"{contact.host}:{contact.port}", contact.token
-        self._address = address
-        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    def __init__(
+        self,
+        state_dir: Path | None = None,
+        *,
+        address: str = "",
+        token: str = "",
+        patience: float = _PATIENCE,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self._state_dir = state_dir or default_state_dir()
+        self._fixed = (address, token) if address else None
+        self._patience = patience
+        self._notice = notice or logging.getLogger(__name__).warning
+        self._reach()
 
     def submit(self, request: Submit) -> JobView:
-        """Take a job in, which `request` describes; returns before it was judged."""
-        return self._call("POST", "/v1/jobs", JobView, request)
+        """Take a job in, which `request` describes; returns before it was judged.
+
+        The same key with the same request is the same job, however often it is submitted. Without one it gets one.
+        """
+        if not request.key:
+            request = msgspec.structs.replace(request, key=uuid.uuid4().hex)
+        try:
+            return self._change("POST", "/v1/jobs", JobView, request)
+        except _AnswerLost as lost:
+            known = "whether it took the job in is not known, and brim jobs will tell"
+            again = f"submitted again with --key {request.key} it is the same job"
+            raise EnvironmentFault(f"{lost}: {known}; {again}") from lost
 
     def forecast(self, request: Submit) -> Forecast:
         """What would happen to a job if it were submitted now."""
@@ -83,31 +115,35 @@ class Client:
         return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
-        """The job once it has `ended` or was `judged`, or after so many seconds."""
-        left = timeout
+        """The job once it has `ended` or was `judged`, or after so many seconds; outlasts the scheduler's death."""
+        end = time.monotonic() + timeout
         while True:
-            seconds = min(left, _POLL)
-            view = self._call("GET", f"{_path(job)}?wait={seconds}&until={until}", JobView)
-            left -= seconds
-            if view.has_ended or (until == "judged" and view.judged) or left <= 0:
+            seconds = max(0.0, min(end - time.monotonic(), _POLL))
+            path = f"{_path(job)}?wait={seconds}&until={until}"
+            view = self._patiently("GET", path, JobView, until=end)
+            if view.has_ended or (until == "judged" and view.judged) or time.monotonic() >= end:
                 return view
+            time.sleep(_AGAIN)  # a scheduler that is ending answers at once
 
     def logs(self, job: str, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
         """What the processes of a job printed, as (worker, line).
 
         Args:
             worker: of this one alone, such as `w1`.
-            follow: go on until the job has ended.
+            follow: go on until the job has ended; outlasts the scheduler's death.
         """
         after, more = "", True
         while more or follow:
             wait = _POLL if follow and not more else 0.0
             question = urlencode({"worker": worker, "after": after, "wait": wait})
-            logs = self._call("GET", f"{_path(job)}/logs?{question}", Logs)
+            path = f"{_path(job)}/logs?{question}"
+            logs = self._patiently("GET", path, Logs, until=float("inf") if follow else 0.0)
             yield from logs.lines
             if logs.ended:
                 return
             after, more = logs.after, bool(logs.lines)
+            if follow and not more:
+                time.sleep(_AGAIN)
 
     def explain(self, job: str) -> list[ChangeView]:
         """What happened to a job, with the reasons."""
@@ -116,18 +152,18 @@ class Client:
     def resize(self, job: str, workers: WorkerRange) -> JobView:
         """Let a job have so many workers."""
         body = Range(minimum=workers.minimum, maximum=workers.maximum)
-        return self._call("POST", f"{_path(job)}/resize", JobView, body)
+        return self._change("POST", f"{_path(job)}/resize", JobView, body)
 
     def suspend(self, job: str) -> JobView:
         """Take its workers until it is resumed."""
-        return self._call("POST", f"{_path(job)}/suspend", JobView)
+        return self._change("POST", f"{_path(job)}/suspend", JobView)
 
     def resume(self, job: str) -> JobView:
-        return self._call("POST", f"{_path(job)}/resume", JobView)
+        return self._change("POST", f"{_path(job)}/resume", JobView)
 
     def cancel(self, job: str) -> JobView:
         """End it for good."""
-        return self._call("POST", f"{_path(job)}/cancel", JobView)
+        return self._change("POST", f"{_path(job)}/cancel", JobView)
 
     def cluster(self) -> ClusterView:
         return self._call("GET", "/v1/cluster", ClusterView)
@@ -137,22 +173,86 @@ class Client:
 
     def apply(self, spec: ClusterSpec) -> ClusterView:
         """Describe the cluster anew; jobs that run are not stopped for it."""
-        return self._call("PUT", "/v1/cluster", ClusterView, spec)
+        return self._change("PUT", "/v1/cluster", ClusterView, spec)
 
     def down(self, *, kill: bool = False) -> None:
         """Suspend every job and end the scheduler; returns at once."""
         self._call("POST", "/v1/down", ClusterView, Down(kill=kill))
 
+    def _reach(self) -> tuple[str, str]:
+        """Address and token, as they are now: the next scheduler has others."""
+        if self._fixed:
+            return self._fixed
+        contact = read_scheduler_contact(self._state_dir)
+        if contact is None or not is_alive(contact.pid):
+            raise EnvironmentFault(
+                f"no scheduler runs in {self._state_dir}: brim up starts one", retryable=True
+            )
+        return f"{contact.host}:{contact.port}", contact.token
+
+    def _change(self, method: str, path: str, gives: type[T], body: object = None) -> T:
+        """As `_call`; asks again where the answer was lost, since asking twice changes nothing."""
+        try:
+            return self._call(method, path, gives, body)
+        except _AnswerLost as lost:
+            try:
+                return self._patiently(method, path, gives, body, until=time.monotonic() + _TO_HEAR)
+            except EnvironmentFault as error:
+                raise _AnswerLost(str(lost)) if error.retryable else error from lost
+
+    def _patiently(self, method: str, path: str, gives: type[T], body: object = None, *, until: float) -> T:
+        """The answer of a scheduler that may be away for a while.
+
+        Args:
+            until: by the monotonic clock; no longer than the client's patience in any case.
+        """
+        since, said = 0.0, 0
+        while True:
+            try:
+                answer = self._call(method, path, gives, body)
+            except EnvironmentFault as error:
+                now = time.monotonic()
+                since = since or now
+                if not error.retryable or now + _AGAIN > until:
+                    raise
+                if now - since > self._patience:
+                    raise EnvironmentFault(f"{error} (no answer for {now - since:.0f} s)") from error
+                if said < len(_SAID) and now - since >= _SAID[said]:
+                    self._notice(self._away(error, now - since))
+                    said += 1
+                time.sleep(_AGAIN)
+            else:
+                if said:
+                    self._notice("the scheduler answers again")
+                return answer
+
+    def _away(self, error: EnvironmentFault, seconds: float) -> str:
+        """What one who waits should know."""
+        contact = None if self._fixed else read_scheduler_contact(self._state_dir)
+        if self._fixed or (contact and is_alive(contact.pid)):
+            what = str(error)
+        elif contact:
+            what = "the scheduler was killed; its jobs train on"
+        else:
+            what = "the scheduler was ended, and brim down suspends its jobs"
+        since = f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
+        return f"{what}{since}; waiting for brim up"
+
     def _call(self, method: str, path: str, gives: type[T], body: object = None) -> T:
         content = msgspec.json.encode(body) if body is not None else None
+        address, token = self._reach()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         # A connection for each call: one that is kept may belong to a scheduler that is gone.
-        connection = http.client.HTTPConnection(self._address, timeout=_TIMEOUT)
+        connection = http.client.HTTPConnection(address, timeout=_TIMEOUT)
+        fault = EnvironmentFault
         try:
-            connection.request(method, path, content, self._headers)
+            connection.connect()
+            fault = _AnswerLost
+            connection.request(method, path, content, headers)
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise EnvironmentFault(f"the scheduler at {self._address} does not answer: {error}") from error
+            raise fault(f"the scheduler at {address} does not answer: {error}", retryable=True) from error
         finally:
             connection.close()
         try:
@@ -160,7 +260,7 @@ class Client:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)
         except UNDECODABLE as error:
-            raise EnvironmentFault(f"{self._address} is no scheduler of this version: {error}") from error
+            raise EnvironmentFault(f"{address} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
         raise EnvironmentFault(problem.detail)

@@ -40,19 +40,22 @@ class Home:
         self.file = folder / "cluster.yaml"
         self.file.write_text(CLUSTER)
 
-    def brim(self, *words: str, code: int = 0) -> str:
+    def begin(self, *words: str) -> subprocess.Popen[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "brim.cli", *words],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
             env={**environment, "BRIM_HOME": str(self.state)},
             cwd=self.file.parent,
         )
-        assert done.returncode == code, done.stderr
-        self.err = done.stderr
-        return done.stdout
+
+    def brim(self, *words: str, code: int = 0) -> str:
+        process = self.begin(*words)
+        out, self.err = process.communicate(timeout=120)
+        assert process.returncode == code, self.err
+        return out
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
         return self.brim("submit", *JOB, *words, "--tenant", tenant).strip()
@@ -102,10 +105,30 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(summary["weights_sha256"])
 
 
-def test_kill_9_of_the_scheduler_leaves_jobs_training_and_the_next_one_adopts_them(
+DIES_BEFORE_ITS_ANSWER = """
+import os, signal
+from brim.scheduler import loop
+from brim.scheduler.__main__ import main
+submit = loop.Scheduler.submit
+def die(*words):
+    submit(*words)
+    os.kill(os.getpid(), signal.SIGKILL)
+loop.Scheduler.submit = die
+main()
+"""
+
+
+def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_the_next_one_adopts_them(
     home: Home, calm: str
 ) -> None:
-    jobs = [home.submit("--workers", "1:2", tenant=tenant) for tenant in ("ads", "web")]
+    home.kill_scheduler()
+    deadly = subprocess.Popen([sys.executable, "-c", DIES_BEFORE_ITS_ANSWER, str(home.state)])
+    until(lambda: is_up(home, deadly.pid), "a scheduler that dies before its first answer")
+    waiting = home.begin("submit", *JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json")
+    deadly.wait(60)
+    home.brim("up")
+    jobs = [next(iter(Client(home.state).jobs())).job, home.submit("--workers", "1:2", tenant="web")]
+    following = home.begin("logs", jobs[1], "-f")
     for job in jobs:
         home.wait_for_step(job, 5)
     home.kill_scheduler()
@@ -122,6 +145,17 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_the_next_one_adopts_th
         assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1)
         assert end["weights_sha256"] == calm
         assert end["steps_redone"] == 0
+    out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, json.loads(out)["weights_sha256"]) == (0, calm)
+    assert err.count("waiting for brim up") == err.count("the scheduler answers again") == 2
+    assert "the scheduler answers again" in following.communicate(timeout=60)[1]
+    assert following.returncode == 0
+    assert sorted(view.job for view in Client(home.state).jobs()) == sorted(jobs)
+
+
+def is_up(home: Home, pid: int) -> bool:
+    contact = read_scheduler_contact(home.state)
+    return contact is not None and contact.pid == pid
 
 
 def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_goes_on(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import http.client
 import json
 import os
 import re
@@ -11,7 +13,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from brim import client as client_module
 from brim.backends.processes import NodeSeen
 from brim.cli.__main__ import cli
 from brim.client import Client
@@ -32,7 +36,7 @@ from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
-from brim.storage.contact import read_scheduler_contact
+from brim.storage.contact import SchedulerContact, read_scheduler_contact, write_scheduler_contact
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
@@ -70,6 +74,14 @@ class Served(LiveWorld):
         await offer(scheduler, listen("127.0.0.1", 0), self.folder, until=scheduling)
         obeying.cancel()
 
+    def close(self) -> None:
+        if self.thread.is_alive():
+            self.client.down()
+        self.thread.join(10.0)
+        assert not self.thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
     async def _obey(self) -> None:
         while True:
             self.processes.settle()
@@ -100,20 +112,15 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.chdir(tmp_path)
     served = Served(tmp_path)
     yield served
-    if served.thread.is_alive():
-        served.client.down()
-    served.thread.join(10.0)
-    assert not served.thread.is_alive()
-    if served.failure is not None:
-        raise served.failure
+    served.close()
 
 
 def brim(*words: str) -> Result:
     return CliRunner().invoke(cli, [*words], catch_exceptions=False)
 
 
-def ask(workers: str = "1:8", **fields: Any) -> Submit:
-    return Submit(submission=submission(workers, **{"tenant": "ads", **fields}), name="job")
+def ask(workers: str = "1:8", *, key: str = "", **fields: Any) -> Submit:
+    return Submit(submission=submission(workers, **{"tenant": "ads", **fields}), name="job", key=key)
 
 
 def test_the_life_of_a_job_through_the_client(served: Served) -> None:
@@ -210,6 +217,13 @@ def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/v1/jobs/{job}/cancel") in calls
     assert len(calls) == 14
+    job = document["paths"]["/v1/jobs/{job}"]["get"]
+    assert {each["name"]: each["in"] for each in job["parameters"]} == {
+        "job": "path",
+        "wait": "query",
+        "until": "query",
+    }
+    assert "key" in document["components"]["schemas"]["Submit"]["properties"]
     references = set(json.dumps(document).split('"#/components/schemas/')[1:])
     named = {reference.partition('"')[0] for reference in references}
     assert named <= document["components"]["schemas"].keys()
@@ -267,6 +281,80 @@ def test_who_waits_for_a_job_is_answered_when_the_scheduler_goes_down(served: Se
     waiting.join(20.0)
     assert answers == [200]
     served.thread.join(10.0)
+
+
+def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
+    said: list[str] = []
+    client = Client(served.folder, notice=said.append)
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    hasty = Client(served.folder, patience=0.3)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(client.wait, "job-1")
+        following = threads.submit(lambda: list(client.logs("job-1", follow=True)))
+        gives_up = threads.submit(hasty.wait, "job-1")
+        served.close()
+        with pytest.raises(EnvironmentFault, match=r"no scheduler runs in .* \(no answer for"):
+            gives_up.result(30.0)
+        until(lambda: len(said) == 2, "what both are told")
+        assert set(said) == {"the scheduler was ended, and brim down suspends its jobs; waiting for brim up"}
+        with subprocess.Popen("true") as dead:
+            contact = SchedulerContact(host="127.0.0.1", port=1, token="", pid=dead.pid)
+        write_scheduler_contact(served.folder, contact)
+        with pytest.raises(EnvironmentFault, match="no scheduler runs"):
+            client.jobs()
+        (served.folder / "scheduler.json").unlink()
+        again = Served(served.folder)
+        until(lambda: client.job("job-1").workers == 8, "8 workers")
+        again.processes.end("job-1", "done", summary={"exit": "done"})
+        assert waiting.result(30.0).state == "done"
+        following.result(30.0)
+        again.close()
+    assert said[2:] == ["the scheduler answers again"] * 2
+
+
+def test_asking_twice_is_as_good_as_once(served: Served) -> None:
+    client = served.client
+    request = ask("1:4", key="once", deadline=SystemClock().wall() + 3600.0)
+    assert client.submit(request).job == client.submit(request).job == "job-1"
+    client.resize("job-1", WorkerRange(minimum=1, maximum=2))
+    client.resize("job-1", WorkerRange(minimum=1, maximum=2))
+    assert client.submit(request).job == "job-1"
+    with pytest.raises(SpecError, match="--key: got 'once', with which job-1 was submitted"):
+        client.submit(ask("1:4", key="once", epochs=7))
+    assert client.submit(ask()).job == "job-2"
+    until(lambda: client.job("job-1").workers == 2, "2 workers")
+    served.processes.say("job-1", first_step=SystemClock().wall(), steps=20)
+    until(lambda: client.job("job-1").promised, "its promise")
+    assert client.resume("job-1").promised  # it was not held
+    client.cancel("job-2")
+    until(lambda: client.job("job-2").has_ended, "its end")
+    assert client.cancel("job-2").state == "cancelled"
+    events = [change.event for change in client.explain("job-1")]
+    assert (events.count("submitted"), events.count("resized")) == (1, 1)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    hear = http.client.HTTPConnection.getresponse
+
+    def lose(connection: http.client.HTTPConnection, *, then: Callable[[], None] = lambda: None) -> None:
+        monkeypatch.setattr(http.client.HTTPConnection, "getresponse", hear)
+        hear(connection).read()  # it has been done
+        then()
+        raise ConnectionResetError("gone")
+
+    for call in (
+        lambda: served.client.submit(ask()),
+        lambda: served.client.cancel("job-1"),
+    ):
+        monkeypatch.setattr(http.client.HTTPConnection, "getresponse", lose)
+        assert call().job == "job-1"
+    assert len(served.client.jobs()) == 1
+    monkeypatch.setattr(client_module, "_TO_HEAR", 0.1)
+    die = functools.partialmethod(lose, then=served.close)
+    monkeypatch.setattr(http.client.HTTPConnection, "getresponse", die)
+    with pytest.raises(EnvironmentFault, match=r"whether it took the job in is not known.*--key a-key"):
+        served.client.submit(ask(key="a-key"))
 
 
 def test_nonsense_is_answered_not_suffered(served: Served) -> None:

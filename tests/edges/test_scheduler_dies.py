@@ -158,8 +158,14 @@ class House:
     def ask(self, deed: DeedKind, name: str, call: Callable[[], object]) -> None:
         """Ask until it is acknowledged, or too late."""
         answers: list[Any] = []
+
+        def hear() -> None:
+            answer = call()
+            self.point()  # all is done and on disk, and nobody hears of it
+            answers.append(answer)
+
         try:
-            while not self.survive(lambda: answers.append(call())):
+            while not self.survive(hear):
                 pass
         except EnvironmentFault:
             return
@@ -169,7 +175,7 @@ class House:
         self.acknowledged.append(Acknowledged(Deed(kind=deed, at=0.0), job))
 
     def submit(self, name: str, **fields: Any) -> None:
-        request = Submit(submission=submission(**fields), name=name)
+        request = Submit(submission=submission(**fields), name=name, key=f"key of {name}")
         self.ask(DeedKind.SUBMIT, name, lambda: self.scheduler.submit(request))
 
     def wish(self, deed: DeedKind, name: str, happening: Happening) -> None:

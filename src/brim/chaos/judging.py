@@ -42,11 +42,12 @@ class Acknowledged:
 
 
 def nobody_is_forgotten(acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]) -> list[str]:
-    """Every job that was taken in is known, and is done, but for those that were cancelled."""
+    """Every job that was taken in is known, once, and is done, but for those that were cancelled."""
     said = list(acknowledged)
     cancelled = {one.job for one in said if one.deed.kind is DeedKind.CANCEL}
-    taken_in = sorted({one.job for one in said if one.deed.kind in SUBMITS} - jobs.keys())
-    broken = [f"{job} was acknowledged and is forgotten" for job in taken_in]
+    taken_in = {one.job for one in said if one.deed.kind in SUBMITS}
+    broken = [f"{job} was acknowledged and is forgotten" for job in sorted(taken_in - jobs.keys())]
+    broken += [f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)]
     for name, record in jobs.items():
         allowed = {Phase.DONE, Phase.CANCELLED} if name in cancelled else {Phase.DONE}
         if record.life.phase not in allowed:

@@ -114,7 +114,7 @@ class User:
     def _submit(self, deed: Deed, index: int) -> None:
         words = [sys.executable, "-m", "brim.cli", "submit", str(Path(self.job.file).resolve()), "--json"]
         words += ["--state", str(self.state), "--workers", str(deed.workers), "--tenant", deed.tenant]
-        words += [*self.job.options, "--epochs", str(deed.epochs)]
+        words += [*self.job.options, "--epochs", str(deed.epochs), "--key", f"job {index}"]
         if deed.due:
             words += ["--deadline", f"{deed.due}s"]
         while not self._closed:

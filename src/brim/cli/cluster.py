@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from brim.cli.clients import client_of
 from brim.cli.options import ADDRESS, STATE, option
 from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted
@@ -36,12 +37,11 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     brim up
     brim up --cluster cluster.yaml
     """
-    from brim.client import Client, default_state_dir
+    from brim.client import default_state_dir
 
     state = (state or default_state_dir()).resolve()
     try:
-        client = Client(state)
-        client.cluster()
+        client_of(state).cluster()
     except EnvironmentFault:
         pass
     else:
@@ -55,8 +55,7 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     host, _, port = listen.rpartition(":")
     process = _spawn(state, host, port)
     _await_scheduler(state, process)
-    client = Client(state)
-    view = client.cluster()
+    view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
     return EXIT_DONE
@@ -99,13 +98,10 @@ def _spawn(state: Path, host: str, port: str) -> subprocess.Popen[bytes]:
 
 
 def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
-    from brim.client import Client
-
     end = time.monotonic() + _TO_COME_UP
     while time.monotonic() < end:
         try:
-            client = Client(state)
-            client.cluster()
+            client_of(state).cluster()
             return
         except EnvironmentFault:
             if process.poll() is not None:
@@ -122,11 +118,11 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
 @STATE
 def down(kill: bool, state: Path | None) -> int:
     """Suspend every job with a checkpoint and end the scheduler; `brim up` takes them up again."""
-    from brim.client import Client, default_state_dir
+    from brim.client import default_state_dir
     from brim.storage.files import is_locked
 
     state = (state or default_state_dir()).resolve()
-    client = Client(state)
+    client = client_of(state)
     running = [view.job for view in client.jobs() if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
@@ -150,12 +146,10 @@ def apply(file: Path, state: Path | None) -> int:
     \b
     brim apply cluster.yaml
     """
-    from brim.client import Client
     from brim.storage.cluster_file import read_cluster_file
 
     spec = read_cluster_file(file)
-    client = Client(state)
-    view = client.apply(spec)
+    view = client_of(state).apply(spec)
     text = f"{counted(view.devices, 'device')}, {counted(len(spec.tenants), 'tenant')}, policy {view.policy}"
     click.echo(f"applied {file}: {text}", err=True)
     return EXIT_DONE
@@ -166,10 +160,7 @@ def apply(file: Path, state: Path | None) -> int:
 @STATE
 def tenants(as_json: bool, state: Path | None) -> int:
     """Who owns how many devices, who holds how many, and who has borrowed."""
-    from brim.client import Client
-
-    client = Client(state)
-    views = client.tenants()
+    views = client_of(state).tenants()
     if as_json:
         import msgspec
 

@@ -32,9 +32,10 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
     brim status flights-20260102-030405 --json
     brim status flights-1 --wait
     """
-    from brim.cli.jobs import scheduler_of, status_of
+    from brim.cli.clients import scheduler_of
+    from brim.cli.jobs import status_of
 
-    scheduler = scheduler_of(run, state)
+    scheduler = scheduler_of(run, state, must=wait)
     if scheduler is not None:
         return status_of(scheduler, run or "", wait=wait, as_json=as_json)
     from brim import client
@@ -42,7 +43,10 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
     from brim.cli.runs import find_run
     from brim.telemetry.history import read_history
 
-    run_dir = find_run(run)
+    run_dir = find_run(run, state=state)
+    if wait:
+        hint = f"brim logs {run_dir} -f goes on until it ends"
+        raise SpecError("--wait", got=f"{run_dir}, a run of no scheduler", need="a job of one", hint=hint)
     try:
         live: dict[str, Any] | None = client.status(run_dir)
     except EnvironmentFault:
@@ -51,7 +55,7 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         starting = {**live, "run": str(run_dir), "state": "starting"}
         click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
         return EXIT_DONE
-    run_dir, history = read_run(run)
+    run_dir, history = read_run(str(run_dir))
     condition = _state(history, alive=live is not None)
     known = {**(live or {}), "run": str(run_dir), "state": condition, **_facts(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))
@@ -136,13 +140,14 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
     brim resize flights-1 1:8     (a job of the scheduler, which decides within these)
     """
     from brim import client
-    from brim.cli.jobs import resize_job, scheduler_of
+    from brim.cli.clients import scheduler_of
+    from brim.cli.jobs import resize_job
     from brim.cli.runs import find_run
 
-    scheduler = scheduler_of(run, state)
+    scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         return resize_job(scheduler, run, workers)
-    run_dir, count = find_run(run), workers.maximum
+    run_dir, count = find_run(run, state=state), workers.maximum
     if workers.minimum != count:
         need = "one number: only the scheduler decides within a range"
         raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=f"brim resize {run} {count}")
@@ -162,13 +167,14 @@ def suspend(run: str, state: Path | None) -> int:
     brim resume latest --workers 8
     """
     from brim import client
-    from brim.cli.jobs import scheduler_of, suspend_job
+    from brim.cli.clients import scheduler_of
+    from brim.cli.jobs import suspend_job
     from brim.cli.runs import find_run
 
-    scheduler = scheduler_of(run, state)
+    scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         return suspend_job(scheduler, run)
-    run_dir = find_run(run)
+    run_dir = find_run(run, state=state)
     client.suspend(run_dir)
     click.echo(f"{run_dir}: suspending at the next step; brim resume {run_dir} goes on", err=True)
     return EXIT_DONE

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from brim.cli.clients import client_of
 from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
@@ -25,9 +26,8 @@ def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, st
     """The story of one JOB: every decision about it, with its reason."""
     if folder is None:
         from brim.cli.jobs import explain_job
-        from brim.client import Client
 
-        return explain_job(Client(state), job, as_json=as_json)
+        return explain_job(client_of(state), job, as_json=as_json)
     from brim.backends.simulator.files import read_decisions
 
     rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]

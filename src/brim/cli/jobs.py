@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.clients import client_of
 from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
-from brim.errors import EnvironmentFault, SpecError
 
 if TYPE_CHECKING:
     from brim.client import Client
@@ -18,24 +18,8 @@ if TYPE_CHECKING:
     from brim.wire.cluster import ChangeView, JobView
 
 __all__ = [
-    "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "scheduler_of", "status_of", "suspend_job",
-    "wait_for",
+    "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "status_of", "suspend_job", "wait_for",
 ]  # fmt: skip
-
-
-def scheduler_of(name: str | None, state: Path | None = None) -> Client | None:
-    """The scheduler of this host, where `name` is one of its jobs and no run of this directory."""
-    from brim.cli.runs import LATEST, RUNS, holds_run
-    from brim.client import Client
-
-    if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
-        return None
-    try:
-        client = Client(state)
-        client.job(name)
-    except (EnvironmentFault, SpecError):
-        return None
-    return client
 
 
 @click.command()
@@ -47,9 +31,8 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
     import msgspec
 
     from brim.cli.tables import table
-    from brim.client import Client
 
-    client = Client(state)
+    client = client_of(state)
     views = [view for view in client.jobs() if everything or as_json or not view.has_ended]
     if as_json:
         click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
@@ -70,10 +53,7 @@ def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
 @STATE
 def cancel(job: str, state: Path | None) -> int:
     """End JOB for good; its run directory and its last checkpoint stay."""
-    from brim.client import Client
-
-    client = Client(state)
-    client.cancel(job)
+    client_of(state).cancel(job)
     click.echo(f"{job}: cancelled", err=True)
     return EXIT_DONE
 

@@ -29,14 +29,14 @@ def logs(run: str | None, follow: bool, worker: str, state: Path | None) -> int:
     brim logs latest -f --worker w1
     brim logs flights-1 -f
     """
-    from brim.cli.jobs import scheduler_of
+    from brim.cli.clients import scheduler_of
     from brim.cli.runs import find_run
 
     scheduler = scheduler_of(run, state)
     if scheduler is not None:
         lines = scheduler.logs(run or "", worker=worker, follow=follow)
     else:
-        lines = _lines(find_run(run), worker, follow=follow)
+        lines = _lines(find_run(run, state=state), worker, follow=follow)
     for name, text in lines:
         click.echo(f"{name} | {text}")
     return EXIT_DONE

@@ -128,20 +128,23 @@ def _link(path: Path) -> RunDirectory:
     return RunDirectory(path, link, previous)
 
 
-def find_run(name: str | None, *, field: str = "RUN") -> Path:
+def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None) -> Path:
     """The directory of a run: a path, a name under `runs`, a job of the scheduler, or the latest.
+
+    Args:
+        state: of the scheduler; None: the usual place.
 
     Raises:
         SpecError: there is no such run.
     """
     from brim.client import jobs_dir
 
-    places = [Path(), RUNS, jobs_dir()]
+    places = [Path(), RUNS, jobs_dir(state)]
     for path in [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]:
         if holds_run(path):
             # People should see the run's own name, not that of the link.
             return RUNS / os.readlink(path) if path.is_symlink() else path
-    known = [child.name for child in RUNS.iterdir() if holds_run(child)] if RUNS.is_dir() else []
+    known = [path.parent.name for place in places[1:] for path in place.glob(f"*/{_RECORDS}")]
     if name is None:
         name = LATEST
     raise SpecError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brim.cli.clients import client_of
 from brim.cli.follow import require_train_extra
 from brim.cli.options import STATE, build_spec, job_options_but, option
 from brim.cli.training_file import check_command, check_training_file
@@ -59,6 +60,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
 @option("--deadline", metavar="WHEN", help="When it must be done: 2h from now, or 2026-12-01T08:00.")
 @option("--tenant", default="default", show_default=True, help="Whose quota it uses.")
 @option("--priority", default="preemptible", show_default=True, help="online, preserved or preemptible.")
+@option("--key", metavar="TEXT", default="", help="Submitted again with the same key it is the same job.")
 @option("--wait", is_flag=True, help="Wait for its end; the exit code is its own.")
 @option("--dry-run", is_flag=True, help="Only say what would happen.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -72,10 +74,8 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
 
     Exit code 3: the policy did not promise the deadline.
     """
-    from brim.client import Client
-
     request = _request(file, values)
-    client = Client(state)
+    client = client_of(state)
     if values["dry_run"]:
         return _show_forecast(client.forecast(request), request, as_json=values["as_json"])
     view = client.submit(request)
@@ -111,7 +111,7 @@ def _request(file: str, values: dict[str, Any]) -> Submit:
     else:
         check_training_file(Path(source))
         source_bytes = Path(source).read_bytes()
-    own = ("deadline", "tenant", "priority", "wait", "dry_run")
+    own = ("deadline", "tenant", "priority", "key", "wait", "dry_run")
     options = {name: value for name, value in values.items() if name not in own}
     spec = build_spec({**options, **_OWN_FIELDS}, file=source, command=command)
     submission = Submission(
@@ -121,7 +121,7 @@ def _request(file: str, values: dict[str, Any]) -> Submit:
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
     )
-    return Submit(submission=submission, name=Path(source or command[-1]).stem)
+    return Submit(submission=submission, name=Path(source or command[-1]).stem, key=values["key"])
 
 
 def parse_deadline(text: str | None, *, now: float) -> float | None:

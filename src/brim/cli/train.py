@@ -83,14 +83,15 @@ def resume(
     Everything else is as the run had it: file, options, and the directory that it was started in.
     """
     from brim.cli import runs
-    from brim.cli.jobs import resume_job, scheduler_of
+    from brim.cli.clients import scheduler_of
+    from brim.cli.jobs import resume_job
     from brim.telemetry.history import read_history
 
-    scheduler = scheduler_of(run, state)
+    scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         return resume_job(scheduler, run)
     require_train_extra()
-    run_dir = runs.find_run(run)
+    run_dir = runs.find_run(run, state=state)
     history = read_history(run_dir)
     runs.check_resumable(run_dir, history, field="RUN")
     spec = runs.recorded_spec(run_dir, history)

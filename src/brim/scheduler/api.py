@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +53,7 @@ class _Call:
         takes: type of the body, or None.
         gives: type of the answer.
         handle: (scheduler, request, body) -> answer.
+        asks: what may be asked in the query: name -> its JSON schema.
     """
 
     method: str
@@ -61,6 +62,7 @@ class _Call:
     takes: Any
     gives: Any
     handle: Callable[[Scheduler, Request, Any], Awaitable[Any]]
+    asks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable[JobView]]:
@@ -86,7 +88,7 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
     """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or the scheduler's."""
     job = request.path_params["job"]
     reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
-    until = request.query_params.get("until", "ended")
+    until = request.query_params.get("until") or "ended"
     if until not in reached:
         raise SpecError("until", got=repr(until), need="ended or judged")
     end = _end_of_wait(request)
@@ -99,7 +101,7 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
 
 def _end_of_wait(request: Request) -> float:
     """Until when a request may wait for its answer, by the clock of the event loop."""
-    asked = request.query_params.get("wait", "0")
+    asked = request.query_params.get("wait") or "0"
     try:
         return asyncio.get_running_loop().time() + max(0.0, min(float(asked), _LONGEST_WAIT))
     except ValueError:
@@ -153,6 +155,20 @@ async def _down(scheduler: Scheduler, _: Request, body: Down) -> ClusterView:
     return scheduler.cluster()
 
 
+_WAIT: dict[str, Any] = {
+    "type": "number",
+    "minimum": 0,
+    "description": f"Seconds, {_LONGEST_WAIT:.0f} at most.",
+}
+_WHEN: dict[str, dict[str, Any]] = {
+    "wait": _WAIT,
+    "until": {"enum": ["ended", "judged"], "description": "What is waited for; `ended` if it is left out."},
+}
+_WHICH_LINES: dict[str, dict[str, Any]] = {
+    "wait": _WAIT,
+    "worker": {"type": "string", "description": "Of this one alone, such as `w1`."},
+    "after": {"type": "string", "description": "What the last answer said."},
+}
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster),
     _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply),
@@ -160,9 +176,9 @@ _CALLS = (
     _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit),
     _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
-    _Call("GET", "/v1/jobs/{job}", "One job; ?wait=30&until=ended waits", None, JobView, _job),
+    _Call("GET", "/v1/jobs/{job}", "One job, at once or later", None, JobView, _job, _WHEN),
     _Call("GET", "/v1/jobs/{job}/explain", "Its story, with reasons", None, list[ChangeView], _explain),
-    _Call("GET", "/v1/jobs/{job}/logs", "What it printed; ?after=&worker=w1&wait=30", None, Logs, _logs),
+    _Call("GET", "/v1/jobs/{job}/logs", "What it printed", None, Logs, _logs, _WHICH_LINES),
     _Call("POST", "/v1/jobs/{job}/resize", "Let it have other numbers of workers", Range, JobView, _resize),
     _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD)),
     _Call("POST", "/v1/jobs/{job}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE)),
@@ -232,10 +248,9 @@ def openapi() -> dict[str, Any]:
         body = _content(next(named)) | {"required": True} if call.takes else None
         answers = {"200": {"description": call.summary, **_content(next(named))}, "default": _REFUSAL}
         operation = {"summary": call.summary, "responses": answers} | ({"requestBody": body} if body else {})
-        if "{job}" in call.path:
-            operation["parameters"] = [
-                {"name": "job", "in": "path", "required": True, "schema": {"type": "string"}}
-            ]
+        job = {"name": "job", "in": "path", "required": True, "schema": {"type": "string"}}
+        asks = [{"name": name, "in": "query", "schema": schema} for name, schema in call.asks.items()]
+        operation["parameters"] = [job, *asks] if "{job}" in call.path else asks
         paths.setdefault(call.path, {})[call.method.lower()] = operation
     return {
         "openapi": "3.1.0",

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from brim.coordination.lifecycle import Happening
+from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
@@ -73,6 +73,24 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str) -> Decision:
     return cycle(snapshot, POLICIES[policy], placed=False)
 
 
+def _on(workers: WorkerRange, submission: Submission) -> Submission:
+    """The same job with other numbers of workers."""
+    return replace(submission, spec=replace(submission.spec, workers=workers))
+
+
+def _check_same(known: JobRecord, request: Submit) -> None:
+    """Raises SpecError where a key is that of another job; its workers may have been changed since."""
+    as_submitted = _on(request.submission.spec.workers, known.submission)
+    # Its deadline too may say "in 2 h" and mean another moment by now.
+    if replace(as_submitted, deadline=request.submission.deadline) != request.submission:
+        raise SpecError(
+            "--key",
+            got=f"{request.key!r}, with which {known.id} was submitted",
+            need="the same job again, or another key",
+            hint="leave --key out: every submission has a key of its own",
+        )
+
+
 class Scheduler:
     """One cluster's scheduler, which goes on where the last cycle of an earlier life ended.
 
@@ -114,13 +132,18 @@ class Scheduler:
     # Jobs --------------------------------------------------------------------------------------------------
 
     def submit(self, request: Submit) -> JobView:
-        """Take a job in.
+        """Take a job in, or show the one that was taken in with the same key.
 
         Raises:
-            SpecError: it can never run here.
+            SpecError: it can never run here, or the key is that of another.
         """
+        known = self._book.keyed(request.key)
+        if known is not None:  # asked first: by now its deadline may have passed
+            _check_same(known, request)
+            return self._view(known)
         self._check(request.submission)
-        record = self._book.submit(request.submission, name=request.name, now=self._clock.wall())
+        now = self._clock.wall()
+        record = self._book.submit(request.submission, name=request.name, now=now, key=request.key)
         self._backend.tell()
         return self._view(record)
 
@@ -185,20 +208,22 @@ class Scheduler:
         return view_of(record, state, run_dir=self._folder / record.id, now=now)
 
     def wish(self, id: str, happening: Happening) -> JobView:
-        """Hold, release or cancel a job.
+        """Hold, release or cancel a job; once is as good as twice.
 
         Raises:
             SpecError: there is no such job.
             EnvironmentFault: it has ended.
         """
         record = self._find(id)
-        if not self._book.happen(record, happening, now=self._clock.wall()) and record.life.ended:
+        asked_again = happening is Happening.CANCEL and record.life.phase is Phase.CANCELLED
+        if record.life.ended and not asked_again:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        if (
-            happening is not Happening.CANCEL
-        ):  # what is held has no plan; it is judged again when it is released
-            record.judged, record.promised, record.standing = False, False, Standing.WAITING
-            self._book.save(record)
+        with self._book.together():
+            changed = self._book.happen(record, happening, now=self._clock.wall())
+            # What is held has no plan; it is judged again when it is released. Who asks twice takes no promise away.
+            if changed and happening is not Happening.CANCEL:
+                record.judged, record.promised, record.standing = False, False, Standing.WAITING
+                self._book.save(record)
         self._backend.tell()
         return self._view(record)
 
@@ -212,11 +237,13 @@ class Scheduler:
         record = self._find(id)
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        submission = replace(record.submission, spec=replace(record.submission.spec, workers=workers))
-        self._check(submission)
-        record.submission = submission
-        self._book.save(record)
-        self._book.note(self._clock.wall(), record, "resized", detail=f"may have {workers} workers")
+        submission = _on(workers, record.submission)
+        if submission != record.submission:
+            self._check(submission)
+            with self._book.together():
+                record.submission = submission
+                self._book.save(record)
+                self._book.note(self._clock.wall(), record, "resized", detail=f"may have {workers} workers")
         self._backend.tell()
         return self._view(record)
 

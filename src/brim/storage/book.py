@@ -61,12 +61,14 @@ class JobRecord(msgspec.Struct, kw_only=True):
         setbacks: ends of its processes in a row that brought no step.
         not_before: no processes are started before this.
         summary: as `brim train --json` prints it, once it has ended.
+        key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
     """
 
     number: int
     id: str
     submission: Submission
     submitted: float
+    key: str = ""
     life: Life = Life()
     standing: Standing = Standing.WAITING
     workers: int = 0
@@ -114,25 +116,35 @@ class Book:
         decoder = msgspec.msgpack.Decoder(JobRecord)
         found = [decoder.decode(record) for record in database.jobs()]
         self.jobs: dict[str, JobRecord] = {record.id: record for record in found}
+        self._keys = {record.key: record.id for record in found if record.key}
         costs = database.get(_COSTS)
         self._costs = msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         # Nobody else writes these, and every cycle asks for each job.
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
 
-    def submit(self, submission: Submission, *, name: str, now: float) -> JobRecord:
+    def submit(self, submission: Submission, *, name: str, now: float, key: str = "") -> JobRecord:
         """Write a new job down.
 
         Args:
             name: what its id begins with.
+            key: by which it is found again, see `keyed`; empty where it has none.
         """
         number = self._database.next_number()
-        record = JobRecord(number=number, id=f"{name}-{number}", submission=submission, submitted=now)
+        record = JobRecord(
+            number=number, id=f"{name}-{number}", submission=submission, submitted=now, key=key
+        )
         with self.together():
             self.save(record)
             self.note(now, record, "submitted")
         self.jobs[record.id] = record
+        if key:
+            self._keys[key] = record.id
         return record
+
+    def keyed(self, key: str) -> JobRecord | None:
+        """The job that was submitted with this key."""
+        return self.jobs.get(self._keys.get(key, ""))
 
     def happen(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> bool:
         """Take a step of the job's life; False where that cannot happen to it."""

@@ -29,10 +29,13 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Args:
         name: what its id begins with.
+        key: made once for each submission: who submits the same again, because an answer was lost, gets the same job.
+            Empty: every submission is another job.
     """
 
     submission: Submission
     name: str = "job"
+    key: str = ""
 
 
 class EstimateView(msgspec.Struct, frozen=True, kw_only=True):
