@@ -93,6 +93,13 @@ def test_experiment_1_says_what_did_not_hold(elastic: tuple[Course, Course], bro
     assert numbers_of(found)["held"] is False
 
 
+def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
+    good, late = ELASTIC, (ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1))
+    found = _two(rounds=[{"gang": GANG, "elastic": each} for each in (late, good)])
+    (broken,) = [claim for claim in found.claims if not claim.held]
+    assert broken.got == "2.4 s; 1.8 s"
+
+
 def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
     steps = _steps(2.0, [(10, 5.0)])  # 0.2 s each, from 2 s on
     late = _steps(steps[-1] + 0.3, [(10, 1.0)])  # a change that costs 0.3 s

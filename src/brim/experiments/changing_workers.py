@@ -38,8 +38,8 @@ class ChangingWorkers:
 
     @property
     def claims(self) -> list[Claim]:
-        """Those of the last repetition."""
-        return claims.changing_workers(self.rounds[-1], self.fixed)
+        """What held in every repetition."""
+        return claims.in_all([claims.changing_workers(each, self.fixed) for each in self.rounds])
 
 
 def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> ChangingWorkers:

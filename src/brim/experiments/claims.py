@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.experiments.course import Course, makespan
 from brim.experiments.prediction import Predicted
 
-__all__ = ["Claim", "changing_workers", "error", "two_jobs"]
+__all__ = ["Claim", "changing_workers", "error", "in_all", "two_jobs"]
 
 _OF_PREDICTION = 0.05
 _TO_FIRST_STEP = 2.0
@@ -31,6 +31,21 @@ def error(live: float, predicted: float) -> float:
     0.05
     """
     return live / predicted - 1.0
+
+
+def in_all(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """The claims of an experiment that was repeated: each holds if it held every time.
+
+    >>> once = Claim(claim="a step is soon made", got="1 s", need="2 s", held=True)
+    >>> in_all([[once], [replace(once, got="3 s", held=False)]])
+    [Claim(claim='a step is soon made', got='1 s; 3 s', need='2 s', held=False)]
+    """
+    return [
+        replace(
+            each[0], got="; ".join(dict.fromkeys(one.got for one in each)), held=all(one.held for one in each)
+        )
+        for each in zip(*rounds, strict=True)
+    ]
 
 
 def two_jobs(

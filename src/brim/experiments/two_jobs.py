@@ -42,9 +42,13 @@ class TwoJobs:
 
     @property
     def claims(self) -> list[Claim]:
-        """Those of the last repetition."""
-        last = self.rounds[-1]
-        return claims.two_jobs(last["gang"], last["elastic"], self.predicted, self.calm)
+        """What held in every repetition."""
+        return claims.in_all(
+            [
+                claims.two_jobs(each["gang"], each["elastic"], self.predicted, self.calm)
+                for each in self.rounds
+            ]
+        )
 
 
 def two_jobs(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> TwoJobs:
