@@ -15,7 +15,7 @@ from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
 if TYPE_CHECKING:
     from brim.client import Client
     from brim.domain.job import WorkerRange
-    from brim.wire.cluster import ChangeView, JobView
+    from brim.wire.cluster import JobView
 
 __all__ = [
     "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "status_of", "suspend_job", "wait_for",
@@ -124,21 +124,16 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     """Its story, line by line."""
     import msgspec
 
+    from brim.cli.times import clock_time
+    from brim.telemetry.cluster_history import sentence_of
+
     story = client.explain(job)
     if as_json:
         click.echo(json.dumps({"job": job, "story": msgspec.to_builtins(story)}))
         return EXIT_DONE
     for change in story:
-        click.echo(_sentence(change))
+        click.echo(f"{clock_time(change.at)} {sentence_of(change)}")
     return EXIT_DONE
-
-
-def _sentence(change: ChangeView) -> str:
-    from brim.cli.times import clock_time
-
-    why = ": ".join(part for part in (change.reason, change.detail) if part)
-    what = f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
-    return f"{clock_time(change.at)} {what}{f' ({why})' if why else ''}"
 
 
 def _render(view: JobView) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import option
+from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ledger", "read_run", "report", "write_report"]
 
 
-def read_run(run: str | None) -> tuple[Path, RunHistory]:
+def read_run(run: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:
     """The run's directory and everything its records say.
 
     Raises:
@@ -28,7 +28,7 @@ def read_run(run: str | None) -> tuple[Path, RunHistory]:
     from brim.cli.runs import find_run
     from brim.telemetry.history import read_history
 
-    run_dir = find_run(run)
+    run_dir = find_run(run, state=state)
     history = read_history(run_dir)
     if history.started is None:
         raise SpecError(
@@ -59,17 +59,54 @@ def write_report(run_dir: Path, history: RunHistory) -> Path | None:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
-def report(run: str | None) -> int:
+@click.option(
+    "--cluster", is_flag=True, help="Of all that the scheduler of this host did, also after brim down."
+)
+@click.option(
+    "--last", metavar="DURATION", help="With --cluster: show only so much before its end, such as 2h."
+)
+@STATE
+def report(run: str | None, cluster: bool, last: str | None, state: Path | None) -> int:
     """Write RUN's report.html again and print its path; without RUN, the latest run's.
 
     \b
     brim report
     brim report flights-20260102-030405
+    brim report flights-1              (a job of the scheduler)
+    brim report --cluster --last 2h    (all its jobs over time: report.html and report.png)
     """
-    run_dir, history = read_run(run)
+    if cluster and run is None:
+        return _report_cluster(state, last)
+    if cluster or last:
+        raise SpecError(
+            "--cluster",
+            got="a RUN beside it" if cluster else "--last without it",
+            need="one or the other",
+            hint="brim report --cluster --last 2h",
+        )
+    run_dir, history = read_run(run, state=state)
     path = write_report(run_dir, history)
     if path is None:
         raise EnvironmentFault(f"the report of {run_dir} could not be written")
+    click.echo(path)
+    return EXIT_DONE
+
+
+def _report_cluster(state: Path | None, last: str | None) -> int:
+    from brim.cli.state import database_of
+    from brim.clock import SystemClock
+    from brim.domain.quantities import parse_duration
+    from brim.scheduler.story import cluster_history
+    from brim.storage.files import is_locked, write_whole
+    from brim.telemetry.cluster_report import render_cluster_png, render_cluster_report
+
+    since = parse_duration(last, field="--last") if last else None
+    with database_of(state) as (folder, database):
+        now = SystemClock().wall() if is_locked(folder / ".scheduler.lock") else None
+        history = cluster_history(database, subject=str(folder), now=now, since=since)
+    path = folder / "report.html"
+    write_whole(path, render_cluster_report(history).encode())
+    write_whole(path.with_suffix(".png"), render_cluster_png(history))
     click.echo(path)
     return EXIT_DONE
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from brim.cli.state import database_of
 from brim.cli.times import clock_time
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
-from brim.client import default_state_dir
 from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
 from brim.scheduler.replay import Difference, Replay, replay
-from brim.storage.database import Database
 
 __all__ = ["show_replay"]
 
@@ -30,14 +29,8 @@ def show_replay(state: Path | None, policy: str | None, *, as_json: bool) -> int
     if policy is not None and policy not in POLICIES:
         hint = did_you_mean(policy, POLICIES)
         raise SpecError("--policy", got=repr(policy), need="the name of a policy", hint=hint)
-    path = (state or default_state_dir()) / "scheduler.db"
-    if not path.is_file():
-        raise SpecError("--state", got=f"no {path}", need="where a scheduler keeps its state", hint="brim up")
-    database = Database(path)
-    try:
+    with database_of(state) as (_, database):
         found = replay(database.cycles(), policy=policy)
-    finally:
-        database.close()
     if as_json:
         click.echo(json.dumps({"asked": policy, **msgspec.to_builtins(found)}))
     else:

@@ -14,6 +14,7 @@ import msgspec
 from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
 from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
@@ -114,8 +115,10 @@ class Scheduler:
     async def run(self) -> None:
         """Decide and act, until it is told to end."""
         foretelling = asyncio.create_task(self._foretelling.run())
+        self._note("up", self._described())
         try:
             await run_cluster(self._backend, self._decide, self._journal)
+            self._note("down")
         finally:
             self.is_over = True
             foretelling.cancel()
@@ -292,9 +295,18 @@ class Scheduler:
 
     def reconfigure(self, spec: ClusterSpec) -> ClusterView:
         """Another description of the cluster, from the next cycle on."""
-        self._database.put(CLUSTER, msgspec.json.encode(spec))
-        self._backend.reconfigure(spec)
+        with self._book.together():
+            self._database.put(CLUSTER, msgspec.json.encode(spec))
+            self._backend.reconfigure(spec)
+            self._note("apply", self._described())
         return self.cluster()
+
+    def _note(self, event: str, detail: str = "") -> None:
+        self._book.note_cluster(self._clock.wall(), event, detail)
+
+    def _described(self) -> str:
+        spec = self._backend.spec
+        return f"{counted(spec.cluster.devices, 'device')}, policy {spec.policy}"
 
     def down(self, *, kill: bool) -> None:
         """Suspend every job and end; with `kill`, do not wait for their next step."""

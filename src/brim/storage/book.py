@@ -22,6 +22,7 @@ __all__ = ["Book", "Change", "JobRecord"]
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
 _ESTIMATE = "estimate"  # an event of the history that is no part of the story
+_CLUSTER = ""  # in place of a job's id, in the history
 _FORETOLD = 15.0  # seconds between two of them
 
 
@@ -189,6 +190,14 @@ class Book:
     ) -> None:
         """Add a line to the job's story."""
         self._database.add_history((at, record.id, event, before, after, reason, detail))
+
+    def note_cluster(self, at: float, event: str, detail: str = "") -> None:
+        """Add a line to the story of the cluster itself."""
+        self._database.add_history((at, _CLUSTER, event, 0, 0, "", detail))
+
+    def cluster_story(self) -> list[Change]:
+        """When schedulers came and went, and when the cluster was described anew."""
+        return [Change(*row) for row in self._database.history(_CLUSTER)]
 
     def expect(self, record: JobRecord, estimate: Estimate) -> None:
         """A job is expected to end then; its history has that from time to time."""

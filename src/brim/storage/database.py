@@ -134,6 +134,11 @@ class Database:
         """Every cycle that is kept, in order."""
         yield from map(CycleRow._make, self._sql.execute(f"{_CYCLES} order by number"))
 
+    def cycle_after(self, at: float) -> CycleRow | None:
+        """The first cycle after that time."""
+        row = self._sql.execute(f"{_CYCLES} where at > ? order by number limit 1", (at,)).fetchone()
+        return CycleRow(*row) if row else None
+
     def last_cycle(self) -> CycleRow | None:
         row = self._sql.execute(f"{_CYCLES} order by number desc limit 1").fetchone()
         return CycleRow(*row) if row else None

@@ -1,4 +1,4 @@
-"""Draws a report's charts as inline SVG; the only importer of matplotlib.
+"""Draws a report's charts as inline SVG.
 
 Colours are written as placeholders and become CSS variables, so that one drawing is right on a light page, on
 a dark one and on paper.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,10 @@ from matplotlib.ticker import MaxNLocator
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PHASE_COLOURS", "Mark", "metrics_chart", "phases_chart", "timeline_chart"]
+__all__ = [
+    "ON_PAGE", "Mark", "as_svg", "colour_of", "flag", "marks_of", "metrics_chart", "phases_chart", "style",
+    "timeline_chart",
+]  # fmt: skip
 
 # Placeholder -> CSS variable. The placeholders are colours that nothing else draws.
 _COLOURS = {
@@ -40,43 +43,56 @@ _COLOURS = {
     "#01020d": "p3",
     "#01020e": "p4",
     "#01020f": "p5",
+    "#010210": "card",
+    **{f"#0103{number:02x}": f"j{number}" for number in range(10)},
 }
-_INK, _FAINT, _GRID, _ACCENT, _ACCENT_FAINT, _GOOD, _BAD, _WARM, *_PHASES = _COLOURS
-PHASE_COLOURS = ("p1", "p2", "p3", "p4", "p5")
-_MARK_COLOURS = {
-    "lost": _BAD,
-    "fault": _BAD,
-    "joined": _GOOD,
-    "left": _WARM,
-    "round": _FAINT,
-    "restored": _WARM,
-}
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "brim",
-    "font.family": "sans-serif",
-    "font.size": 9.5,
-    "text.color": _INK,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlecolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.7,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _FAINT,
-    "ytick.labelcolor": _FAINT,
-    "path.simplify": True,
-    "path.simplify_threshold": 0.2,
+# CSS variable -> how it is drawn where a page is to colour it.
+ON_PAGE: Mapping[str, str] = {variable: placeholder for placeholder, variable in _COLOURS.items()}
+_INK, _FAINT, _GRID, _ACCENT, _ACCENT_FAINT, _GOOD, _BAD, _WARM, *_PHASES = list(_COLOURS)[:13]
+_MARK_COLOURS = {  # the gravest last
+    "round": "faint",
+    "joined": "good",
+    "left": "warm",
+    "restored": "warm",
+    "lost": "bad",
+    "fault": "bad",
 }
 
+
+def style(paint: Mapping[str, str]) -> Any:
+    """What matplotlib is to draw with.
+
+    Args:
+        paint: a colour for each CSS variable.
+    """
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "brim",
+        "font.family": "sans-serif",
+        "font.size": 9.5,
+        "text.color": paint["ink"],
+        "axes.edgecolor": paint["grid"],
+        "axes.labelcolor": paint["ink"],
+        "axes.titlesize": 10,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.titlecolor": paint["ink"],
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": paint["grid"],
+        "grid.linewidth": 0.7,
+        "xtick.color": paint["faint"],
+        "ytick.color": paint["faint"],
+        "xtick.labelcolor": paint["faint"],
+        "ytick.labelcolor": paint["faint"],
+        "path.simplify": True,
+        "path.simplify_threshold": 0.2,
+    }
+
+
+_STYLE = style(ON_PAGE)
 Line = Sequence[tuple[float, float]]
 
 
@@ -88,6 +104,23 @@ class Mark:
     number: int
     kind: str
     text: str
+
+
+def marks_of(told: Iterable[tuple[float, str, str]], end: float) -> list[Mark]:
+    """Numbered marks from (seconds, kind, text), in order; what belongs together in time is one."""
+    marks: list[Mark] = []
+    for at, kind, text in told:
+        if marks and at - marks[-1].at < end * 0.012:
+            before = marks[-1]
+            kind = max(before.kind, kind, key=list(_MARK_COLOURS).index)
+            marks[-1] = replace(before, kind=kind, text=f"{before.text} → {text}")
+        else:
+            marks.append(Mark(at=at, number=len(marks) + 1, kind=kind, text=text))
+    return marks
+
+
+def colour_of(mark: Mark, paint: Mapping[str, str]) -> str:
+    return paint[_MARK_COLOURS[mark.kind]]
 
 
 def timeline_chart(
@@ -118,11 +151,11 @@ def timeline_chart(
             for at in epochs if len(epochs) <= 40 else ():
                 axis.axvline(at, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
             for mark in marks:
-                axis.axvline(mark.at, color=_MARK_COLOURS[mark.kind], linewidth=1.1, alpha=0.75)
-        _flag(axes[0], marks, end)
+                axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
+        flag(axes[0], marks, end, ON_PAGE)
         axes[2].set_xlim(0, end)
         axes[2].set_xlabel("seconds since the start (dotted: end of an epoch)")
-        return _as_svg(figure, "timeline", "Loss, throughput and world size over time")
+        return as_svg(figure, "timeline", "Loss, throughput and world size over time")
 
 
 def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) -> str:
@@ -142,7 +175,7 @@ def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) 
         axis.set_xlabel("seconds since the start")
         axis.set_xlim(times[0], times[-1])
         axis.set_ylim(0)
-        return _as_svg(figure, "phases", "Milliseconds of a step by phase, over time")
+        return as_svg(figure, "phases", "Milliseconds of a step by phase, over time")
 
 
 def metrics_chart(epochs: Sequence[int], metrics: Mapping[str, Sequence[float]]) -> str:
@@ -157,7 +190,7 @@ def metrics_chart(epochs: Sequence[int], metrics: Mapping[str, Sequence[float]])
             axis.ticklabel_format(axis="y", useOffset=False)
             axis.margins(x=0.08, y=0.2)
             axis.set_xlabel("epoch")
-        return _as_svg(figure, "metrics", "Metrics of the test split by epoch")
+        return as_svg(figure, "metrics", "Metrics of the test split by epoch")
 
 
 def _draw_loss(axis: Axes, loss: Line) -> None:
@@ -196,7 +229,7 @@ def _draw_world(axis: Axes, world: Line, end: float) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
 
 
-def _flag(axis: Axes, marks: Sequence[Mark], end: float) -> None:
+def flag(axis: Axes, marks: Sequence[Mark], end: float, paint: Mapping[str, str]) -> None:
     """The marks' numbers above the chart, on as many rows as keep neighbours apart."""
     rows: list[float] = []
     for mark in marks:
@@ -212,8 +245,9 @@ def _flag(axis: Axes, marks: Sequence[Mark], end: float) -> None:
             va="bottom",
             fontsize=8.5,
             fontweight="bold",
-            color=_MARK_COLOURS[mark.kind],
+            color=colour_of(mark, paint),
         )
+    axis.set_title(axis.get_title(loc="left"), pad=6 + 14 * len(rows))
 
 
 def _unbroken(times: Sequence[float]) -> list[slice]:
@@ -244,7 +278,7 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return result
 
 
-def _as_svg(figure: Figure, name: str, label: str) -> str:
+def as_svg(figure: Figure, name: str, label: str) -> str:
     """The figure as an `<svg>` element that scales, is named for screen readers, and shares no id."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

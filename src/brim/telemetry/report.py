@@ -1,16 +1,12 @@
-"""`report.html`: a run in one self-contained page, for a person who was not there.
-
-Nothing is loaded from anywhere; everything that came from a run is escaped.
-"""
+"""`report.html`: a run in one self-contained page, for a person who was not there."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
-from importlib import resources
 from typing import Any
 
 from brim.domain.accounting import (
@@ -23,6 +19,7 @@ from brim.domain.accounting import (
 )
 from brim.telemetry import charts
 from brim.telemetry.history import RunHistory, because, milliseconds
+from brim.telemetry.pages import duration, page, table, tiles
 from brim.telemetry.records import (
     FaultPerformed,
     ReFormed,
@@ -70,15 +67,7 @@ def render_report(history: RunHistory) -> str:
         _workers(history, times),
         _footer(history),
     ]
-    style = resources.files("brim.telemetry").joinpath("report.css").read_text(encoding="utf-8")
-    title = escape(_subject(history))
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title} · brim</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return page(_subject(history), sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +121,7 @@ def _facts(history: RunHistory) -> str:
     exact = history.spec.get("exact", True)
     sizes = summary.get("world_sizes") or sorted({each.world_size for each in _of(history, RoundFormed)})
     redone = summary.get("steps_redone", len(history.steps) - len(lasting(history.steps, history.restores)))
-    tiles = [
+    facts = [
         *((name.replace("_", " "), _number(value), "test split") for name, value in metrics.items()),
         (
             "workers",
@@ -140,7 +129,7 @@ def _facts(history: RunHistory) -> str:
             "world sizes",
         ),
         ("steps", f"{history.step:,}", f"{redone} redone"),
-        ("time", _duration(_RunTime(history.sessions).end), _first_step(seconds)),
+        ("time", duration(_RunTime(history.sessions).end), _first_step(seconds)),
         ("speed", f"{summary['samples_per_second']:,.0f}", "samples per second")
         if summary.get("samples_per_second")
         else ("speed", f"{history.samples_per_second():,.0f}", "samples per second, lately"),
@@ -150,13 +139,9 @@ def _facts(history: RunHistory) -> str:
             "same bits at any number of workers" if exact else "depends on the workers",
         ),
     ]
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
-        for name, value, note in tiles
-    )
     digest = summary.get("weights_sha256")
     weights = f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
-    return f'<section aria-label="Facts"><dl class="tiles">{items}</dl>{weights}</section>'
+    return f'<section aria-label="Facts">{tiles(facts)}{weights}</section>'
 
 
 def _first_step(seconds: dict[str, Any]) -> str:
@@ -203,15 +188,7 @@ def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
                 told.append((event.at, "left", f"warning: {event.message}"))
             case _:
                 pass
-    marks: list[charts.Mark] = []
-    for at, kind, text in told:
-        when = times(at)
-        if marks and when - marks[-1].at < times.end * 0.012:
-            before = marks[-1]
-            kind = before.kind if before.kind != "round" else kind
-            marks[-1] = replace(before, kind=kind, text=f"{before.text} → {text}")
-        else:
-            marks.append(charts.Mark(at=when, number=len(marks) + 1, kind=kind, text=text))
+    marks = charts.marks_of([(times(at), kind, text) for at, kind, text in told], times.end)
     return [replace(mark, kind=_flag_kind(mark)) for mark in marks]
 
 
@@ -246,11 +223,11 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         )
         for name, seconds in parts.items()
     ]
-    table = _table(("", "seconds", "share"), rows, raw=True)
+    shares = table(("", "seconds", "share"), rows, raw=True)
     return (
         "<section><h2>Where the time went</h2>"
         f'<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the table">{bar}</div>'
-        f'<div class="side">{table}</div>{_phases_figure(history.steps, times)}</section>'
+        f'<div class="side">{shares}</div>{_phases_figure(history.steps, times)}</section>'
     )
 
 
@@ -292,7 +269,7 @@ def _metrics(history: RunHistory) -> str:
         if drawn
         else ""
     )
-    return f"<section><h2>Metrics</h2>{figure}{_table(('epoch', 'step', *names), rows)}</section>"
+    return f"<section><h2>Metrics</h2>{figure}{table(('epoch', 'step', *names), rows)}</section>"
 
 
 def _rounds(history: RunHistory, times: _RunTime) -> str:
@@ -313,7 +290,7 @@ def _rounds(history: RunHistory, times: _RunTime) -> str:
             )
         )
     head = ("round", "at", "cause", "workers", "shares", "after step", "re-forming", "redone")
-    return f"<section><h2>Rounds</h2>{_table(head, rows)}</section>" if rows else ""
+    return f"<section><h2>Rounds</h2>{table(head, rows)}</section>" if rows else ""
 
 
 def _workers(history: RunHistory, times: _RunTime) -> str:
@@ -330,7 +307,7 @@ def _workers(history: RunHistory, times: _RunTime) -> str:
         for life in history.workers.values()
     ]
     head = ("worker", "pid", "agent", "last rank", "started", "gone", "state")
-    return f"<section><h2>Workers</h2>{_table(head, rows)}</section>" if rows else ""
+    return f"<section><h2>Workers</h2>{table(head, rows)}</section>" if rows else ""
 
 
 def _footer(history: RunHistory) -> str:
@@ -351,28 +328,7 @@ def _of(history: RunHistory, kind: type[Any]) -> list[Any]:
     return [event for event in history.events if isinstance(event, kind)]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, raw: bool = False) -> str:
-    """A table; cells are escaped, but for a first column that says it is `raw` markup of ours."""
-    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td>{cell if raw and index == 0 else escape(cell)}</td>" for index, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _number(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

@@ -1,0 +1,256 @@
+"""Draws a cluster's history: as inline SVG that the page colours and that tells of itself on hover, and as a PNG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from brim.domain.quantities import counted
+from brim.telemetry.charts import ON_PAGE, Mark, as_svg, colour_of, flag, style
+from brim.telemetry.cluster_history import ClusterHistory, JobHistory, Span
+from brim.telemetry.pages import light_colours
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["colour_name", "devices_chart", "draw_png", "jobs_chart"]
+
+_WIDTH = 10.4  # inches
+_MOST_TENANTS = 6  # with a panel of their own
+_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 3 * 3600.0), ("hours", 3600.0, float("inf")))
+_NARROW = 0.018  # part of the width below which a bar has no room for a number
+_NOT_YET = {True: ("v", "good"), False: ("X", "bad"), None: ("v", "faint")}
+
+
+def colour_name(number: int) -> str:
+    """The CSS variable of a job's colour, by order of submission."""
+    return f"j{number % 10}"
+
+
+def devices_chart(history: ClusterHistory, marks: Sequence[Mark]) -> str:
+    """Who had the devices, job by job, and below it tenant by tenant."""
+    tips: list[str] = []
+    with matplotlib.rc_context(style(ON_PAGE)):
+        panels = 1 + len(_shown(history))
+        figure = Figure(figsize=(_WIDTH, 3.2 + 1.05 * (panels - 1)), layout="constrained")
+        axes = figure.subplots(
+            panels, 1, sharex=True, squeeze=False, height_ratios=[3.2, *[1.0] * (panels - 1)]
+        )
+        _draw_devices([row[0] for row in axes], history, marks, ON_PAGE, tips)
+        return _with_tips(
+            as_svg(figure, "devices", "Devices over time, by job and by tenant"), "devices", tips
+        )
+
+
+def jobs_chart(history: ClusterHistory) -> str:
+    """Each job from its submission to its end: when it waited, and on how many workers it ran."""
+    tips: list[str] = []
+    with matplotlib.rc_context(style(ON_PAGE)):
+        figure = Figure(figsize=(_WIDTH, _height(history)), layout="constrained")
+        _draw_jobs(figure.subplots(), history, ON_PAGE, tips)
+        return _with_tips(as_svg(figure, "jobs", "Each job over time"), "jobs", tips)
+
+
+def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
+    """Both in one picture, on white."""
+    paint = light_colours()
+    with matplotlib.rc_context(style(paint)):
+        panels, below = 1 + len(_shown(history)), _height(history)
+        heights = [3.2, *[1.0] * (panels - 1), below]
+        figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
+        axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
+        _draw_devices(axes[:-1], history, marks, paint, [])
+        _draw_jobs(axes[-1], history, paint, [])
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=120, facecolor="white")
+        return buffer.getvalue()
+
+
+def _draw_devices(
+    axes: Sequence[Axes],
+    history: ClusterHistory,
+    marks: Sequence[Mark],
+    paint: Mapping[str, str],
+    tips: list[str],
+) -> None:
+    at, label = _scale(history)
+    axis, below = axes[0], axes[1:]
+    _stack(axis, history, paint, tips)
+    ends = [*(each.at for each in history.rights[1:]), history.end]
+    steps = [(each.at, each.devices) for each in history.rights]
+    axis.step(
+        [at(time) for time, _ in steps] + [at(ends[-1])],
+        [n for _, n in steps] + [steps[-1][1]],
+        where="post", color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)),
+    )  # fmt: skip
+    axis.set_title("devices, by job (dashed: all that there are)")
+    axis.set_ylim(0, max(n for _, n in steps) * 1.06)
+    for place, tenant in enumerate(_shown(history)):
+        _draw_tenant(below[place], history, tenant, paint)
+    for each in axes:
+        each.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+        for mark in marks:
+            each.axvline(at(mark.at), color=colour_of(mark, paint), linewidth=0.9, alpha=0.6)
+    flag(
+        axis,
+        [Mark(at=at(m.at), number=m.number, kind=m.kind, text=m.text) for m in marks],
+        at(history.end),
+        paint,
+    )
+    axes[-1].set_xlim(0, at(history.end))
+    axes[-1].set_xlabel(label)
+
+
+def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str]) -> None:
+    """One area for each job, on top of those that were submitted before it."""
+    at, _ = _scale(history)
+    times = history.times()
+    place = {time: index for index, time in enumerate(times)}
+    low = [0] * len(times)
+    apart = 0.3 if len(history.jobs) <= 40 else 0.0
+    for number, job in enumerate(history.jobs):
+        mine = [0] * len(times)
+        for span in job.spans:
+            first, last = place.get(max(span.start, history.start)), place.get(min(span.end, history.end))
+            if span.workers and first is not None and last is not None:
+                mine[first:last] = [span.workers] * (last - first)
+        used = [index for index, workers in enumerate(mine) if workers]
+        if not used:
+            continue
+        part = slice(used[0], min(used[-1] + 2, len(times)))
+        top = [under + workers for under, workers in zip(low, mine, strict=True)]
+        area = axis.fill_between(
+            [at(time) for time in times[part]], low[part], top[part],
+            step="post", facecolor=paint[colour_name(number)], edgecolor=paint["card"], linewidth=apart,
+        )  # fmt: skip
+        area.set_gid(_tip(tips, f"{job.job}: {job.attained:,.0f} worker-seconds"))
+        low = top
+
+
+def _draw_tenant(axis: Axes, history: ClusterHistory, tenant: str, paint: Mapping[str, str]) -> None:
+    at, _ = _scale(history)
+    points = [*history.held(tenant), (history.end, 0)]
+    axis.fill_between(
+        [at(time) for time, _ in points], [n for _, n in points], step="post", color=paint["accent-faint"]
+    )
+    owned = [(each.at, each.guaranteed.get(tenant, 0)) for each in history.rights]
+    owned.append((history.end, owned[-1][1]))
+    axis.step(
+        [at(time) for time, _ in owned],
+        [n for _, n in owned],
+        where="post",
+        color=paint["good"],
+        linewidth=1.6,
+    )
+    most = max(*(n for _, n in points), *(n for _, n in owned), 1)
+    axis.set_ylim(0, most * 1.15)
+    axis.set_title(f"tenant {tenant} (line: guaranteed {owned[-1][1]})", fontsize=9)
+
+
+def _draw_jobs(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str]) -> None:
+    at, label = _scale(history)
+    most = max((span.workers for job in history.jobs for span in job.spans), default=1) or 1
+    for row, job in enumerate(history.jobs):
+        for span in job.spans:
+            if span.end > history.start:
+                _draw_span(axis, history, job, span, row=row, most=most, paint=paint, tips=tips)
+        if job.deadline is not None and history.start <= job.deadline <= history.end:
+            _draw_deadline(axis, at(job.deadline), row, job, history, paint)
+        elif job.deadline is not None and job.deadline > history.end:
+            axis.plot(at(history.end), row, ">", color=paint["faint"], markersize=4, clip_on=False)
+    small = len(history.jobs) > 40
+    axis.set_yticks(
+        range(len(history.jobs)), [job.job for job in history.jobs], fontsize=6.5 if small else 8.5
+    )
+    axis.set_ylim(len(history.jobs) - 0.4, -0.6)
+    axis.set_xlim(0, at(history.end))
+    axis.grid(visible=False, axis="y")
+    axis.set_xlabel(f"{label} (thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept)")
+
+
+def _draw_span(
+    axis: Axes,
+    history: ClusterHistory,
+    job: JobHistory,
+    span: Span,
+    *,
+    row: int,
+    most: int,
+    paint: Mapping[str, str],
+    tips: list[str],
+) -> None:
+    at, _ = _scale(history)
+    left, right = at(max(span.start, history.start)), at(span.end)
+    height = 0.28 + 0.5 * span.workers / most if span.workers else 0.07
+    colour = paint[colour_name(row)] if span.workers else paint["faint"]
+    bar = axis.barh(row, right - left, left=left, height=height, color=colour, linewidth=0)
+    what = counted(span.workers, "worker") if span.workers else "waits"
+    when = f"{span.end - span.start:.1f} s from {span.start - history.start:.1f} s on"
+    bar.patches[0].set_gid(_tip(tips, f"{job.job}: {what}, {when}{f' ({span.why})' if span.why else ''}"))
+    if span.workers and right - left > _NARROW * at(history.end) and len(history.jobs) <= 60:
+        axis.annotate(
+            str(span.workers), ((left + right) / 2, row), ha="center", va="center_baseline",
+            fontsize=7.5, color=paint["card"], fontweight="bold",
+        )  # fmt: skip
+
+
+def _draw_deadline(
+    axis: Axes, when: float, row: int, job: JobHistory, history: ClusterHistory, paint: Mapping[str, str]
+) -> None:
+    marker, colour = _NOT_YET[job.kept(history.end)]
+    size = 4.0 if len(history.jobs) > 40 else 6.0
+    face = paint[colour] if job.promised else "none"
+    axis.plot(
+        when,
+        row - 0.28,
+        marker,
+        color=paint[colour],
+        markerfacecolor=face,
+        markersize=size,
+        clip_on=False,
+        zorder=5,
+    )
+
+
+def _scale(history: ClusterHistory) -> tuple[Callable[[float], float], str]:
+    """From the wall clock to the axis, and what the axis is called."""
+    name, unit, _ = next(each for each in _UNITS if history.end - history.start < each[2])
+    return lambda time: (max(time, history.start) - history.start) / unit, f"{name} since the start"
+
+
+def _shown(history: ClusterHistory) -> list[str]:
+    """Tenants with a panel: those that own something, or several that do not; who had most comes first."""
+    names = history.tenants
+    owners = {name for each in history.rights for name, count in each.guaranteed.items() if count}
+    if not owners and len(names) < 2:
+        return []
+    had = {name: sum(job.attained for job in history.jobs if job.tenant == name) for name in names}
+    return sorted(sorted(names, key=lambda name: -had[name])[:_MOST_TENANTS])
+
+
+def _height(history: ClusterHistory) -> float:
+    """Of the jobs' chart, inches."""
+    count = max(1, len(history.jobs))
+    return 0.9 + count * (0.34 if count <= 20 else 0.22 if count <= 40 else 0.14)
+
+
+def _tip(tips: list[str], text: str) -> str:
+    """The id under which `_with_tips` finds what the text is about."""
+    tips.append(text)
+    return f"tip-{len(tips) - 1}"
+
+
+def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
+    """Give what was drawn a `<title>`, which browsers show on hover and screen readers read."""
+
+    def titled(found: re.Match[str]) -> str:
+        return f"{found[0]}<title>{escape(tips[int(found[1])])}</title>"
+
+    return re.sub(rf'<g id="{name}-tip-(\d+)">', titled, svg)

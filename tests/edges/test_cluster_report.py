@@ -1,0 +1,92 @@
+"""The picture of a cluster over time, from the database that its scheduler left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from brim.cli.__main__ import cli
+from brim.scheduler.story import cluster_history, spans_of
+from brim.storage.book import Change
+from brim.telemetry.cluster_history import ClusterHistory
+from brim.telemetry.cluster_report import render_cluster_report
+from edges.test_scheduler_dies import House, Points, spec_of
+from pages import assert_loads_nothing
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    """A cluster in which jobs were promised, refused, held, killed, cancelled and suspended by `brim down`."""
+    house = House(tmp_path_factory.mktemp("house"), Points())
+    house.scheduler._note("up", "4 devices, policy brim")
+    house.tell_the_story()
+    house.scheduler._note("up", "4 devices, policy brim")
+    house.scheduler.reconfigure(spec_of(3))
+    house.tick()
+    house.submit("<b>late", workers="1:4", tenant="web", deadline=house.clock.wall() + 1.5)
+    house.tick()
+    house.scheduler._note("down")
+    return house
+
+
+def history_of(house: House) -> ClusterHistory:
+    return cluster_history(house.database, subject="<i>here", now=None)
+
+
+def test_what_jobs_had_is_what_was_counted(house: House) -> None:
+    history = history_of(house)
+    assert [job.job for job in history.jobs] == list(house.book.jobs)
+    for job in history.jobs:
+        assert job.attained == pytest.approx(house.book.jobs[job.job].attained, abs=4.0)
+        assert job.spans[0].start == job.submitted
+        assert [a.end for a in job.spans[:-1]] == [b.start for b in job.spans[1:]]
+    for time in history.times()[:-1]:
+        held = [s.workers for job in history.jobs for s in job.spans if s.start <= time < s.end]
+        assert sum(held) <= 4
+        by_tenant = {
+            tenant: [n for at, n in history.held(tenant) if at <= time][-1] for tenant in history.tenants
+        }
+        assert sum(by_tenant.values()) == sum(held)
+    assert [each.guaranteed["ads"] for each in history.rights][-1] == 3
+    assert history.lives == 2
+
+
+def test_who_is_refused_a_promise_runs_on() -> None:
+    events = (
+        ("submitted", 0),
+        ("workers", 1),
+        ("running", 0),
+        ("refused", 0),
+        ("workers", 3),
+        ("suspended", 0),
+    )
+    story = [Change(float(at), "a", event, 0, after, "", "") for at, (event, after) in enumerate(events)]
+    spans = [span[:3] for span in spans_of([*story, story[2]._replace(at=6.0)], 9.0)]
+    assert spans == [(0.0, 2.0, 0), (2.0, 4.0, 1), (4.0, 5.0, 3), (5.0, 6.0, 0), (6.0, 9.0, 3)]
+
+
+def test_the_page_tells_what_happened_and_loads_nothing(house: House) -> None:
+    page = render_cluster_report(history_of(house))
+    assert_loads_nothing(page)
+    for words in (
+        "&lt;i&gt;here", "&lt;b&gt;late", "its processes died", "the one before ended without brim down", "brim down",
+        "brim apply: 4 devices, policy brim", "surplus-by-marginal-return", "promised, kept",
+        "tenant ads (line: guaranteed 3)", "<title>a-1: ",
+    ):  # fmt: skip
+        assert words in page
+
+
+def test_the_command_needs_no_scheduler(house: House, tmp_path: Path) -> None:
+    def brim(*words: str) -> str:
+        return CliRunner().invoke(cli, ["report", *words], catch_exceptions=False).output
+
+    path = Path(brim("--cluster", "--last", "1m", "--state", str(house.folder)).strip())
+    assert "2 schedulers" not in path.read_text()
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert "need where a scheduler keeps its state" in brim("--cluster", "--state", str(tmp_path))
+    assert "--cluster: got a RUN beside it" in brim("a-1", "--cluster")
+    empty = House(tmp_path / "empty", Points())
+    empty.database.close()
+    assert "nothing has happened yet" in brim("--cluster", "--state", str(tmp_path / "empty"))
