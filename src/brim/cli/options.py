@@ -208,7 +208,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _INTERVAL,
             "default": "0",
-            "help": "Steps (50) or time (30s) between checkpoints; 0: one at the end of each epoch.",
+            "help": "Steps (50) or time (30s) between checkpoints; 0: each epoch, and each 5 minutes within one.",
         },
     ),
     (

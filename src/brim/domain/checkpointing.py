@@ -11,15 +11,29 @@ from brim.errors import SpecError
 
 __all__ = ["EACH_EPOCH", "Best", "Interval", "surplus"]
 
+_WITHIN_AN_EPOCH = 300.0  # seconds: what is lost at most where everybody who had the weights dies
 _SMALLER_IS_USUALLY_BETTER = ("loss", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Between two checkpoints: so many steps, or so many seconds; neither means one at the end of each epoch."""
+    """Between two checkpoints: so many steps, or so many seconds.
+
+    Neither means one at the end of each epoch, and within a long one every 5 minutes.
+    """
 
     steps: int = 0
     seconds: float = 0.0
+
+    def is_due(self, step: int, passed: float) -> bool:
+        """Whether to write one at a step, so many seconds after the last.
+
+        >>> [EACH_EPOCH.is_due(50, 299.0), EACH_EPOCH.is_due(51, 300.0), Interval(steps=50).is_due(51, 300.0)]
+        [False, True, False]
+        """
+        if self.steps:
+            return step % self.steps == 0
+        return passed >= (self.seconds or _WITHIN_AN_EPOCH)
 
     def __str__(self) -> str:
         """As `parse` reads it."""

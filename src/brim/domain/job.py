@@ -81,7 +81,8 @@ class JobSpec:
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
         threads: torch threads per worker.
-        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch.
+        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
+            minutes within it.
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
         keep: how many of the newest are kept.
         keep_best: by which metric one more is kept, or None.

@@ -83,10 +83,7 @@ class Checkpoints:
             self._begin(patience=_SHORT)
 
     def _is_due(self) -> bool:
-        every = self._spec.checkpoint_every
-        if every.seconds:
-            return time.monotonic() - self._last >= every.seconds
-        return bool(every.steps) and self.state.committed % every.steps == 0
+        return self._spec.checkpoint_every.is_due(self.state.committed, time.monotonic() - self._last)
 
     def _begin(self, *, patience: float, needed: bool = False) -> None:
         """Copy the state and have it written; leave it out where another write is under way for too long."""
