@@ -1,14 +1,19 @@
 """What chaos runs train: a small CNN with all that must be carried from worker to worker, on made-up images.
 
 BatchNorm has buffers, dropout and the noise draw chance, momentum and the schedule are state of the optimizer; and
-nothing is imported beside torch, since most of a short run is its start.
+nothing is imported beside torch, since most of a short run is its start. With a pause, a micro-batch takes as long as
+on an accelerator of one's own: where there are more workers than cores, a job with more of them is faster.
 """
+
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 import brim
+
+PAUSE = brim.param("pause", 0.0)  # seconds for each micro-batch
 
 
 class Images(torch.utils.data.Dataset):
@@ -27,6 +32,13 @@ class Images(torch.utils.data.Dataset):
         return self.images[index] + 0.01 * torch.randn(1, 8, 8), self.labels[index]
 
 
+class Waits(nn.Module):
+    def forward(self, inputs):
+        if self.training and PAUSE:
+            time.sleep(PAUSE)
+        return inputs
+
+
 def dataset(split):
     return Images(1500, seed=0) if split == "train" else Images(300, seed=1)
 
@@ -42,6 +54,7 @@ def model():
         nn.Linear(128, 64),
         nn.ReLU(),
         nn.Linear(64, 4),
+        Waits(),
     )
 
 

@@ -22,8 +22,8 @@ from brim.domain.job import WorkerRange
 from brim.domain.random_deeds import random_deeds
 
 HERE = Path(__file__).parent
-OPTIONS = "--global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"
-JOB = Job(file="benchmarks/cluster-chaos/job.py", options=tuple(OPTIONS.split()))
+OPTIONS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"
+JOB = Job(file="benchmarks/chaos/job.py", options=tuple(OPTIONS.split()))
 EPOCHS = 4
 WORKERS = WorkerRange.parse("1:4")
 DEADLINE = 200.0

@@ -15,8 +15,9 @@ from e2e.running import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-OPTIONS = ("--global-batch-size", "128", "--checkpoint-every", "20", "--heartbeat-timeout", "3s")
-JOB = Job(file=str(ROOT / "benchmarks" / "cluster-chaos" / "job.py"), options=OPTIONS)
+WORDS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"
+OPTIONS = tuple(WORDS.split())
+JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=OPTIONS)
 EPOCHS = 8
 DEADLINE = 200.0
 SCHEDULES = (

@@ -443,16 +443,43 @@ def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(
     assert (done.exit_code, done.stdout.strip()) == (0, "digits-1")
 
 
+def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.client.submit(ask())
+    until(lambda: served.client.job("job-1").workers == 8, "8 workers")
+    deeds = iter([lambda: None, served.close, lambda: None])
+
+    def sleep(_: float) -> None:
+        next(deeds, interrupt)()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("brim.cli.screen.time.sleep", sleep)
+    shown = brim("jobs", "--watch").stdout.split("\n\n")
+    assert len(shown) == 3  # what had not changed was not shown again
+    assert shown[0].startswith("8 of 8 devices · 1 running, 0 waiting · policy brim\njob ")
+    assert "brim up starts one; before:\n8 of 8" in shown[1]
+    monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("submit", "job.yaml"), "job.yaml: got"),
         (("submit", DIGITS, "--deadline", "soon"), "--deadline: got 'soon'"),
+        (("submit", DIGITS, "--deadline", "2020-01-01"), "'2020-01-01', which has passed"),
+        (("jobs", "--watch", "--json"), "--watch: got --json"),
         (("submit", DIGITS, "--priority", "hihg"), "--priority: got 'hihg'"),
         (("jobs",), "no scheduler runs in"),
         (("explain", "job-1"), "no scheduler runs in"),
         (("down",), "brim up starts one"),
         (("resize", "run", "1:2"), "RUN: got 'run'"),
+        (("resume", "flights-1"), "flights-1 is a job of a scheduler; no scheduler runs"),
+        (("status", "flights-1", "--wait"), "flights-1 is a job of a scheduler; no scheduler runs"),
+        (("status", "flihgts-1"), "did you mean 'flights-1'?"),
+        (("status", "runs/mine", "--wait"), "--wait: got runs/mine, a run of no scheduler"),
     ],
 )
 def test_without_a_scheduler(
@@ -460,6 +487,9 @@ def test_without_a_scheduler(
 ) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    for run in (tmp_path / "home" / "jobs" / "flights-1", tmp_path / "runs" / "mine"):
+        run.mkdir(parents=True)
+        (run / "events.jsonl").touch()
     done = brim(*words)
     assert done.exit_code in (1, 2)
     assert said in done.output

@@ -36,6 +36,7 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     \b
     brim up
     brim up --cluster cluster.yaml
+    brim up --listen 0.0.0.0:4000      (other hosts may ask, with the token in the state directory)
     """
     from brim.client import default_state_dir
 
@@ -117,7 +118,12 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
 @click.option("--kill", is_flag=True, help="End the jobs' processes now, not at their next step.")
 @STATE
 def down(kill: bool, state: Path | None) -> int:
-    """Suspend every job with a checkpoint and end the scheduler; `brim up` takes them up again."""
+    """Suspend every job with a checkpoint and end the scheduler; `brim up` takes them up again.
+
+    \b
+    brim down
+    brim down --kill      (jobs go on from their last checkpoints)
+    """
     from brim.client import default_state_dir
     from brim.storage.files import is_locked
 
@@ -159,7 +165,12 @@ def apply(file: Path, state: Path | None) -> int:
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def tenants(as_json: bool, state: Path | None) -> int:
-    """Who owns how many devices, who holds how many, and who has borrowed."""
+    """Who owns how many devices, who holds how many, and who has borrowed.
+
+    \b
+    brim tenants
+    brim tenants --json
+    """
     views = client_of(state).tenants()
     if as_json:
         import msgspec

@@ -23,7 +23,12 @@ __all__ = ["explain"]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @STATE
 def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None) -> int:
-    """The story of one JOB: every decision about it, with its reason."""
+    """The story of one JOB: every decision about it, with its reason.
+
+    \b
+    brim explain flights-1
+    brim explain 17 --sim out --policy edf      (of a simulation)
+    """
     if folder is None:
         from brim.cli.jobs import explain_job
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import click
 from brim.cli.clients import client_of
 from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
+from brim.domain.quantities import counted
+from brim.errors import SpecError
 
 if TYPE_CHECKING:
     from brim.client import Client
@@ -21,38 +24,79 @@ __all__ = [
     "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "status_of", "suspend_job", "wait_for",
 ]  # fmt: skip
 
+_NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
+
 
 @click.command()
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option("--all", "everything", is_flag=True, help="Those that have ended too.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C; also while no scheduler runs.")
 @STATE
-def jobs(as_json: bool, everything: bool, state: Path | None) -> int:
-    """The jobs of the scheduler, by order of submission."""
-    import msgspec
+def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> int:
+    """The jobs of the scheduler, by order of submission.
 
+    \b
+    brim jobs
+    brim jobs --watch
+    brim jobs --all --json
+    """
+    if watch and as_json:
+        raise SpecError("--watch", got="--json beside it", need="one of them", hint="brim jobs --json")
+    client = client_of(state)
+    if watch:
+        from brim.cli.screen import keep_showing
+
+        keep_showing(lambda: _screen(client, everything))
+        return EXIT_DONE
+    views, cluster = _look(client, everything or as_json), client.cluster()
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins({"jobs": views, "cluster": cluster})))
+        return EXIT_DONE
+    if cluster.problem:
+        click.echo(cluster.problem, err=True)
+    if views:
+        click.echo(_table(views))
+    else:
+        click.echo(_NO_JOBS, err=True)
+    return EXIT_DONE
+
+
+def _look(client: Client, everything: bool) -> list[JobView]:
+    return [view for view in client.jobs() if everything or not view.has_ended]
+
+
+def _screen(client: Client, everything: bool) -> str:
+    """The cluster in a line, and its jobs."""
+    views, cluster = _look(client, everything), client.cluster()
+    running = sum(view.state == "running" for view in views)
+    free = cluster.devices - cluster.headroom
+    parts = [
+        f"{cluster.held} of {counted(free, 'device')}",
+        f"{running} running, {cluster.unfinished - running} waiting",
+        f"policy {cluster.policy}",
+        *([cluster.problem] if cluster.problem else []),
+    ]
+    return " · ".join(parts) + "\n" + (_table(views) if views else _NO_JOBS)
+
+
+def _table(views: Sequence[JobView]) -> str:
     from brim.cli.tables import table
 
-    client = client_of(state)
-    views = [view for view in client.jobs() if everything or as_json or not view.has_ended]
-    if as_json:
-        click.echo(json.dumps({"jobs": msgspec.to_builtins(views)}))
-        return EXIT_DONE
-    problem = client.cluster().problem
-    if problem:
-        click.echo(problem, err=True)
-    if not views:
-        click.echo("no jobs are unfinished: brim submit FILE.py, or brim jobs --all", err=True)
-        return EXIT_DONE
     rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
-    click.echo(table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows))
-    return EXIT_DONE
+    return table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows)
 
 
 @click.command()
 @click.argument("job", metavar="JOB")
 @STATE
 def cancel(job: str, state: Path | None) -> int:
-    """End JOB for good; its run directory and its last checkpoint stay."""
+    """End JOB for good; its run directory and its last checkpoint stay.
+
+    \b
+    brim cancel flights-1
+    """
     client_of(state).cancel(job)
     click.echo(f"{job}: cancelled", err=True)
     return EXIT_DONE
@@ -171,8 +215,11 @@ def _deadline(view: JobView) -> str:
 
     if view.deadline is None:
         return ""
-    kept = "promised" if view.promised else "not promised" if view.judged else "not judged yet"
-    return f"{clock_time(view.deadline)} {kept}"
+    unjudged = "not judged" if view.has_ended else "not judged yet"
+    word = "promised" if view.promised else "not promised" if view.judged else unjudged
+    done = view.state == "done" and view.ended is not None
+    kept = "" if not done else ", kept" if (view.ended or 0.0) <= view.deadline else ", not kept"
+    return f"{clock_time(view.deadline)} {word}{kept}"
 
 
 def _finish(view: JobView) -> str:

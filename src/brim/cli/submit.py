@@ -71,6 +71,7 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
     \b
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
+    brim submit flights.py --key nightly-2026-11-21 --wait      (as often as you like: it is one job)
 
     Exit code 3: the policy did not promise the deadline.
     """
@@ -128,17 +129,20 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
     """Read `2h` from now, or a date and time of this host's clock; seconds since 1970.
 
     Raises:
-        SpecError: neither.
+        SpecError: neither, or a time that has passed.
 
     >>> parse_deadline("1h30m", now=100.0)
     5500.0
     """
     if text is None:
         return None
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        when = datetime.fromisoformat(text).timestamp()
+        if when <= now:
+            raise SpecError(
+                "--deadline", got=f"{text!r}, which has passed", need="a time to come", hint="--deadline 2h"
+            )
+        return when
     try:
         return now + parse_duration(text, field="--deadline")
     except SpecError:

@@ -8,7 +8,9 @@ __all__ = ["clock_time", "left"]
 
 
 def clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    """The time, and the date where that is not today's."""
+    when = datetime.fromtimestamp(at)
+    return when.strftime("%H:%M:%S" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
 
 
 def left(seconds: float) -> str:

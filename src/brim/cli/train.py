@@ -79,6 +79,7 @@ def resume(
     \b
     brim resume latest
     brim resume latest --workers 8
+    brim resume flights-1      (a job of the scheduler, which decides when)
 
     Everything else is as the run had it: file, options, and the directory that it was started in.
     """

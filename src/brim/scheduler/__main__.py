@@ -111,7 +111,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise EnvironmentFault(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        hint = "brim up --listen HOST:0 lets the system choose a port"
+        raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}; {hint}") from error
 
 
 def main() -> None:

@@ -42,6 +42,14 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     grace: str | float = 30.0
 
 
+_AS_YAML = {
+    "array": "a list",
+    "object": "NAME: VALUE pairs",
+    "int": "a whole number",
+    "str": "a word",
+    "null": "nothing",
+}
+_EXAMPLE = "nodes: [{name: n1, workers: 8}]"
 _WORDS = {name for struct in (_File, _Node, _Tenant) for name in struct.__struct_fields__}
 
 
@@ -115,6 +123,14 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         hint = did_you_mean(file.policy, POLICIES)
         raise SpecError(f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint)
     grace = parse_duration(str(file.grace), field=f"{name}: grace")
+    try:
+        return _spec_of(file, grace)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint) from None
+
+
+def _spec_of(file: _File, grace: float) -> ClusterSpec:
+    """Raises SpecError where what it says cannot be."""
     spec = ClusterSpec(
         cluster=Cluster(
             nodes=tuple(Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes)
@@ -152,5 +168,6 @@ def _explained(message: str, name: str) -> SpecError:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")
     expected = re.search(r"Expected `(.*)`, got `(.*)`", text)
     if expected:
-        return SpecError(field, got=expected.group(2), need=expected.group(1))
+        got, need = (_AS_YAML.get(word, word) for word in (expected.group(2), expected.group(1)))
+        return SpecError(field, got=got, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}")
     return SpecError(field, got=text, need="what docs/guides/cluster.md shows")
