@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -295,13 +295,16 @@ def status(run_dir: Path) -> dict[str, Any]:
     return _ask(run_dir, "status")
 
 
-def resize(run_dir: Path, workers: int) -> dict[str, Any]:
+def resize(run_dir: Path, workers: int, *, places: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Ask for so many workers; returns at once.
+
+    Args:
+        places: so many of them on each agent; None where it does not matter on which they are.
 
     Raises:
         EnvironmentFault: the run is not alive, or cannot have so many.
     """
-    return _ask(run_dir, "resize", workers=workers)
+    return _ask(run_dir, "resize", workers=workers, places=dict(places or {}))
 
 
 def suspend(run_dir: Path) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from brim.domain.cluster import Cluster
-from brim.domain.schedule import Admitted, Decision, Reason, Snapshot
+from brim.domain.schedule import Admitted, Decision, Policy, Reason, Snapshot
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.named import POLICIES
+from brim.policies.placement import on_nodes
 from conformance.worlds import LiveWorld, SimulatedWorld, World, run
 
 CLUSTER = Cluster.parse("1x8")
@@ -32,7 +33,11 @@ def holds(world: World) -> dict[str, int]:
 
 def give(workers: dict[str, int], snapshot: Snapshot) -> Decision:
     verdicts = tuple(Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived)
-    return Decision(workers=workers, verdicts=verdicts)
+    return on_nodes(snapshot, Decision(workers=workers, verdicts=verdicts))
+
+
+def decided(snapshot: Snapshot, policy: Policy = brim) -> Decision:
+    return on_nodes(snapshot, cycle(snapshot, policy, placed=False))
 
 
 def test_there_is_something_to_decide_once_a_job_has_arrived(world: World) -> None:
@@ -59,7 +64,7 @@ def test_a_decision_applied_again_changes_nothing(world: World) -> None:
     run(world.backend.apply(decision))
     world.settle()
     before = observed(world)
-    again = Decision(workers=decision.workers)
+    again = Decision(workers=decision.workers, nodes=decision.nodes)
     run(world.backend.apply(again))
     world.settle()
     assert [s[2:6] for s in observed(world).jobs] == [s[2:6] for s in before.jobs]
@@ -71,7 +76,7 @@ def test_a_decision_applied_again_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_the_same_snapshot_gives_the_same_plan(world: World, name: str) -> None:
     run(world.backend.wait(None))
-    decide = partial(cycle, policy=POLICIES[name], placed=False)
+    decide = partial(decided, policy=POLICIES[name])
     snapshot = observed(world)
     assert decide(snapshot) == decide(snapshot)
     decision = decide(snapshot)
@@ -83,7 +88,6 @@ def test_the_same_snapshot_gives_the_same_plan(world: World, name: str) -> None:
 
 def test_a_cycle_of_nothing_new_is_calm(world: World) -> None:
     run(world.backend.wait(None))
-    decide = partial(cycle, policy=brim, placed=False)
-    run(world.backend.apply(decide(observed(world))))
+    run(world.backend.apply(decided(observed(world))))
     world.settle()
-    assert decide(observed(world)).workers == holds(world)
+    assert decided(observed(world)).workers == holds(world)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,23 @@ import pytest
 
 from brim.backends.processes import NodeSeen, Reached
 from brim.coordination.lifecycle import Happening, Phase
+from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
+from brim.policies.placement import on_nodes
 from brim.storage.book import JobRecord
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
 from conformance.worlds import LiveWorld, measured, run
 from submissions import submission
 
 CLUSTER = Cluster.parse("1x8")
-decide = partial(cycle, policy=brim, placed=False)
+
+
+def decide(snapshot: Snapshot) -> Decision:
+    return on_nodes(snapshot, cycle(snapshot, brim, placed=False))
 
 
 @pytest.fixture
@@ -30,12 +34,12 @@ def world(tmp_path: Path) -> LiveWorld:
     return LiveWorld(CLUSTER, 2, tmp_path, grace=10.0)
 
 
-def give(world: LiveWorld, **workers: int) -> None:
+def give(world: LiveWorld, **workers: ByNode) -> None:
     """Apply a decision that names jobs as `job_1`."""
     snapshot = run(world.backend.observe())
     verdicts = tuple(Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived)
     named = {job.replace("_", "-"): count for job, count in workers.items()}
-    run(world.backend.apply(Decision(workers=named, verdicts=verdicts)))
+    run(world.backend.apply(on_nodes(snapshot, Decision(workers=named, verdicts=verdicts))))
 
 
 def phases(world: LiveWorld) -> list[str]:
@@ -110,9 +114,9 @@ def test_where_force_does_not_show_all_processes_end(
     world.settle()
     force = world.processes.force
 
-    async def nobody_sees_to_it(record: JobRecord, workers: int) -> None:
+    async def nobody_sees_to_it(record: JobRecord, workers: ByNode) -> None:
         if workers:
-            world.processes.of(record.id).asked.append(f"force {workers}")
+            world.processes.of(record.id).asked.append(f"force {sum(workers.values())}")
         else:
             await force(record, workers)
 
@@ -277,7 +281,7 @@ def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> No
     """A scheduler that was killed between its note and the processes."""
     give(world)
     record = world.book.jobs["job-1"]
-    record.target, record.workers = 4, 4
+    record.told, record.plan, record.home = {"node0": 4}, {"node0": 4}, "node0"
     world.book.must(record, Happening.START, now=world.clock.wall())
     world.revive()
     run(world.backend.look())
@@ -306,7 +310,7 @@ def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
     world.settle()
     answer = world.processes.resize
 
-    async def cancel_meanwhile(record: JobRecord, workers: int) -> None:
+    async def cancel_meanwhile(record: JobRecord, workers: ByNode) -> None:
         world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=world.clock.wall())
         await answer(record, workers)
 
@@ -400,7 +404,7 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
     world.settle()
     resize = world.processes.resize
 
-    async def only_the_second(record: JobRecord, workers: int) -> None:
+    async def only_the_second(record: JobRecord, workers: ByNode) -> None:
         if record.id == "job-1":
             await asyncio.sleep(3600.0)
         await resize(record, workers)
@@ -408,8 +412,8 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
     async def story() -> None:
         began = asyncio.get_running_loop().time()
         snapshot = await world.backend.observe()
-        await world.backend.apply(Decision(workers={"job-1": 4, "job-2": 4}))
-        await world.backend.apply(Decision(workers={"job-1": 3, "job-2": 5}))
+        await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 4, "job-2": 4})))
+        await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 3, "job-2": 5})))
         assert asyncio.get_running_loop().time() - began < 10.0
         assert [state.workers for state in snapshot.jobs] == [3, 3]
 
@@ -425,11 +429,12 @@ def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
     give(world, job_1=8)
     world.settle()
 
-    async def answers_late(record: JobRecord, workers: int) -> None:
+    async def answers_late(record: JobRecord, workers: ByNode) -> None:
         await asyncio.sleep(0.2)
 
     async def story() -> None:
-        await world.backend.apply(Decision(workers={"job-1": 2}))
+        snapshot = await world.backend.observe()
+        await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 2})))
         world.processes.end("job-1", "")
         await world.backend.look()  # started again, on the 2 workers of the plan
         await asyncio.sleep(0.2)

@@ -12,6 +12,7 @@ from brim.backends.live import LiveBackend
 from brim.backends.processes import NodeSeen, Seen
 from brim.backends.simulator.engine import Settings, _World
 from brim.clock import VirtualClock
+from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.measuring import Measured
 from brim.domain.resizing import OVERHEADS
@@ -44,12 +45,22 @@ class FakeJob:
     """Processes that do what they are told at the next `settle`, or never."""
 
     alive: bool = False
-    workers: int = 0
-    wanted: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    wanted: dict[str, int] = field(default_factory=dict)
+    agents: set[str] = field(default_factory=set)
     seen: Seen = field(default_factory=lambda: Seen(alive=False))
     starts: int = 0
     asked: list[str] = field(default_factory=list)
     deaf: bool = False
+
+    @property
+    def workers(self) -> int:
+        return sum(self.held.values())
+
+    @workers.setter
+    def workers(self, count: int) -> None:
+        """For a job on one node."""
+        self.held = {next(iter(self.wanted)): count} if count else {}
 
 
 class FakeProcesses:
@@ -58,62 +69,82 @@ class FakeProcesses:
     def __init__(self) -> None:
         self.jobs: dict[str, FakeJob] = {}
         self.node = NodeSeen(up=True)
+        self.others: dict[str, NodeSeen] = {}
 
     def nodes(self, names: Iterable[str]) -> dict[str, NodeSeen]:
-        return dict.fromkeys(names, self.node)
+        return {name: self.others.get(name, self.node) for name in names}
 
     def of(self, job: str) -> FakeJob:
         return self.jobs.setdefault(job, FakeJob())
 
     def look(self, record: JobRecord) -> Seen:
         job = self.of(record.id)
-        given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in ("alive", "workers")}
-        return Seen(alive=job.alive, workers=job.workers if job.alive else 0, **given)
+        given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS}
+        mine = {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
+        return Seen(alive=job.alive, **mine, **given)
 
-    async def start(self, record: JobRecord, workers: int) -> None:
+    async def start(self, record: JobRecord, workers: ByNode) -> None:
         job = self.of(record.id)
         assert not job.alive, f"{record.id} was started twice"
-        job.alive, job.wanted, job.starts = True, workers, job.starts + 1
+        job.alive, job.wanted, job.starts = True, dict(workers), job.starts + 1
+        job.agents = set(workers)
+        assert record.home in workers
         job.seen = Seen(alive=True, step=job.seen.step, steps=job.seen.steps, measured=job.seen.measured)
-        job.asked.append(f"start {workers}")
+        job.asked.append(f"start {_text(workers)}")
 
-    async def resize(self, record: JobRecord, workers: int) -> None:
+    async def resize(self, record: JobRecord, workers: ByNode) -> None:
         job = self.of(record.id)
-        job.asked.append(f"resize {workers}")
+        job.asked.append(f"resize {_text(workers)}")
         if not job.alive or job.deaf:
             raise EnvironmentFault("no answer")
-        job.wanted = workers
+        job.wanted = dict(workers)
+        job.agents |= set(workers)
+
+    async def leave(self, record: JobRecord, node: str) -> None:
+        job = self.of(record.id)
+        job.asked.append(f"leave {node}")
+        job.agents.discard(node)
 
     async def suspend(self, record: JobRecord) -> None:
         job = self.of(record.id)
         job.asked.append("suspend")
         if not job.alive or job.deaf:
             raise EnvironmentFault("no answer")
-        job.wanted = 0
+        job.wanted = {}
 
-    async def force(self, record: JobRecord, workers: int) -> None:
+    async def force(self, record: JobRecord, workers: ByNode) -> None:
         job = self.of(record.id)
-        job.asked.append(f"force {workers}")
-        job.workers = min(job.workers, workers)
-        job.alive = workers > 0
+        job.asked.append(f"force {_text(workers)}")
+        job.held = {node: min(count, workers.get(node, 0)) for node, count in job.held.items()}
+        job.alive = bool(workers)
 
     def settle(self) -> None:
         for job in self.jobs.values():
             if job.alive:
-                job.workers = job.wanted
-                job.alive = job.wanted > 0
+                job.held = dict(job.wanted)
+                job.alive = bool(job.wanted)
                 if not job.alive:
                     job.seen = _with(job.seen, outcome="suspended")
 
     def end(self, job: str, outcome: str, **fields: Any) -> None:
         """The processes of a job end."""
         one = self.of(job)
-        one.alive, one.workers = False, 0
+        one.alive, one.held = False, {}
         one.seen = _with(one.seen, outcome=outcome, **fields)
 
     def say(self, job: str, **fields: Any) -> None:
         """The processes of a job tell of themselves."""
         self.of(job).seen = _with(self.of(job).seen, **fields)
+
+
+_OURS = ("alive", "workers", "agents")
+
+
+def _text(workers: ByNode) -> str:
+    """As tests write it: a number where there is one node alone."""
+    if set(workers) <= {"node0"}:
+        return str(sum(workers.values()))
+    return ", ".join(f"{count} on {node}" for node, count in sorted(workers.items()))
 
 
 def _with(seen: Seen, **fields: Any) -> Seen:

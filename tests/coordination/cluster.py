@@ -82,7 +82,8 @@ class Setting:
 class Fault:
     """Something that happens after so many events.
 
-    `kill`, `term`, `resize`, `stop`, `lose_agent`, `kill_all`, `straggle` (some are found to be slow).
+    `kill`, `term`, `resize`, `place` (so many on each agent), `stop`,
+    `lose_agent`, `kill_all`, `straggle` (some are found to be slow).
     """
 
     after: int
@@ -651,6 +652,7 @@ class Cluster:
         self.story: list[tuple[int, Event | Command | Fault]] = []  # to be printed when a promise breaks
         self._barrier = Barrier()
         self._world: World | None = None
+        self._may_lose_agents = any(fault.kind == "lose_agent" for fault in faults)
         self._has_installed, self._lost_state = False, False
         self._brought: dict[str, Any] = {}
         self._committed = 0
@@ -854,6 +856,9 @@ class Cluster:
                 alive[fault.which % len(alive)].asked = True
             case "resize":
                 self._handle(Resize(1 + fault.which % 4))
+            case "place":
+                places = self._places(fault.which)
+                self._handle(Resize(sum(places.values()), places))
             case "stop":
                 self._handle(Stop("asked"))
             case "straggle":
@@ -863,6 +868,15 @@ class Cluster:
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
+    def _places(self, which: int) -> dict[str, int]:
+        """Workers by agent; where an agent may be lost, each has some: nobody is there to place them anew."""
+        counts = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
+        if not all(counts) and self._may_lose_agents:
+            counts = (1, 2)
+        if len(self.agents) == 1:
+            counts = (sum(counts),)
+        return {name: count for name, count in zip(self.agents, counts, strict=True) if count}
+
     def run(self) -> Cluster:
         """Until the end; then every promise is checked."""
         while self.happen():
@@ -870,11 +884,18 @@ class Cluster:
         self.check()
         return self
 
+    def _filled(self) -> list[str]:
+        """The agents that may have workers."""
+        rendezvous = self.rendezvous
+        return [
+            agent for agent in rendezvous.agents if not rendezvous.places or agent in rendezvous.places.wanted
+        ]
+
     def check(self) -> None:
         assert self.end is not None, "it hangs"
         if self.end.outcome is Outcome.FAILED:
             assert "died young" in self.end.reason, self.end
-            assert all(self.rendezvous.attempts.given_up(agent) for agent in self.rendezvous.agents)
+            assert all(self.rendezvous.attempts.given_up(agent) for agent in self._filled())
         assert not self.rendezvous.workers
         assert not [worker.name for worker in self.workers.values() if worker.alive], "a worker is left"
         kept = lasting(self.steps, self.restores)
@@ -912,7 +933,10 @@ def calm_weights(steps: int) -> Tree:
     return weights
 
 
-KINDS = ("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "lose_agent", "kill_all", "stop")
+KINDS = (
+    *("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "place", "place"),
+    *("lose_agent", "kill_all", "stop"),
+)
 
 
 def at_random(seed: int) -> Cluster:

@@ -1,29 +1,62 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
+from brim.coordination.reconcile import (
+    Action,
+    ByNode,
+    Force,
+    Holding,
+    Leave,
+    Resize,
+    Start,
+    Suspend,
+    most,
+    reconcile,
+    within,
+)
 
-CAPACITY, GRACE = 12, 30.0
+NODES = {"n1": 6, "n2": 4, "n3": 3}
+CAPACITY, GRACE = 12, 30.0  # one device is left alone
 
 
-def perform(actions: list[Action], rows: dict[str, Holding], now: float) -> None:
-    for action in actions:
+def actions(rows: list[Holding], desired: dict[str, ByNode], now: float = 1.0, **limits: Any) -> list[Action]:
+    return reconcile(
+        rows, desired, **{"nodes": NODES, "capacity": CAPACITY, "now": now, "grace": GRACE} | limits
+    )
+
+
+def runs(job: str, workers: ByNode, target: ByNode | None = None, **more: Any) -> Holding:
+    """A job with its master on the first of its nodes."""
+    where = frozenset(workers)
+    return Holding(job, True, workers, target or workers, home=min(where), agents=where)._replace(**more)
+
+
+def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
+    for action in steps:
         row = rows[action.job]
         match action:
             case Start(workers=workers):
                 assert not row.alive
-                rows[action.job] = row._replace(alive=True, workers=0, target=workers, since=None)
+                home = max(workers, key=lambda node: workers[node])
+                rows[action.job] = Holding(row.job, True, {}, workers, None, home, frozenset(workers))
             case Resize(workers=workers):
-                asked = now if workers < row.target else row.since
-                rows[action.job] = row._replace(target=workers, since=asked)
+                asked = row.since if within(row.target, workers) else now
+                agents = row.agents | set(workers)
+                rows[action.job] = row._replace(target=workers, since=asked, agents=agents)
+            case Leave(node=node):
+                assert node != row.home
+                assert not row.workers.get(node)
+                rows[action.job] = row._replace(agents=row.agents - {node})
             case Suspend():
-                rows[action.job] = row._replace(target=0, since=now)
+                rows[action.job] = row._replace(target={}, since=now)
             case Force(workers=workers):
-                rows[action.job] = row._replace(workers=workers, alive=workers > 0, since=None)
+                left = {node: min(count, workers.get(node, 0)) for node, count in row.workers.items()}
+                rows[action.job] = row._replace(workers=left, alive=bool(workers), since=None)
 
 
 def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
@@ -31,13 +64,14 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
     for name, row in rows.items():
         if not row.alive or name == stubborn:
             continue
-        step = rng.randint(0, 3)
-        if row.workers < row.target:
-            row = row._replace(workers=min(row.target, row.workers + step))
-        elif row.workers > row.target:
-            row = row._replace(workers=max(row.target, row.workers - step))
-        if row.workers == row.target:
-            row = row._replace(since=None, alive=row.target > 0)
+        workers = {}
+        for node in most(row.workers, row.target):
+            has, wants, step = row.workers.get(node, 0), row.target.get(node, 0), rng.randint(0, 3)
+            workers[node] = min(wants, has + step) if has < wants else max(wants, has - step)
+        workers = {node: count for node, count in workers.items() if count}
+        row = row._replace(workers=workers)
+        if workers == row.target:
+            row = row._replace(since=None, alive=bool(row.target))
         rows[name] = row
 
 
@@ -45,43 +79,77 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
 def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"job-{k}" for k in range(4)]
-    rows = {name: Holding(name, False, 0, 0) for name in names}
+    rows = {name: Holding(name, False, {}, {}) for name in names}
     now = 0.0
     for _ in range(3):
-        left, desired = CAPACITY, {}
-        for name in rng.sample(names, len(names)):
-            desired[name] = rng.randint(0, left)
-            left -= desired[name]
+        free = [node for node, devices in NODES.items() for _ in range(devices)]
+        free = rng.sample(free, rng.randint(0, CAPACITY))
+        desired: dict[str, ByNode] = {name: {} for name in rng.sample(names, len(names))}
+        for node in free:
+            mine = dict(desired[name := rng.choice(names)])
+            desired[name] = {**mine, node: mine.get(node, 0) + 1}
         stubborn = rng.choice([*names, ""])  # gives nothing but by force
-        for _ in range(60):
+        for look in range(160):
             now += 2.0
-            actions = reconcile(list(rows.values()), desired, capacity=CAPACITY, now=now, grace=GRACE)
-            perform(actions, rows, now)
-            held = sum(max(row.workers, row.target) for row in rows.values() if row.alive)
-            assert held <= CAPACITY
-            move(rows, rng, stubborn)
-            # Who is asked to stop and would not start again until then is asked once.
-        stubborn = ""
-        for _ in range(20):
-            now += 2.0
-            perform(
-                reconcile(list(rows.values()), desired, capacity=CAPACITY, now=now, grace=GRACE), rows, now
-            )
-            move(rows, rng, stubborn)
-        got = {name: row.target if row.alive else 0 for name, row in rows.items()}
+            perform(actions(list(rows.values()), desired, now), rows, now)
+            held = [most(row.workers, row.target) for row in rows.values() if row.alive]
+            for node, devices in NODES.items():
+                assert sum(one.get(node, 0) for one in held) <= devices
+            assert sum(sum(one.values()) for one in held) <= CAPACITY
+            move(rows, rng, stubborn if look < 100 else "")
+        got = {name: row.target if row.alive else {} for name, row in rows.items()}
         assert got == desired
-        assert reconcile(list(rows.values()), desired, capacity=CAPACITY, now=now, grace=GRACE) == []
+        assert actions(list(rows.values()), desired, now) == []
+        for row in rows.values():
+            assert not row.alive or row.agents == {*row.target, row.home}
 
 
 def test_a_job_on_its_way_to_its_end_is_not_asked_again_but_started_from_there() -> None:
-    leaving = Holding("a", True, 3, 0, since=0.0)
-    assert reconcile([leaving], {"a": 4}, capacity=4, now=1.0, grace=GRACE) == []
-    assert reconcile([leaving], {"a": 4}, capacity=4, now=31.0, grace=GRACE) == [Force("a", 0)]
-    gone = leaving._replace(alive=False, workers=0)
-    assert reconcile([gone], {"a": 4}, capacity=4, now=31.0, grace=GRACE) == [Start("a", 4)]
+    leaving = runs("a", {"n1": 3})._replace(target={}, since=0.0)
+    wanted = {"a": {"n1": 4}}
+    assert actions([leaving], wanted) == []
+    assert actions([leaving], wanted, 31.0) == [Force("a", {})]
+    gone = leaving._replace(alive=False, workers={})
+    assert actions([gone], wanted, 31.0) == [Start("a", {"n1": 4})]
 
 
 def test_growing_counts_what_leavers_of_the_same_job_still_hold() -> None:
-    rows = [Holding("a", True, 4, 2, since=0.0), Holding("b", True, 2, 2)]
-    assert reconcile(rows, {"a": 2, "b": 4}, capacity=6, now=1.0, grace=GRACE) == []
-    assert reconcile(rows, {"a": 4, "b": 2}, capacity=6, now=1.0, grace=GRACE) == [Resize("a", 4)]
+    rows = [runs("a", {"n1": 4}, {"n1": 2}, since=0.0), runs("b", {"n1": 2})]
+    assert actions(rows, {"a": {"n1": 2}, "b": {"n1": 4}}) == []
+    assert actions(rows, {"a": {"n1": 4}, "b": {"n1": 2}}) == [Resize("a", {"n1": 4})]
+
+
+def test_a_job_that_moves_in_part_gives_first_and_takes_then() -> None:
+    wanted = {"a": {"n1": 2, "n2": 2}}
+    row = runs("a", {"n1": 4})
+    assert actions([row], wanted) == [Resize("a", {"n1": 2})]
+    assert actions([row._replace(target={"n1": 2})], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
+
+
+def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_where_it_would_wait() -> None:
+    one, other = runs("a", {"n1": 6}), runs("b", {"n2": 4})
+    assert actions([one._replace(workers={"n1": 4}, target={"n1": 4})], {"a": {"n2": 4}}) == [
+        Resize("a", {"n2": 4})
+    ]
+    swap = {"a": {"n2": 4}, "b": {"n1": 6}}
+    assert actions([one, other], swap) == [Suspend("a"), Suspend("b")]
+
+
+def test_an_agent_that_is_missed_is_asked_for_again_and_one_without_workers_goes() -> None:
+    row = runs("a", {"n1": 2, "n2": 2})
+    wanted = {"a": {"n1": 2, "n2": 2}}
+    assert actions([row], wanted) == []
+    lone = row._replace(workers={"n1": 2}, agents=frozenset({"n1"}))
+    assert actions([lone], wanted) == [Resize("a", wanted["a"])]
+    assert actions([lone], wanted, nodes=NODES | {"n2": 0}) == []  # the node itself is lost
+    alone = {"a": {"n2": 2}}
+    left = row._replace(workers={"n1": 1, "n2": 2}, target={"n2": 2})
+    assert actions([left], alone) == []  # its home keeps its master
+    moved = row._replace(home="n2", target={"n2": 2})
+    assert actions([moved], alone) == []
+    assert actions([moved._replace(workers={"n2": 2})], alone) == [Leave("a", "n1")]
+
+
+def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
+    row = runs("a", {"n1": 2, "n2": 2})
+    assert actions([row], {"a": {"n2": 2}}, nodes={"n2": 4}) == [Suspend("a")]

@@ -414,6 +414,69 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
     assert tell(rendezvous, Resize(count), Held(1, 2), Resize(count)) == ["write w1"]
 
 
+# Places -------------------------------------------------------------------------------------------------------
+
+
+def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
+    """A job with so many workers on two agents, all of whom have done a step in round 1."""
+    rendezvous = job(a + b, minimum=a + b, most=most)
+    rendezvous.places.wanted = {"A": a, "B": b}
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(*range(1, a + b + 1)))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1))
+    return rendezvous
+
+
+def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
+    rendezvous = job(3, minimum=3)
+    rendezvous.places.wanted = {"A": 1, "B": 2}
+    assert tell(rendezvous, AgentJoined("B")) == ["start w1 on B", "start w2 on B"]
+    assert tell(rendezvous, *ready(1, 2)) == []  # the first round waits for the other agent
+    assert tell(rendezvous, AgentJoined("A")) == ["start w3 on A"]
+    assert tell(rendezvous, *ready(3))[0].startswith("round 1: w1 w2 w3")
+    assert tell(rendezvous, *gone(2)) == [
+        "round 2: w1 w3, w1 gives w3, restore (w2 lost (signal 9))",
+        "start w4 on B",
+    ]
+
+
+def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
+    rendezvous = job(3, minimum=3)
+    rendezvous.places.wanted = {"A": 1, "B": 2}
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
+    commands = tell(rendezvous, AgentLost("B", "its connection closed"))
+    assert commands == ["round 1: w1, restore (start)"]
+    assert tell(rendezvous, AgentJoined("B")) == ["start w4 on B", "start w5 on B"]
+
+
+def test_a_resize_by_agent_takes_from_one_and_gives_to_another() -> None:
+    rendezvous = placed(2, 1)
+    assert tell(rendezvous, Resize(2, {"A": 1, "B": 1})) == ["hold 1"]
+    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
+    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == ["start w4 on B"]
+
+
+def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -> None:
+    rendezvous = placed(1, 1)
+    tell(rendezvous, AgentJoined("C"))
+    assert tell(rendezvous, Resize(1, {"C": 1})) == ["start w3 on C"]
+    assert tell(rendezvous, *ready(3)) == ["hold 1"]
+    assert tell(rendezvous, Held(1, 2)) == [
+        "round 2: w1 w2 w3, w1 gives w3 (resize to 1, w3 joins)",
+        "hold 2",
+    ]
+    installed(rendezvous, 2)
+    assert tell(rendezvous, Held(2, 3)) == ["round 3: w3 (change of members)", "dismiss w1", "dismiss w2"]
+
+
+def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
+    rendezvous = placed(1, 1, most=1)
+    rendezvous.attempts.forgive()
+    tell(rendezvous, Resize(3, {"A": 1, "B": 2}))
+    assert tell(rendezvous, WorkerGone("w3", "signal 9")) == ["give up on B after 1 (signal 9), go on with 2"]
+    assert rendezvous.places.wanted == {"A": 1, "B": 1}
+
+
 # Stopping and ending ------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from brim.chaos.cluster_promises import journal_replays
 from brim.chaos.judging import Acknowledged, nobody_is_forgotten, stories_make_sense
 from brim.clock import VirtualClock
 from brim.coordination.lifecycle import Happening
+from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.deeds import Deed, DeedKind
 from brim.domain.tenancy import Tenant
@@ -26,7 +28,8 @@ from brim.wire.cluster import Submit
 from conformance.worlds import FakeProcesses, measured
 from submissions import submission
 
-CAPACITY = 4
+CLUSTER_OF_TWO = Cluster.parse("2x2")
+CAPACITY = CLUSTER_OF_TWO.devices
 STEPS = 60
 TICK = 0.5
 RATES = {1: 4.0, 2: 7.0, 3: 9.0, 4: 11.0}
@@ -75,13 +78,17 @@ class MortalProcesses(FakeProcesses):
         super().__init__()
         self._point = point
 
-    async def start(self, record: JobRecord, workers: int) -> None:
+    async def start(self, record: JobRecord, workers: ByNode) -> None:
         self._point()
         await super().start(record, workers)
 
-    async def resize(self, record: JobRecord, workers: int) -> None:
+    async def resize(self, record: JobRecord, workers: ByNode) -> None:
         self._point()
         await super().resize(record, workers)
+
+    async def leave(self, record: JobRecord, node: str) -> None:
+        self._point()
+        await super().leave(record, node)
 
     async def suspend(self, record: JobRecord) -> None:
         self._point()
@@ -90,7 +97,7 @@ class MortalProcesses(FakeProcesses):
     def train(self, seconds: float) -> None:
         """Some time passes; whoever has done all steps ends."""
         self.settle()
-        assert sum(job.workers for job in self.jobs.values() if job.alive) <= CAPACITY
+        nobody_shares(job.held for job in self.jobs.values() if job.alive)
         for name, job in self.jobs.items():
             if job.alive:
                 step = min(STEPS, job.seen.step + int(RATES[job.workers] * seconds))
@@ -99,9 +106,15 @@ class MortalProcesses(FakeProcesses):
                     self.end(name, "done", summary={"exit": "done"})
 
 
+def nobody_shares(held: Iterable[ByNode]) -> None:
+    """No device is two jobs', on any node."""
+    counts = sum(map(Counter, held), Counter[str]())
+    assert all(counts[node.id] <= node.devices for node in CLUSTER_OF_TWO.nodes), counts
+
+
 def spec_of(ads: int) -> ClusterSpec:
     tenants = Tenant(id="ads", guaranteed=ads), Tenant(id="web", guaranteed=CAPACITY - ads)
-    return ClusterSpec(cluster=Cluster.parse(f"1x{CAPACITY}"), tenants=tenants, grace=10.0)
+    return ClusterSpec(cluster=CLUSTER_OF_TWO, tenants=tenants, grace=10.0)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +199,7 @@ class House:
         self.clock.advance(TICK)
         self.processes.train(TICK)
         self.survive(lambda: run(self._pass()))
-        assert sum(job.wanted for job in self.processes.jobs.values() if job.alive) <= CAPACITY
+        nobody_shares(job.wanted for job in self.processes.jobs.values() if job.alive)
 
     async def _pass(self) -> None:
         await self.backend.look()

@@ -3,8 +3,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.domain.cluster import Cluster
-from brim.policies.placement import Block, Placement, place
+from brim.domain.cluster import Cluster, Node
+from brim.domain.resizing import BELIEVED
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import Decision, JobState, Snapshot
+from brim.domain.workload import Job
+from brim.policies.placement import Block, Placement, on_nodes, place
 
 steps = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 16), max_size=8), max_size=8)
 
@@ -86,3 +90,69 @@ def test_nodes_are_named() -> None:
     cluster = Cluster.parse("2x8")
     placement = place({}, {"a": 8, "b": 2, "c": 6}, devices=16)
     assert placement.nodes(cluster) == {"a": {"node0": 8}, "b": {"node1": 2}, "c": {"node1": 6}}
+
+
+# Nodes of a live cluster --------------------------------------------------------------------------------------
+
+NODES = Cluster(nodes=(Node(id="n1", devices=5), Node(id="n2", devices=3), Node(id="n3", devices=4)))
+
+
+def _snapshot(held: dict[str, dict[str, int]], cluster: Cluster) -> Snapshot:
+    curve = ScalingCurve(points=((1, 1.0),))
+    states = [
+        JobState(Job(id=name, submitted=0.0, work=1.0, curve=curve), 1.0, sum(nodes.values()), nodes=nodes)
+        for name, nodes in held.items()
+    ]
+    return Snapshot(
+        now=0.0,
+        cluster=cluster,
+        capacity=cluster.devices,
+        jobs=tuple(states),
+        overheads=BELIEVED,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.sampled_from(("", "n1", "n3")), st.sampled_from(("", "n1", "n2")), st.booleans())
+def test_nodes_of_any_size_hold_what_fits_by_count(
+    changes: list[dict[str, int]], lost: str, then: str, all_pinned: bool
+) -> None:
+    held: dict[str, dict[str, int]] = {}
+    for index, change in enumerate(changes):
+        cluster = NODES.without({lost if index % 2 else then})
+        wanted, left = {}, cluster.devices
+        for job, count in sorted(change.items()):
+            wanted[job] = min(count, left)
+            left -= wanted[job]
+        pinned = frozenset(held) if all_pinned else frozenset[str]()
+        decision = on_nodes(_snapshot(held, cluster), Decision(workers=wanted, pinned=pinned))
+        found = {job: dict(nodes) for job, nodes in decision.nodes.items()}
+        assert {job: sum(nodes.values()) for job, nodes in found.items()} == {
+            job: count for job, count in wanted.items() if count
+        }
+        for node in cluster.nodes:
+            assert sum(nodes.get(node.id, 0) for nodes in found.values()) <= node.devices
+        assert on_nodes(_snapshot(found, cluster), Decision(workers=wanted)).nodes == found, "it is at rest"
+        held = found
+
+
+def test_who_fits_on_a_node_is_on_one_and_stays_there() -> None:
+    workers = {"a": 4, "b": 3}
+    first = on_nodes(_snapshot({}, NODES), Decision(workers=workers))
+    assert all(len(nodes) == 1 for job, nodes in first.nodes.items() if job == "a")
+    held = {"a": {"n3": 4}, "b": {"n1": 2}}
+    grown = on_nodes(_snapshot(held, NODES), Decision(workers={"a": 4, "b": 4}))
+    assert grown.nodes == {"a": {"n3": 4}, "b": {"n1": 4}}
+    assert not grown.moved
+
+
+def test_a_migration_is_told_and_who_is_pinned_makes_none() -> None:
+    cluster = Cluster.uniform(nodes=2, devices=4)
+    held = {"a": {"node0": 2}, "b": {"node1": 2}}
+    workers = {"a": 2, "b": 2, "c": 4}
+    moved = on_nodes(_snapshot(held, cluster), Decision(workers=workers))
+    assert len(moved.moved) == 1
+    assert len(moved.nodes["c"]) == 1
+    apart = on_nodes(_snapshot(held, cluster), Decision(workers=workers, pinned=frozenset("ab")))
+    assert not apart.moved
+    assert apart.nodes["c"] == {"node0": 2, "node1": 2}

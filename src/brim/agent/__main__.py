@@ -51,10 +51,12 @@ def _address_towards(master: str) -> str:
         return str(probe.getsockname()[0])
 
 
-async def _serve(settings: Settings, dial: Callable[[], AgentStream]) -> int:
+async def _serve(
+    settings: Settings, dial: Callable[[], AgentStream], template: Template | None = None
+) -> int:
     """Serve a run whose master is elsewhere; SIGTERM ends this agent, not the run."""
     clock = SystemClock()
-    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock)
+    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock, template)
     serving = asyncio.create_task(agent.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
@@ -92,18 +94,29 @@ def main(start: Start = start_anew) -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m brim.agent", description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument(
+        "--name", default="a1", help="by which the master knows it, one for each agent of a run"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
     parser.add_argument("--local", required=True, help="unix:PATH of the master on this host")
-    parser.add_argument("master", nargs="+", help="behind --: what else the master is started with")
+    parser.add_argument("--join", action="store_true", help="another agent of this host keeps the master")
+    parser.add_argument("master", nargs="*", help="behind --: what else the master is started with")
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Settings(name="a1", host=arguments.host, run_dir=run_dir)
+    settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
     template = start_template(run_dir, arguments.host, start)
-    command = [str(run_dir), "--local", local, *arguments.master]
-    keeper = Keeper(command, run_dir / "logs" / "master.log", start)
+
+    def dial() -> AgentStream:
+        return open_stream(local, token=token)
+
+    if arguments.join:
+        work = _serve(settings, dial, template)
+    else:
+        command = [str(run_dir), "--local", local, *arguments.master]
+        keeper = Keeper(command, run_dir / "logs" / "master.log", start)
+        work = _serve_and_keep(settings, keeper, template, dial)
     try:
-        work = _serve_and_keep(settings, keeper, template, lambda: open_stream(local, token=token))
         sys.exit(asyncio.run(work))
     except (EnvironmentFault, Displaced) as fault:
         sys.exit(str(fault))

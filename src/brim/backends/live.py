@@ -13,10 +13,23 @@ from collections import deque
 from typing import assert_never
 
 from brim.backends.picture import Picture
-from brim.backends.processes import NodeSeen, Processes, Seen
+from brim.backends.presence import Presence
+from brim.backends.processes import Processes, Seen
 from brim.backends.questions import Questions
 from brim.coordination.lifecycle import Happening
-from brim.coordination.reconcile import Action, Force, Holding, Resize, Start, Suspend, reconcile
+from brim.coordination.reconcile import (
+    Action,
+    ByNode,
+    Force,
+    Holding,
+    Leave,
+    Resize,
+    Start,
+    Suspend,
+    most,
+    reconcile,
+    within,
+)
 from brim.domain.cluster import ClusterSpec
 from brim.domain.estimates import errors_of
 from brim.domain.quantities import counted
@@ -64,7 +77,7 @@ class LiveBackend:
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
-        self._node = NodeSeen(up=False)
+        self._presence = Presence()
         self._woke: float | None = None
         self.cycles, self.looks = deque[float](maxlen=_KEPT), deque[float](maxlen=_KEPT)
         self._draining = self._killing = False
@@ -136,7 +149,9 @@ class LiveBackend:
 
     def snapshot(self, records: list[JobRecord], now: float) -> Snapshot:
         """These jobs as a policy sees them."""
-        return self._picture.snapshot(records, self.spec, memory=self.memory, now=now)
+        return self._picture.snapshot(
+            records, self.spec, lost=self._presence.lost, memory=self.memory, now=now
+        )
 
     def state(self, record: JobRecord, now: float) -> JobState:
         """One job as a policy sees it."""
@@ -161,14 +176,17 @@ class LiveBackend:
         for verdict in decision.verdicts:
             self._judge(self.book.jobs[verdict.job], verdict, now)
         for record in self.book.unfinished():
-            wanted = decision.workers.get(record.id, 0) if record.life.may_run else 0
-            if wanted != record.workers:
-                before, record.workers = record.workers, wanted
+            plan = dict(decision.nodes.get(record.id, {})) if record.life.may_run else {}
+            if plan != record.plan:
+                before, record.plan = record.workers, plan
                 self.book.save(record)
-                reason, detail = decision.reasons.get(record.id, ("", ""))
-                self.book.note(
-                    now, record, "workers", before=before, after=wanted, reason=str(reason), detail=detail
-                )
+                if record.workers != before:
+                    reason, detail = decision.reasons.get(record.id, ("", ""))
+                    sizes = {"before": before, "after": record.workers}
+                    self.book.note(now, record, "workers", **sizes, reason=str(reason), detail=detail)
+                if len(self.spec.cluster.nodes) > 1 and plan:
+                    where = ", ".join(f"{count} on {node}" for node, count in plan.items())
+                    self.book.note(now, record, "placed", detail=where)
 
     def _judge(self, record: JobRecord, verdict: Verdict, now: float) -> None:
         record.judged, record.verdict, record.detail = True, str(verdict.reason), verdict.detail
@@ -191,26 +209,17 @@ class LiveBackend:
 
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
-        self._node = self._look_at_node()
+        if self._presence.look(self.spec.cluster, self._processes):
+            self.tell()
         for record in self.book.unfinished():
             if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))
         await self._questions.ask([*self._to_confirm(), *self._steps_to_take()])
 
-    def _look_at_node(self) -> NodeSeen:
-        """Nodes are counted, but all jobs run on this host: one agent is enough."""
-        name = self.spec.cluster.nodes[0].id
-        return self._processes.nodes([name])[name]
-
     @property
     def problem(self) -> str:
-        """Why no job can be started now; empty where one can."""
-        node = self._node
-        if not node.lost:
-            return ""
-        return (
-            f"node {self.spec.cluster.nodes[0].id}: {node.problem}; it is started again in {node.again:.0f} s"
-        )
+        """Which nodes are lost; empty where none is."""
+        return self._presence.problem
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
         now, track = self._clock.wall(), self._picture.track(record)
@@ -223,11 +232,9 @@ class LiveBackend:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
-        late = (
-            seen.workers > 0 and now - record.changed > self.spec.grace
-        )  # they were told before they were forked
-        if seen.workers >= record.coming or late:
-            record.coming = 0
+        late = bool(seen.workers) and now - record.changed > self.spec.grace  # told before they were forked
+        coming = {node: n for node, n in record.coming.items() if node not in self._presence.lost}
+        record.coming = {} if late or within(coming, seen.workers) else coming
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
         self._picture.reckon(record)
@@ -248,7 +255,7 @@ class LiveBackend:
     def _settle(self, record: JobRecord, seen: Seen, now: float) -> None:
         """Its processes have ended: for good, or until it has workers again."""
         self.book.learn(record.submission, seen.measured, seen.steps)
-        asked, record.target, record.coming = record.target == 0, 0, 0
+        asked, record.told, record.coming = not record.told, {}, {}
         record.summary, record.problem = seen.summary, seen.problem
         begun = self._picture.end(record, now).begun
         if seen.outcome == "done":
@@ -283,17 +290,20 @@ class LiveBackend:
         holdings, desired = [], {}
         for record in self.book.unfinished():
             seen, alive = self._picture.track(record).seen, record.running
-            gives = record.target == 0 or seen.workers > record.target
-            target, asked = record.target, self._questions.open(record.id)
+            gives = not record.told or not within(seen.workers, record.told)
+            target, asked = record.told, self._questions.open(record.id)
             if isinstance(asked, Resize):
-                target = max(target, asked.workers)  # it may have heard: the devices are nobody else's
-            there = max(seen.workers, record.coming)
-            holdings.append(Holding(record.id, alive, there, target, record.asked if gives else None))
-            startable = record.life.may_run and record.not_before <= now and (alive or self._node.up)
-            desired[record.id] = record.workers if startable and not self._draining else 0
+                target = most(target, asked.workers)  # it may have heard: the devices are nobody else's
+            there, since = most(seen.workers, record.coming), record.asked if gives else None
+            holdings.append(Holding(record.id, alive, there, target, since, record.home, seen.agents))
+            ready = alive or self._presence.are_up(record.plan)
+            startable = record.life.may_run and record.not_before <= now and ready
+            desired[record.id] = record.plan if startable and not self._draining else {}
         if self._killing:
-            return [Force(one.job, 0) for one in holdings if one.alive]
-        return reconcile(holdings, desired, capacity=self.spec.capacity, now=now, grace=self.spec.grace)
+            return [Force(one.job, {}) for one in holdings if one.alive]
+        nodes = {node.id: node.devices for node in self.spec.cluster.without(self._presence.lost).nodes}
+        capacity, grace = self.spec.capacity, self.spec.grace
+        return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
 
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""
@@ -306,14 +316,17 @@ class LiveBackend:
                 case Resize(workers=workers):
                     await self._processes.resize(record, workers)
                     self._asked(record, workers, launch)
+                case Leave(node=node):
+                    await self._processes.leave(record, node)
                 case Suspend() if self._picture.has_stepped(record):
                     await self._processes.suspend(record)
-                    self._asked(record, 0, launch)
+                    self._asked(record, {}, launch)
                 case Suspend():  # it warms up, and has nothing that a checkpoint could keep
-                    self._asked(record, 0, launch)
-                    await self._processes.force(record, 0)
+                    self._asked(record, {}, launch)
+                    await self._processes.force(record, {})
                 case Force(workers=workers):
-                    text = f"it had {self.spec.grace:.0f} s to go to {counted(workers, 'worker')}"
+                    left = counted(sum(workers.values()), "worker")
+                    text = f"it had {self.spec.grace:.0f} s to go to {left}"
                     await self._force(record, workers, text)
                 case _:
                     assert_never(action)
@@ -326,9 +339,9 @@ class LiveBackend:
         track, now = self._picture.track(record), self._clock.wall()
         track.unanswered = track.unanswered or now
         if now - track.unanswered > self.spec.grace:
-            await self._force(record, 0, f"its master did not answer for {now - track.unanswered:.0f} s")
+            await self._force(record, {}, f"its master did not answer for {now - track.unanswered:.0f} s")
 
-    async def _start(self, record: JobRecord, workers: int) -> None:
+    async def _start(self, record: JobRecord, workers: ByNode) -> None:
         """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
         if not record.life.may_run:
             return  # its owner has changed their mind while others were asked
@@ -336,44 +349,45 @@ class LiveBackend:
         record.profile = record.profile or self._picture.profile(record, self.spec)
         record.launches += 1
         self._picture.begin(record, now)
+        record.home = max(workers, key=lambda node: workers[node])
         self._retarget(record, workers, now)
-        self.book.must(record, Happening.START, now=now, detail=counted(workers, "worker"))
+        self.book.must(record, Happening.START, now=now, detail=counted(record.target, "worker"))
         try:
             await self._processes.start(record, workers)
         except EnvironmentFault as fault:
             self._settle(record, Seen(alive=False, step=record.step, problem=str(fault)), now)
 
-    def _asked(self, record: JobRecord, workers: int, launch: int) -> None:
+    def _asked(self, record: JobRecord, workers: ByNode, launch: int) -> None:
         """Its processes said yes, unless they have ended meanwhile."""
         if not record.running or record.launches != launch:
             return
         now, track = self._clock.wall(), self._picture.track(record)
-        if workers < record.target:
+        if not within(record.told, workers):
             record.asked, track.forced = now, None
         track.confirmed, track.unanswered = True, None
-        if workers != record.target:
+        if workers != record.told:
             self._retarget(record, workers, now)
             self.book.save(record)
 
-    def _retarget(self, record: JobRecord, workers: int, now: float) -> None:
-        cost = self._picture.change(record, workers, now)
-        if workers > record.target:
-            record.coming = max(record.coming, workers)
-        record.target, record.changed, record.ready = workers, now, now + cost
+    def _retarget(self, record: JobRecord, workers: ByNode, now: float) -> None:
+        cost = self._picture.change(record, sum(workers.values()), now)
+        grown = {node: count for node, count in workers.items() if count > record.told.get(node, 0)}
+        record.told, record.coming = dict(workers), most(record.coming, grown)
+        record.changed, record.ready = now, now + cost
 
     def _to_confirm(self) -> list[Action]:
         """Processes of an earlier life are asked again: nobody knows whether they heard the last question."""
         return [
-            Resize(record.id, record.target) if record.target else Suspend(record.id)
+            Resize(record.id, record.told) if record.told else Suspend(record.id)
             for record in self.book.unfinished()
             if record.running and not self._picture.track(record).confirmed
         ]
 
-    async def _force(self, record: JobRecord, workers: int, why: str) -> None:
+    async def _force(self, record: JobRecord, workers: ByNode, why: str) -> None:
         track, now = self._picture.track(record), self._clock.wall()
         if self._killing:
-            self._retarget(record, 0, now)  # nobody calls it a setback
+            self._retarget(record, {}, now)  # nobody calls it a setback
         elif track.forced != workers:
             track.forced = workers
-            self.book.note(now, record, "forced", after=workers, detail=why)
+            self.book.note(now, record, "forced", after=sum(workers.values()), detail=why)
         await self._processes.force(record, workers)

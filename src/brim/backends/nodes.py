@@ -54,12 +54,11 @@ class Nodes:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
         self._nodes: dict[str, _Node] = {}
-        self._wanted: list[str] = []
         self._new = True  # it has not looked for those of an earlier life
 
     def keep(self, names: Iterable[str]) -> dict[str, NodeSeen]:
         """Start what is not there, and let go what is not named once it has no jobs; nobody waits here."""
-        wanted = self._wanted = list(names)
+        wanted = list(names)
         for name in wanted:
             self._look(self._nodes.setdefault(name, _Node(self._folder / name)))
         for name in self._found() - set(wanted):
@@ -83,11 +82,6 @@ class Nodes:
         elif not node.parted:
             self._part(node)
 
-    @property
-    def first(self) -> str:
-        """Where all jobs run."""
-        return self._wanted[0]
-
     def ask(self, name: str, request: NodeRequest, descriptors: Sequence[int] = ()) -> None:
         """Raises EnvironmentFault where its agent cannot hear it now."""
         node = self._nodes.get(name)
@@ -96,9 +90,9 @@ class Nodes:
         send(node.line, request, descriptors)
         node.asked.append(self._clock.now())
 
-    def kill_job(self, job: str) -> None:
-        """End all agents of a job."""
-        for name in self._nodes:
+    def kill_job(self, job: str, names: Iterable[str] | None = None) -> None:
+        """End the agents of a job on these nodes; None: on all."""
+        for name in self._nodes if names is None else names:
             with contextlib.suppress(EnvironmentFault):  # then it has none
                 self.ask(name, Kill(job=job))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from brim.backends.processes import Seen
+from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import ClusterSpec
 from brim.domain.measuring import Measured, curve_of
 from brim.domain.profiling import Profile, advance, sizes_to_measure
@@ -29,7 +31,7 @@ class Track:
         looked: when that was.
         confirmed: its processes have said yes to their target; those of an earlier life are asked again.
         begun: the step at which its processes were started.
-        forced: to how many workers it was forced, since it was last asked for fewer.
+        forced: to which workers it was forced, since it was last asked for fewer.
         unanswered: since when its processes have not answered.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
@@ -40,7 +42,7 @@ class Track:
     looked: float | None = None
     confirmed: bool = False
     begun: int = 0
-    forced: int | None = None
+    forced: ByNode | None = None
     unanswered: float | None = None
     sizes: frozenset[int] = frozenset()
     learned: float = 0.0
@@ -94,13 +96,24 @@ class Picture:
         return track.seen.step > track.begun
 
     def snapshot(
-        self, records: list[JobRecord], spec: ClusterSpec, *, memory: object, now: float
+        self,
+        records: list[JobRecord],
+        spec: ClusterSpec,
+        *,
+        lost: Collection[str],
+        memory: object,
+        now: float,
     ) -> Snapshot:
-        """These jobs as a policy sees them; one that has a deadline arrives once it can be judged."""
+        """These jobs as a policy sees them; one that has a deadline arrives once it can be judged.
+
+        Args:
+            lost: nodes whose devices nobody can have now.
+        """
+        cluster = spec.cluster.without(lost)
         return Snapshot(
             now=now,
-            cluster=spec.cluster,
-            capacity=spec.capacity,
+            cluster=cluster,
+            capacity=max(0, cluster.devices - spec.headroom),
             jobs=tuple(self.state(record, spec, now) for record in records),
             arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
             overheads=self.overheads.paid_ahead,
@@ -221,6 +234,8 @@ class Picture:
             changed=record.changed,
             pace=_CAUTION,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
+            # Its home first: it is left last.
+            nodes=dict(sorted(record.told.items(), key=lambda each: each[0] != record.home)),
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from brim.coordination.reconcile import ByNode
 from brim.domain.measuring import Measured
 from brim.storage.book import JobRecord
 
@@ -26,7 +27,8 @@ class Seen:
 
     Args:
         alive: it has some.
-        workers: worker processes among them.
+        workers: worker processes among them, by node.
+        agents: the nodes on which it has agents, or is about to have.
         step, steps: committed, and planned in all (None: it has not said so yet).
         saved: when its last checkpoint was written.
         last_step: when it was made.
@@ -36,7 +38,8 @@ class Seen:
     """
 
     alive: bool
-    workers: int = 0
+    workers: Mapping[str, int] = field(default_factory=dict)
+    agents: frozenset[str] = frozenset()
     step: int = 0
     steps: int | None = None
     saved: float = 0.0
@@ -77,18 +80,22 @@ class Processes(Protocol):
 
     def look(self, record: JobRecord) -> Seen: ...
 
-    async def start(self, record: JobRecord, workers: int) -> None:
-        """Raises EnvironmentFault where it cannot; returns before they are up."""
+    async def start(self, record: JobRecord, workers: ByNode) -> None:
+        """With the master at the record's home. Raises EnvironmentFault where it cannot; returns before they are up."""
         ...
 
-    async def resize(self, record: JobRecord, workers: int) -> None:
-        """Raises EnvironmentFault where they do not say yes."""
+    async def resize(self, record: JobRecord, workers: ByNode) -> None:
+        """Ask for so many, and for an agent where there is none. Raises EnvironmentFault where they do not say yes."""
+        ...
+
+    async def leave(self, record: JobRecord, node: str) -> None:
+        """End the agent of a job on a node that is not its home."""
         ...
 
     async def suspend(self, record: JobRecord) -> None:
         """Raises EnvironmentFault where they do not say yes."""
         ...
 
-    async def force(self, record: JobRecord, workers: int) -> None:
-        """End what is beyond so many workers, at once; 0 ends all processes."""
+    async def force(self, record: JobRecord, workers: ByNode) -> None:
+        """End what is beyond so many workers, at once; with none, all processes."""
         ...

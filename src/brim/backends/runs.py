@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 import brim
 from brim import client
 from brim.backends.local import agent_log, fresh_token, prepare
@@ -22,6 +24,7 @@ from brim.backends.nodes import Nodes
 from brim.backends.processes import NodeSeen, Seen
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
+from brim.coordination.reconcile import ByNode
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault
 from brim.storage.book import JobRecord
@@ -33,19 +36,34 @@ from brim.wire.nodes import Begin
 __all__ = ["RunProcesses"]
 
 _AGENT_LOCK = ".agent.lock"
+_LOCK_OF = ".agent.lock."  # behind it the node of an agent that does not keep the master
 _JOURNAL_LOCK = ".journal.lock"  # held by a master, see `brim.storage.journal`
+_TO_BEGIN = 2.0  # seconds before another agent is started where one died young
 _TO_FOLLOW = 5.0  # seconds that a master may take to end once its agent is gone
 
 
 @dataclass(slots=True)
 class _Job:
+    """What is known of a job's processes.
+
+    Args:
+        elsewhere: nodes on which it has agents beside the one that keeps its master, or may have.
+        begun: when the agent of a node was last started.
+        alone_since: when that one was first seen to be gone.
+    """
+
     watch: RunWatch
+    elsewhere: set[str]
+    begun: dict[str, float] = field(default_factory=dict)
     alone_since: float | None = None
 
 
 @dataclass(slots=True)
 class RunProcesses:
-    """Runs below `folder`, by the ids of their jobs, on these nodes."""
+    """Runs below `folder`, by the ids of their jobs, on these nodes.
+
+    On each node that has workers of a job there is an agent of it, named after the node; the home's keeps the master.
+    """
 
     folder: Path
     _nodes: Nodes
@@ -60,12 +78,14 @@ class RunProcesses:
     def look(self, record: JobRecord) -> Seen:
         """What is so; in this order: who is not alive any more has written its last words."""
         job, run_dir = self._job(record), self.run_dir(record)
-        alive = self._is_alive(job, run_dir)
+        agents = self._agents(job, run_dir)
+        alive = self._is_alive(record, job, agents)
         watch = job.watch
         watch.poll()
         return Seen(
             alive=alive,
-            workers=len(watch.workers) if alive else 0,
+            workers=watch.by_agent if alive else {},
+            agents=agents | {record.home} if alive else frozenset(),
             step=watch.step,
             steps=watch.steps,
             saved=watch.saved,
@@ -81,58 +101,104 @@ class RunProcesses:
 
     def _job(self, record: JobRecord) -> _Job:
         if record.id not in self._jobs:
-            self._jobs[record.id] = _Job(RunWatch(self.run_dir(record)))
+            run_dir = self.run_dir(record)
+            elsewhere = {path.name.removeprefix(_LOCK_OF) for path in run_dir.glob(f"{_LOCK_OF}*")}
+            self._jobs[record.id] = _Job(RunWatch(run_dir), elsewhere)
         return self._jobs[record.id]
 
-    def _is_alive(self, job: _Job, run_dir: Path) -> bool:
+    def _agents(self, job: _Job, run_dir: Path) -> frozenset[str]:
+        """The nodes with agents beside the home; one that has just been started may have died young."""
+        recently = SystemClock().now() - _TO_BEGIN
+        return frozenset(
+            node
+            for node in job.elsewhere
+            if is_locked(run_dir / f"{_LOCK_OF}{node}") or job.begun.get(node, recently) > recently
+        )
+
+    def _is_alive(self, record: JobRecord, job: _Job, agents: frozenset[str]) -> bool:
         """Whether there is an agent, or a master that still writes down how it ended; not for ever."""
+        run_dir = self.run_dir(record)
         if is_locked(run_dir / _AGENT_LOCK):
             job.alone_since = None
             return True
+        # Nobody starts another master for those that are left.
+        left = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")}
+        self._nodes.kill_job(record.id, left)
         if not is_locked(run_dir / _JOURNAL_LOCK):
-            return False
+            return bool(left)
         now = SystemClock().now()
         job.alone_since = job.alone_since or now
         if now - job.alone_since > _TO_FOLLOW:
             _kill(_master_of(run_dir))
         return True
 
-    async def start(self, record: JobRecord, workers: int) -> None:
+    async def start(self, record: JobRecord, workers: ByNode) -> None:
         """Raises EnvironmentFault where it cannot."""
         run_dir = self.run_dir(record)
         run_dir.mkdir(parents=True, exist_ok=True)
-        self._jobs[record.id] = job = _Job(RunWatch(run_dir))
+        self._jobs.pop(record.id, None)
+        job = self._job(record)
         job.watch.begin(SystemClock().wall())
         set_aside_if_damaged(run_dir / "journal")
-        held = lock(run_dir / _AGENT_LOCK)
+        spec = _spec(record.submission.spec, sum(workers.values()), first=record.launches <= 1)
+        arguments = prepare(spec, run_dir.resolve())
+        local = arguments[arguments.index("--local") + 1]
+        arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]
+        token = fresh_token()
+        self._begin(record, record.home, _AGENT_LOCK, arguments, token)
+        self._join(record, workers, local, token)
+
+    def _join(self, record: JobRecord, workers: ByNode, local: str, token: Mapping[str, str]) -> None:
+        """Start an agent on each node that is to have one; what comes to nothing is missed at a later look."""
+        job, run_dir = self._job(record), self.run_dir(record)
+        there = self._agents(job, run_dir) | {record.home}
+        for node in sorted(workers.keys() - there):
+            job.elsewhere.add(node)
+            job.begun[node] = SystemClock().now()
+            arguments = ["--join", "--run-dir", str(run_dir.resolve()), "--local", local]
+            with contextlib.suppress(EnvironmentFault):
+                self._begin(record, node, f"{_LOCK_OF}{node}", arguments, token)
+
+    def _begin(
+        self, record: JobRecord, node: str, held_by: str, arguments: list[str], token: Mapping[str, str]
+    ) -> None:
+        run_dir, directory = self.run_dir(record), record.submission.spec.directory
+        held = lock(run_dir / held_by)
         if held is None:
-            raise EnvironmentFault(f"{run_dir} has an agent already")
+            raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
         # Its standard input ends with the agent itself, which holds the other end: with nobody else.
         ours, theirs = os.pipe()
-        spec = _spec(record.submission.spec, workers, first=record.launches <= 1)
         try:
             begin = Begin(
                 job=record.id,
-                arguments=prepare(spec, run_dir.resolve()),
+                arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
-                environment={**os.environ, **fresh_token()},
-                directory=spec.directory or os.getcwd(),
+                environment={**os.environ, **token},
+                directory=directory or os.getcwd(),
             )
             with agent_log(run_dir) as log:
-                self._nodes.ask(self._nodes.first, begin, [ours, log.fileno(), held, theirs])
+                self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])
         except OSError as error:
-            raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
+            raise EnvironmentFault(f"cannot start {record.id} on {node}: {error}") from error
         finally:
             for descriptor in (held, ours, theirs):
                 os.close(descriptor)
 
-    async def resize(self, record: JobRecord, workers: int) -> None:
-        await asyncio.to_thread(client.resize, self.run_dir(record), workers)
+    async def resize(self, record: JobRecord, workers: ByNode) -> None:
+        run_dir, launch = self.run_dir(record), record.launches
+        count = sum(workers.values())
+        await asyncio.to_thread(client.resize, run_dir, count, places=workers)
+        contact = read_contact(run_dir)
+        if contact is not None and record.launches == launch:
+            self._join(record, workers, contact.address, {"BRIM_TOKEN": contact.token})
+
+    async def leave(self, record: JobRecord, node: str) -> None:
+        self._nodes.kill_job(record.id, [node])
 
     async def suspend(self, record: JobRecord) -> None:
         await asyncio.to_thread(client.suspend, self.run_dir(record))
 
-    async def force(self, record: JobRecord, workers: int) -> None:
+    async def force(self, record: JobRecord, workers: ByNode) -> None:
         """End what is beyond so many workers; where nothing is to be left, all processes."""
         if workers:
             for pid in self._job(record).watch.beyond(workers):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,9 @@ class RunWatch:
     first_step: float | None = None
     failed: Failed | None = None
     summary: dict[str, Any] = field(default_factory=dict)
+    _born: dict[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # process and agent of each, gone ones included
     _last: StepRecord | None = None
     _files: Any = None
 
@@ -67,6 +72,7 @@ class RunWatch:
         """New processes are about to be started: what the last ones said of their end is over."""
         self.poll()
         self.workers, self.failed, self.summary, self._last = {}, None, {}, None
+        self._born = {}
         self.saved, self.reached = now, None
 
     @property
@@ -74,10 +80,23 @@ class RunWatch:
         """When the last step was made."""
         return self._last.at if self._last else None
 
-    def beyond(self, workers: int) -> list[int]:
-        """Process ids of those without whom so many are left: who is in no round, and the last of its members."""
-        members = [worker for worker in self.round.workers if worker in self.workers] if self.round else []
-        return [pid for worker, pid in self.workers.items() if worker not in members[:workers]]
+    @property
+    def by_agent(self) -> dict[str, int]:
+        """How many workers there are, by agent."""
+        return dict(Counter(self._born[worker][1] for worker in self.workers))
+
+    def beyond(self, workers: Mapping[str, int]) -> list[int]:
+        """Process ids of those without whom so many of each agent are left.
+
+        Who is in no round goes, and the last of its members.
+        """
+        room, kept = Counter(workers), set()
+        for worker in self.round.workers if self.round else []:
+            agent = self._born[worker][1] if worker in self.workers else ""
+            if room[agent] > 0:
+                room[agent] -= 1
+                kept.add(worker)
+        return [pid for worker, pid in self.workers.items() if worker not in kept]
 
     def _add_step(self, step: StepRecord) -> None:
         self.step = step.step
@@ -99,10 +118,11 @@ class RunWatch:
                 self.round = event
             case WorkerChanged(worker=worker, state="lost" | "left"):
                 self.workers.pop(worker, None)
-            case WorkerChanged(worker=worker, pid=pid) if pid:
-                if worker == "w1" and self.workers.get("w1", pid) != pid:
-                    self.workers.clear()  # names begin anew with each start of the processes
-                self.workers[worker] = pid
+            case WorkerChanged(worker=worker, pid=pid, agent=agent) if pid:
+                if self._born.get(worker, (pid, agent))[0] != pid:  # names begin anew with each start
+                    self.workers.clear()
+                    self._born.clear()
+                self.workers[worker], self._born[worker] = pid, (pid, agent)
             case Restored(step=step):
                 self.step, self._last = step, None
             case CheckpointWritten():

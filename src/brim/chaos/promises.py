@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _SHARED = Path("/dev/shm")
-_LOCKS = {".journal.lock", ".agent.lock"}  # they stay: only the lock goes
+_LOCKS = (".journal.lock", ".agent.lock")  # and one for each other agent; they stay: only the lock goes
 
 
 def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) -> list[str]:
@@ -51,7 +51,7 @@ def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) 
 
 def run_directory_is_whole(run_dir: Path) -> list[str]:
     """No draft, no torn line, no damaged checkpoint, and no address of a master that is gone."""
-    drafts = [path for path in run_dir.rglob(".*") if path.name not in _LOCKS]
+    drafts = [path for path in run_dir.rglob(".*") if not path.name.startswith(_LOCKS)]
     broken = [f"left behind: {path.relative_to(run_dir)}" for path in drafts]
     if (run_dir / "master.json").exists():
         broken.append("left behind: master.json")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = [
     "AgentJoined",
@@ -213,7 +214,14 @@ class Straggling:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
+    """Go to so many workers.
+
+    Args:
+        places: so many on each agent; empty where it does not matter on which they are.
+    """
+
     workers: int
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

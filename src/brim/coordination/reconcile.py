@@ -1,8 +1,10 @@
 """What to do about the difference between the workers that jobs hold and those they should have. Pure.
 
-Shrinking comes first and needs nothing; growing and starting wait until the devices are really free: a device is
-another's only once the worker that had it is gone, or the process that kept it. So what was observed wins over what
-was planned, and repeating it on the same observations gives the same actions, or none.
+Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing; growing and starting
+wait until the devices are really free: a device is another's only once the worker that had it is gone, or the process
+that kept it. So what was observed wins over what was planned, and repeating it on the same observations gives the same
+actions, or none. A job that is to leave all its nodes goes over while it trains where the others are free now, else it
+ends and starts there: two jobs that change places would wait for each other.
 """
 
 from __future__ import annotations
@@ -11,7 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Action", "Force", "Holding", "Resize", "Start", "Suspend", "reconcile"]
+__all__ = [
+    "Action",
+    "ByNode",
+    "Force",
+    "Holding",
+    "Leave",
+    "Resize",
+    "Start",
+    "Suspend",
+    "most",
+    "reconcile",
+    "within",
+]
+
+ByNode = Mapping[str, int]
+"""Workers by the id of their node; a node that is not named has none."""
 
 
 class Holding(NamedTuple):
@@ -20,15 +37,19 @@ class Holding(NamedTuple):
     Attributes:
         alive: it has processes.
         workers: worker processes that are there, leaving ones included, or that may be about to start.
-        target: workers that it was last asked to have; 0 where it was asked to suspend itself.
+        target: workers that it was last asked to have; none where it was asked to suspend itself.
         since: when it was last asked for fewer than it had; None where it has given what was asked.
+        home: the node of the agent that keeps its master.
+        agents: the nodes on which it has agents, or is about to.
     """
 
     job: str
     alive: bool
-    workers: int
-    target: int
+    workers: ByNode
+    target: ByNode
     since: float | None = None
+    home: str = ""
+    agents: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +57,23 @@ class Start:
     """Start the processes of a job, with so many workers."""
 
     job: str
-    workers: int
+    workers: ByNode
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Ask a running job to go to so many workers."""
+    """Ask a running job to go to so many workers, with an agent on each of their nodes."""
 
     job: str
-    workers: int
+    workers: ByNode
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End the agent of a job on a node where it has no workers any more."""
+
+    job: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,50 +91,107 @@ class Force:
     """
 
     job: str
-    workers: int
+    workers: ByNode
 
 
-Action = Start | Resize | Suspend | Force
+Action = Start | Resize | Leave | Suspend | Force
+
+
+def most(one: ByNode, other: ByNode) -> dict[str, int]:
+    """The larger of two counts on each node."""
+    return {node: max(one.get(node, 0), other.get(node, 0)) for node in {**one, **other}}
+
+
+def within(one: ByNode, other: ByNode) -> bool:
+    """Whether the first has nowhere more than the second."""
+    return all(count <= other.get(node, 0) for node, count in one.items())
+
+
+class _Free:
+    """Devices that nobody holds."""
+
+    def __init__(self, holdings: Sequence[Holding], nodes: ByNode, capacity: int) -> None:
+        self._nodes, self._all = dict(nodes), capacity
+        for one in holdings:
+            if one.alive:
+                self._give(most(one.workers, one.target))
+
+    def _give(self, workers: ByNode) -> None:
+        for node, count in workers.items():
+            self._nodes[node] = self._nodes.get(node, 0) - count
+            self._all -= count
+
+    def take(self, workers: ByNode) -> bool:
+        """Take so many devices, if they are free."""
+        fits = all(count <= self._nodes.get(node, 0) for node, count in workers.items())
+        if not fits or sum(workers.values()) > self._all:
+            return False
+        self._give(workers)
+        return True
 
 
 def reconcile(
-    holdings: Sequence[Holding], desired: Mapping[str, int], *, capacity: int, now: float, grace: float
+    holdings: Sequence[Holding],
+    desired: Mapping[str, ByNode],
+    *,
+    nodes: ByNode,
+    capacity: int,
+    now: float,
+    grace: float,
 ) -> list[Action]:
     """The next actions towards `desired`, in the order in which they are to be performed.
 
     Args:
         holdings: every job that has processes, or should have; the order of starts and growths.
         desired: workers by job; a job that is not named gets none.
-        capacity: devices in all, for training.
+        nodes: devices by node; one that is lost has none.
+        capacity: devices for training in all.
         grace: seconds that a job has to give what it was asked for.
 
-    >>> rows = [Holding("a", True, 4, 4), Holding("b", False, 0, 0)]
-    >>> reconcile(rows, {"a": 2, "b": 2}, capacity=4, now=0.0, grace=30.0)
-    [Resize(job='a', workers=2)]
-    >>> reconcile([rows[0]._replace(workers=2, target=2), rows[1]], {"a": 2, "b": 2}, capacity=4, now=1.0, grace=30.0)
-    [Start(job='b', workers=2)]
+    >>> rows = [Holding("a", True, {"n": 4}, {"n": 4}, home="n", agents=frozenset("n")), Holding("b", False, {}, {})]
+    >>> wanted, limits = {"a": {"n": 2}, "b": {"n": 2}}, {"nodes": {"n": 4}, "capacity": 4, "grace": 30.0}
+    >>> reconcile(rows, wanted, now=0.0, **limits)
+    [Resize(job='a', workers={'n': 2})]
+    >>> rows[0] = rows[0]._replace(workers={"n": 2}, target={"n": 2})
+    >>> reconcile(rows, wanted, now=1.0, **limits)
+    [Start(job='b', workers={'n': 2})]
     """
+    free = _Free(holdings, nodes, capacity)
     shrink: list[Action] = []
     grow: list[Action] = []
-    free = capacity - sum(max(one.workers, one.target) for one in holdings if one.alive)
     for one in holdings:
-        wanted = desired.get(one.job, 0)
+        wanted = desired.get(one.job, {})
         if not one.alive:
-            if 0 < wanted <= free:
-                free -= wanted
+            if wanted and free.take(wanted):
                 grow.append(Start(one.job, wanted))
-        elif one.target == 0:  # on its way to its end; it starts again from there
+        elif not one.target:  # on its way to its end; it starts again from there
             if one.since is not None and now - one.since > grace:
-                shrink.append(Force(one.job, 0))
-        elif wanted == 0:
+                shrink.append(Force(one.job, {}))
+        elif not wanted or one.home not in nodes:
             shrink.append(Suspend(one.job))
-        elif wanted < one.target:
-            shrink.append(Resize(one.job, wanted))
         else:
-            if one.since is not None and now - one.since > grace:
-                shrink.append(Force(one.job, one.target if now - one.since <= 2.0 * grace else 0))
-            more = wanted - max(one.workers, one.target)
-            if wanted > one.target and more <= free:
-                free -= max(more, 0)
-                grow.append(Resize(one.job, wanted))
+            gives, takes = _changes(one, wanted, free, nodes)
+            overdue = one.since is not None and now - one.since > grace
+            if overdue and one.since is not None and not gives:
+                gives = [Force(one.job, one.target if now - one.since <= 2.0 * grace else {})]
+            shrink += gives
+            grow += takes
     return shrink + grow
+
+
+def _changes(one: Holding, wanted: ByNode, free: _Free, nodes: ByNode) -> tuple[list[Action], list[Action]]:
+    """What a job that runs, and goes on, gives up next, and what it takes."""
+    kept = {node: min(count, wanted[node]) for node, count in one.target.items() if node in wanted}
+    held = most(one.workers, one.target)
+    more = {node: count - held.get(node, 0) for node, count in wanted.items() if count > held.get(node, 0)}
+    if kept and kept != one.target:
+        return [Resize(one.job, kept)], []
+    if not kept and not free.take(more):
+        return [Suspend(one.job)], []
+    if wanted != one.target:
+        return [], [Resize(one.job, wanted)] if not kept or free.take(more) else []
+    missing = any(nodes.get(node, 0) and node not in one.agents for node in wanted)
+    if missing:
+        return [], [Resize(one.job, wanted)]
+    left = sorted(one.agents - wanted.keys() - held.keys() - {one.home})
+    return [Leave(one.job, node) for node in left], []

@@ -16,8 +16,7 @@ in whatever state, the next round is well defined.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from brim.coordination.attempts import Attempts
@@ -51,6 +50,7 @@ from brim.coordination.membership import (
     WorkerState,
     WriteCheckpoint,
 )
+from brim.coordination.places import Places
 from brim.coordination.worlds import world_of, would_overtake
 
 __all__ = ["Rendezvous"]
@@ -67,6 +67,7 @@ class Rendezvous:
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
+        places: on which agents they are to be.
     """
 
     minimum: int
@@ -88,6 +89,7 @@ class Rendezvous:
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
+    places: Places = field(default_factory=Places)
 
     # What is so --------------------------------------------------------------------------------------------
 
@@ -112,6 +114,9 @@ class Rendezvous:
     def _staying(self) -> list[Worker]:
         return [worker for worker in self.members if worker.state is WorkerState.ACTIVE]
 
+    def _newcomers(self) -> list[Worker]:
+        return self.places.seated(self._ready(), self.target, beside=self._staying())
+
     # What happens ------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
@@ -121,6 +126,7 @@ class Rendezvous:
         match event:
             case AgentJoined(agent):
                 self.agents.append(agent)
+                self.places.gone.discard(agent)
                 return self._fill()
             case AgentLost(agent, reason):
                 return self._agent_lost(agent, reason)
@@ -149,8 +155,8 @@ class Rendezvous:
                 return self._fail(f"{worker} failed")
             case Straggling(paces, cause):
                 return self._straggling(paces, cause)
-            case Resize(count):
-                return self._resize(count)
+            case Resize(count, places):
+                return self._resize(count, places)
             case Stop(reason):
                 return self._stop(reason)
 
@@ -159,6 +165,7 @@ class Rendezvous:
             return []
         gone = [worker.id for worker in self.workers.values() if worker.agent == agent]
         self.agents.remove(agent)
+        self.places.gone.add(agent)
         was_member = False
         for worker in gone:
             was_member |= self.workers.pop(worker).in_round
@@ -188,6 +195,8 @@ class Rendezvous:
             return self._stop(f"its last worker, {worker}, was asked to leave")
         leaver.state = WorkerState.LEAVING
         self.target -= 1
+        if leaver.agent in self.places.wanted:
+            self.places.wanted[leaver.agent] -= 1
         self._causes.append(f"{worker} leaves")
         return self._hold_if_due()
 
@@ -200,11 +209,18 @@ class Rendezvous:
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
         known = {"steps": gone.steps, "newest": self._next_number}
-        if gone.state is WorkerState.LEAVING or not self.attempts.died(gone.agent, gone.number, **known):
-            return self._after_loss(gone.in_round)
-        self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
+        young = gone.state is not WorkerState.LEAVING
+        last_straw = young and self.attempts.died(gone.agent, gone.number, **known)
+        if last_straw:
+            self._last_straw = (
+                f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
+            )
+        if self.attempts.given_up(gone.agent) and gone.agent in self.places.wanted and not self.is_stopping:
+            self.target = self.places.give_up(gone.agent, self.workers.values())
+            if not any(self.places.wanted.values()):
+                return self._fail(self._last_straw)
         commands = self._after_loss(gone.in_round)
-        if self.is_stopping:
+        if self.is_stopping or not last_straw:
             return commands
         return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
 
@@ -244,14 +260,16 @@ class Rendezvous:
         self.phase = Phase.WRITING
         return [WriteCheckpoint(holder.id)]
 
-    def _resize(self, count: int) -> list[Command]:
+    def _resize(self, count: int, places: Mapping[str, int]) -> list[Command]:
         if self.is_stopping:
             return []
-        self.target = count
+        self.target, self.places.wanted = count, dict(places)
         self.attempts.forgive()
-        surplus = self._staying()[count:]
-        for worker in surplus:
-            worker.state = WorkerState.LEAVING
+        staying = self._staying()
+        kept = self.places.seated(staying, count)
+        for worker in staying:
+            if worker not in kept:
+                worker.state = WorkerState.LEAVING
         self._causes.append(f"resize to {count}")
         brought_in = self._use_ready()
         return [*self._fill(), *brought_in]
@@ -288,9 +306,8 @@ class Rendezvous:
         if not open_agents:
             return self._go_on_with(len(alive))
         commands: list[Command] = []
-        for _ in range(wanted - len(alive)):
+        for agent in self.places.vacancies(self.workers.values(), open_agents, wanted - len(alive)):
             self._next_number += 1
-            agent = self._emptiest_of(open_agents)
             worker = Worker(id=f"w{self._next_number}", number=self._next_number, agent=agent)
             self.workers[worker.id] = worker
             commands.append(StartWorker(worker.agent, worker.id, self.attempts.delay(agent)))
@@ -307,8 +324,8 @@ class Rendezvous:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
         if self.phase is Phase.GATHERING:
             # Later rounds go on with whoever is there.
-            gang = min(self.minimum, self.target) if not self.round else 1
-            commands = self._install() if len(self._ready()) >= gang else []
+            gang = min(self.minimum, self.places.waited_for or self.target) if not self.round else 1
+            commands = self._install() if len(self._newcomers()) >= gang else []
         else:
             commands = self._hold_if_due()
         return commands + self._dismiss_surplus()
@@ -317,23 +334,20 @@ class Rendezvous:
         """Let those go that a smaller target has left over; the oldest are kept, as spares."""
         if self.phase is not Phase.RUNNING:
             return []
-        kept = max(0, self.target - len(self._staying())) + self.spares
-        surplus = self._ready()[kept:]
+        newcomers = self._newcomers()
+        surplus = [worker for worker in self._ready() if worker not in newcomers][self.spares :]
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         return [Dismiss(worker.id) for worker in surplus]
-
-    def _emptiest_of(self, agents: list[str]) -> str:
-        count = Counter(worker.agent for worker in self.workers.values())
-        return min(agents, key=lambda agent: (count[agent], self.agents.index(agent)))
 
     def _hold_if_due(self) -> list[Command]:
         """Ask for a boundary where a member wants to leave or a ready worker may come in."""
         if self.phase is not Phase.RUNNING:
             return []
-        leaving = any(worker.state is WorkerState.LEAVING for worker in self.members)
-        joining = len(self._staying()) < self.target and bool(self._ready())
-        return self._hold() if leaving or joining else []
+        staying = self._staying()
+        # Where all go to other agents, they train on until somebody is ready there.
+        leaving = len(staying) < len(self.members) and bool(staying or not self.places)
+        return self._hold() if leaving or self._newcomers() else []
 
     def _hold(self) -> list[Command]:
         if self.phase is not Phase.RUNNING or self._held_round == self.round:
@@ -345,7 +359,7 @@ class Rendezvous:
         """Name the next round from those who stay and those who are ready."""
         dismissed = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         staying = self._staying()
-        newcomers = self._ready()[: max(0, self.target - len(staying))]
+        newcomers = self._newcomers()
         if not at_boundary or not any(worker.has_state for worker in staying):
             # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
@@ -55,6 +56,12 @@ class Cluster:
                 Node(id=f"node{index:0{width}}", devices=devices, switch=index // below)
                 for index in range(nodes)
             )
+        )
+
+    def without(self, lost: Collection[str]) -> Cluster:
+        """The same nodes in the same order, but these have no devices now."""
+        return Cluster(
+            nodes=tuple(replace(node, devices=0) if node.id in lost else node for node in self.nodes)
         )
 
     @property

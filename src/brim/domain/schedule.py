@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from brim.domain.cluster import Cluster
@@ -105,6 +106,7 @@ class JobState(NamedTuple):
         changed: when its number of workers last changed.
         pace: measured speed over the speed that its curve says; 1 until something was measured.
         unsaved: seconds of work since its last checkpoint.
+        nodes: the workers by node id, where they are placed.
     """
 
     job: Job
@@ -116,6 +118,7 @@ class JobState(NamedTuple):
     changed: float = 0.0
     pace: float = 1.0
     unsaved: float = 0.0
+    nodes: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,7 @@ class Snapshot:
 
     Args:
         now: seconds on the cluster's clock.
+        cluster: all nodes, in an order that stays; one that is lost has no devices.
         capacity: devices that training may use now.
         assured: devices that promises may count on, where that is not `capacity`: what is borrowed is not.
         jobs: every unfinished job that was not refused, by order of submission then id.
@@ -156,6 +160,7 @@ class Decision:
         needed: workers by job that today's promises take, for a policy that can shrink what it gives beyond
             them; None where sizes are fixed, and the policy alone picks who gives way.
         moved: ids of jobs that keep their number of workers but go to other devices.
+        nodes: workers by node id, by job, where they are placed.
         memory: handed back in the next snapshot.
     """
 
@@ -166,6 +171,7 @@ class Decision:
     pinned: frozenset[str] = frozenset()
     needed: Mapping[str, int] | None = None
     moved: frozenset[str] = frozenset()
+    nodes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     memory: Any = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -32,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         listen: `HOST:PORT` for other hosts, or None.
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.
+        places: workers by agent, to begin with; empty where it does not matter on which they are.
     """
 
     run_dir: Path
@@ -39,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     listen: str | None
     attempt: str
     started: float
+    places: dict[str, int]
 
 
 async def serve(settings: Settings, *, token: str) -> None:
@@ -57,6 +60,7 @@ async def serve(settings: Settings, *, token: str) -> None:
             started=settings.started,
             before=before,
             note=keep_source(run_dir, spec),
+            places=settings.places,
         )
 
     records = Records(run_dir)
@@ -93,6 +97,7 @@ def main() -> None:
     parser.add_argument("--listen", help="HOST:PORT for other hosts")
     parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
+    parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

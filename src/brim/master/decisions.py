@@ -8,6 +8,7 @@ stand exactly where that one stood.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 import msgspec
@@ -42,6 +43,7 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.places import Places
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
@@ -80,6 +82,7 @@ class Decisions:
             spares=spec.spares,
             expected_agents=spec.agents,
             parts=spec.micro_batches if spec.exact else 0,
+            places=Places(dict(began.places)),
         )
         self._stragglers = Stragglers()
         self._out = Effects(
@@ -115,6 +118,8 @@ class Decisions:
         if question.verb == "resize":
             if not question.workers >= 1 or (self.spec.exact and question.workers > most):
                 return f"workers: got {question.workers}, need 1 to {most}, the micro-batches of a step"
+            if question.places and sum(question.places.values()) != question.workers:
+                return f"places: got {question.places}, need {question.workers} in all"
             if self._rendezvous.is_stopping:
                 return "it is stopping: nothing is resized any more"
         return ""
@@ -366,7 +371,7 @@ class Decisions:
     def _on_asked(self, question: wire.Ask) -> None:
         match question.verb:
             case "resize":
-                self._resize(question.workers)
+                self._resize(question.workers, question.places)
             case "suspend":
                 self._stop(question.reason or "brim suspend")
 
@@ -376,9 +381,9 @@ class Decisions:
             self._end_who_overstays(hurried=True)
         self._handle(Stop(reason))
 
-    def _resize(self, workers: int) -> None:
+    def _resize(self, workers: int, places: Mapping[str, int] | None = None) -> None:
         self._rounds.notice(now=self._out.now)
-        self._handle(Resize(workers))
+        self._handle(Resize(workers, places or {}))
 
     @property
     def _goes_on_behind_loop(self) -> bool:

@@ -56,6 +56,7 @@ class Began(_Entry, frozen=True):
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
         note: a warning for those who follow the run, or nothing.
+        places: workers by agent; empty where it does not matter on which they are.
     """
 
     attempt: str
@@ -65,6 +66,7 @@ class Began(_Entry, frozen=True):
     started: float
     before: Before
     note: str = ""
+    places: dict[str, int] = {}
 
 
 class Restated(_Entry, frozen=True):

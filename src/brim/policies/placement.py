@@ -20,12 +20,15 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from brim.domain.cluster import Cluster
+from brim.domain.schedule import Decision, Snapshot
 
-__all__ = ["Block", "Placement", "place"]
+__all__ = ["Block", "Placement", "on_nodes", "place"]
+
+_NOBODY = ""  # holds the places of devices that nodes do not have
 
 
 class Block(NamedTuple):
@@ -265,3 +268,74 @@ class _Placing:
                 self._push(block.size, job, -1)
             return Block(start, size)
         return None
+
+
+# A live cluster: nodes of different sizes, which are lost and come back ---------------------------------------
+
+
+def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
+    """The decision with its workers placed on nodes, given on which they are now.
+
+    Every node has as many places as the next power of two that holds the largest, so that each is a whole block;
+    nobody sits on those that it has no devices for. Places within a node mean nothing, so nothing is remembered:
+    what jobs hold on a node is packed anew each time, from the largest block to the smallest, which always fits.
+    """
+    cluster = snapshot.cluster
+    width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
+    held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
+    before = _packed(cluster, width, {job: _kept(held[job], decision.workers.get(job, 0)) for job in held})
+    wanted = {job: count for job, count in decision.workers.items() if count}
+    nobody = sum(width - node.devices for node in cluster.nodes)
+    placement = place(
+        before,
+        {**wanted, _NOBODY: nobody},
+        devices=width * len(cluster.nodes),
+        pinned=decision.pinned | {_NOBODY},
+    )
+    nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in wanted}
+    moved = frozenset(
+        job
+        for job in wanted
+        if job in held and sum(held[job].values()) == wanted[job] and held[job] != nodes[job]
+    )
+    return replace(decision, nodes=nodes, moved=moved)
+
+
+def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """What a job that shrinks keeps: it leaves the nodes where it has the fewest, of equal ones the last."""
+    kept, surplus, order = dict(nodes), sum(nodes.values()) - wanted, list(nodes)
+    for node in sorted(order, key=lambda node: (nodes[node], -order.index(node))):
+        given = min(kept[node], max(surplus, 0))
+        kept[node] -= given
+        surplus -= given
+    return kept
+
+
+def _packed(
+    cluster: Cluster, width: int, held: Mapping[str, Mapping[str, int]]
+) -> dict[str, tuple[Block, ...]]:
+    """The blocks of jobs by the nodes that they are on, and of those places that are no devices."""
+    blocks: dict[str, list[Block]] = {}
+    for index, node in enumerate(cluster.nodes):
+        start, end = index * width, index * width + node.devices
+        pieces = [(size, job) for job, nodes in held.items() for size in _halves(nodes.get(node.id, 0))]
+        # Behind larger powers of two, each is where a multiple of its size begins.
+        for size, job in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
+            if start + size <= end:  # else the node has fewer devices than it had
+                blocks.setdefault(job, []).append(Block(start, size))
+                start += size
+        above = (index + 1) * width
+        for size in _halves(width - node.devices):
+            above -= size
+            blocks.setdefault(_NOBODY, []).append(Block(above, size))
+    return {job: tuple(mine) for job, mine in blocks.items()}
+
+
+def _by_node(cluster: Cluster, width: int, blocks: tuple[Block, ...]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for block in sorted(blocks):
+        size = min(width, block.size)
+        for first in range(block.start, block.start + block.size, size):
+            node = cluster.nodes[first // width].id
+            counts[node] = counts.get(node, 0) + size
+    return counts

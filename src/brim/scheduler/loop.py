@@ -22,6 +22,7 @@ from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory, cycle
 from brim.policies.named import POLICIES
+from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.views import forecast_of, times_of, view_of
@@ -61,17 +62,19 @@ class LiveCluster(Backend, Protocol):
     def snapshot(self, records: list[JobRecord], now: float) -> Snapshot: ...
 
 
-def decide(snapshot: Snapshot, policy: str, *, left_by: str) -> Decision:
+def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False) -> Decision:
     """One cycle of a live cluster.
 
     Args:
         policy: its name.
         left_by: the policy that left the snapshot's memory: another has no use for what it remembers.
+        ahead: it is only looked ahead: nobody asks where workers would be.
     """
     if policy != left_by and isinstance(snapshot.memory, Memory):
         snapshot = replace(snapshot, memory=Memory(blocks=snapshot.memory.blocks))
-    # Workers of one host are counted, not placed: which of its devices they use is their agent's business.
-    return cycle(snapshot, POLICIES[policy], placed=False)
+    # Which devices of a node they use is its agents' business.
+    decision = cycle(snapshot, POLICIES[policy], placed=False)
+    return decision if ahead else on_nodes(snapshot, decision)
 
 
 def _on(workers: WorkerRange, submission: Submission) -> Submission:
@@ -123,14 +126,14 @@ class Scheduler:
             self.is_over = True
             foretelling.cancel()
 
-    def _decide(self, snapshot: Snapshot) -> Decision:
-        return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy)
+    def _decide(self, snapshot: Snapshot, *, ahead: bool = False) -> Decision:
+        return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy, ahead=ahead)
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
         self._last_policy = policy = self._backend.spec.policy
         memory = encode_memory(decision.memory, policy=policy)
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
-        self._foretelling.tell(snapshot, decision, partial(decide, policy=policy, left_by=policy))
+        self._foretelling.tell(snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True))
 
     # Jobs --------------------------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class Scheduler:
         known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
         snapshot = self._backend.snapshot([*others, newcomer], now)
-        outlook = what_if(snapshot, newcomer.id, self._decide)
+        outlook = what_if(snapshot, newcomer.id, partial(self._decide, ahead=True))
         return forecast_of(outlook, known=known)
 
     def _check(self, submission: Submission) -> None:

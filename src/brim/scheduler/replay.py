@@ -141,5 +141,6 @@ def _everything(decision: Decision) -> dict[str, str]:
         found[f"reason of {job}"] = f"{reason}: {detail}"
     needed = {"needed": "unknown"} if decision.needed is None else {}
     needed |= {f"needed by {job}": str(count) for job, count in (decision.needed or {}).items()}
+    found |= {f"place of {job}": str(dict(nodes)) for job, nodes in decision.nodes.items()}
     names = {"pinned": decision.pinned, "moved": decision.moved}
     return found | needed | {name: " ".join(sorted(jobs)) for name, jobs in names.items()}

@@ -42,10 +42,11 @@ class JobRecord(msgspec.Struct, kw_only=True):
     """What the scheduler knows of one job; times are seconds since 1970.
 
     Args:
-        workers: what the last plan gives it.
-        target: what its processes were last asked to have, and said yes to.
+        plan: the workers that the last plan gives it, by node.
+        told: the workers that its processes were last asked to have, and said yes to, by node.
         coming: that they were asked to have and have not been seen to have: as many may yet be forked, whatever they
             were asked for since.
+        home: the node of the agent that keeps its master.
         promised: its deadline is.
         judged: the policy has said yes or no.
         verdict, detail: the policy's reason, and its sentence with the numbers.
@@ -72,9 +73,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
     key: str = ""
     life: Life = Life()
     standing: Standing = Standing.WAITING
-    workers: int = 0
-    target: int = 0
-    coming: int = 0
+    plan: dict[str, int] = {}
+    told: dict[str, int] = {}
+    coming: dict[str, int] = {}
+    home: str = ""
     promised: bool = False
     judged: bool = False
     verdict: str = ""
@@ -103,6 +105,16 @@ class JobRecord(msgspec.Struct, kw_only=True):
     @property
     def running(self) -> bool:
         return self.life.phase is Phase.RUNNING
+
+    @property
+    def workers(self) -> int:
+        """What the last plan gives it."""
+        return sum(self.plan.values())
+
+    @property
+    def target(self) -> int:
+        """What its processes were last asked to have."""
+        return sum(self.told.values())
 
 
 class Book:
@@ -154,7 +166,7 @@ class Book:
             return False
         before, record.life = record.life, life
         if life.ended:
-            record.ended, record.workers = now, 0
+            record.ended, record.plan = now, {}
         with self.together():
             self.save(record)
             if life.phase is not before.phase:

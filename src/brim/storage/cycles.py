@@ -25,7 +25,7 @@ _REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float,
 
 _JOB = tuple(field.name for field in fields(Job))
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
-_DECISION = ("workers", "verdicts", "wake", "reasons", "needed")
+_DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 
 
 def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
@@ -33,6 +33,7 @@ def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
     jobs = [
         {"job": {name: getattr(state.job, name) for name in _JOB} | {"curve": state.job.curve.points}}
         | {name: getattr(state, name) for name in JobState._fields if name != "job"}
+        | {"nodes": dict(state.nodes)}
         for state in snapshot.jobs
     ]
     saw = {name: getattr(snapshot, name) for name in _SNAPSHOT} | {"jobs": jobs}
@@ -84,6 +85,7 @@ def _decision(decided: dict[str, Any]) -> Decision:
         pinned=frozenset(decided["pinned"]),
         needed=decided["needed"],
         moved=frozenset(decided["moved"]),
+        nodes=decided["nodes"],
     )
 
 

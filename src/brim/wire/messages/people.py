@@ -10,10 +10,15 @@ __all__ = ["Answer", "Ask"]
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`) or `suspend` (with a `reason`)."""
+    """`status`, `resize` (with `workers`) or `suspend` (with a `reason`).
+
+    Args:
+        places: so many of the workers on each agent; empty where it does not matter on which they are.
+    """
 
     verb: str
     workers: int = 0
+    places: dict[str, int] = {}
     reason: str = ""
 
 

@@ -1,0 +1,77 @@
+"""On which agents the workers of a job belong: so many on each, or wherever the fewest are. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from brim.coordination.membership import Worker, WorkerState
+
+__all__ = ["Places"]
+
+
+@dataclass(slots=True)
+class Places:
+    """The places of one job's workers.
+
+    Args:
+        wanted: workers by agent; empty where it does not matter on which they are.
+        gone: agents that were lost and have not come back.
+    """
+
+    wanted: dict[str, int] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.wanted)
+
+    @property
+    def waited_for(self) -> int:
+        """Workers that are to come on agents that were not lost."""
+        return sum(count for agent, count in self.wanted.items() if agent not in self.gone)
+
+    def seated(
+        self, workers: Iterable[Worker], target: int, *, beside: Sequence[Worker] = ()
+    ) -> list[Worker]:
+        """Those of `workers` for whom there is room, the first of each agent first.
+
+        Args:
+            target: workers wanted in all.
+            beside: who has a place already.
+        """
+        taken = Counter(worker.agent for worker in beside)
+        found: list[Worker] = []
+        for worker in workers:
+            room = not self.wanted or taken[worker.agent] < self.wanted.get(worker.agent, 0)
+            if room and len(beside) + len(found) < target:
+                taken[worker.agent] += 1
+                found.append(worker)
+        return found
+
+    def vacancies(self, workers: Iterable[Worker], agents: Sequence[str], missing: int) -> list[str]:
+        """The agent of each worker that is to be started.
+
+        Args:
+            workers: that are there; leavers count only where it does not matter on which agent anybody is.
+            agents: that may have more.
+            missing: workers in all, where it does not matter on which they are.
+        """
+        if self.wanted:
+            count = Counter(worker.agent for worker in workers if worker.state is not WorkerState.LEAVING)
+            return [agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])]
+        count, found = Counter(worker.agent for worker in workers), list[str]()
+        for _ in range(missing):
+            found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))
+            count[found[-1]] += 1
+        return found
+
+    def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
+        """An agent gets no more workers, and nobody takes their places: other devices are other jobs'.
+
+        Returns:
+            The workers that are wanted in all from now on; at least 1.
+        """
+        here = [each for each in workers if each.agent == agent and each.state is not WorkerState.LEAVING]
+        self.wanted[agent] = len(here)
+        return max(1, sum(self.wanted.values()))

@@ -1,0 +1,157 @@
+"""What a cluster of several nodes promises: a place for every worker, and that the loss of a node is only that."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from brim.backends.processes import NodeSeen
+from brim.coordination.lifecycle import Phase
+from brim.domain.cluster import Cluster, Node
+from brim.domain.schedule import Decision, Snapshot
+from brim.policies.named import POLICIES
+from brim.policies.placement import on_nodes
+from brim.scheduler.loop import decide
+from conformance.worlds import LiveWorld, run
+
+CLUSTER = Cluster(nodes=(Node(id="n1", devices=4), Node(id="n2", devices=4)))
+LOST = NodeSeen(up=False, lost=True, again=2.0, problem="its agent died")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> LiveWorld:
+    return LiveWorld(CLUSTER, 2, tmp_path, grace=10.0)
+
+
+def by_brim(snapshot: Snapshot) -> Decision:
+    return decide(snapshot, "brim", left_by="brim")
+
+
+def settle(world: LiveWorld) -> Decision:
+    """Decide, and let it come to be."""
+    decision = world.cycle(by_brim)[1]
+    for _ in range(3):
+        world.settle()
+    return decision
+
+
+def held(world: LiveWorld, job: str) -> dict[str, int]:
+    return {node: count for node, count in world.processes.of(job).held.items() if count}
+
+
+def nobody_shares(world: LiveWorld) -> None:
+    alive = [job for job in world.processes.jobs.values() if job.alive]
+    for node in CLUSTER.nodes:
+        assert sum(job.held.get(node.id, 0) for job in alive) <= node.devices
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_worker_has_a_device_on_a_node(world: LiveWorld, policy: str) -> None:
+    decision = world.cycle(lambda snapshot: decide(snapshot, policy, left_by=policy))[1]
+    assert {job: sum(nodes.values()) for job, nodes in decision.nodes.items()} == {
+        job: count for job, count in decision.workers.items() if count
+    }
+    for _ in range(3):
+        world.settle()
+        nobody_shares(world)
+    assert {job: held(world, job) for job in decision.nodes} == dict(decision.nodes)
+
+
+def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_does_not_need(
+    tmp_path: Path,
+) -> None:
+    world = LiveWorld(CLUSTER, 1, tmp_path)
+    settle(world)
+    job, record = world.processes.of("job-1"), world.book.jobs["job-1"]
+    assert (held(world, "job-1"), job.agents, record.home) == ({"n1": 4, "n2": 4}, {"n1", "n2"}, "n1")
+    assert job.asked == ["start 4 on n1, 4 on n2"]
+    world.submit("4")
+    settle(world)
+    settle(world)
+    assert (held(world, "job-1"), held(world, "job-2")) == ({"n1": 4}, {"n2": 4})
+    assert job.asked[1:] == ["resize 4 on n1", "leave n2"]
+    told = [change.detail for change in world.book.story(record) if change.event == "placed"]
+    assert told == ["4 on n1, 4 on n2", "4 on n1"]
+
+
+def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> None:
+    world = LiveWorld(CLUSTER, 1, tmp_path)
+    settle(world)
+    job = world.processes.of("job-1")
+    run(world.backend.wait(None))  # that the job had arrived
+    world.processes.others["n2"] = LOST
+    job.held, job.agents = {"n1": 4}, {"n1"}
+
+    async def wait() -> bool:
+        return await asyncio.wait_for(world.backend.wait(None), 5.0)
+
+    assert run(wait())
+    assert world.backend.problem == "node n2: its agent died; it is started again in 2 s"
+    assert run(world.backend.observe()).capacity == 4
+    settle(world)
+    assert (held(world, "job-1"), world.book.jobs["job-1"].launches) == ({"n1": 4}, 1)
+    assert job.asked == ["start 4 on n1, 4 on n2", "resize 4 on n1"]
+    world.clock.advance(60.0)
+    world.processes.others.clear()
+    run(world.backend.look())
+    assert run(world.backend.observe()).capacity == 8
+    settle(world)
+    assert held(world, "job-1") == {"n1": 4, "n2": 4}
+    assert job.asked[2:] == ["resize 4 on n1, 4 on n2"]
+
+
+def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(world: LiveWorld) -> None:
+    def give(**workers: int) -> None:
+        snapshot = run(world.backend.observe())
+        named = {job.replace("_", "-"): count for job, count in workers.items()}
+        run(world.backend.apply(on_nodes(snapshot, Decision(workers=named))))
+        for _ in range(3):
+            world.settle()
+            nobody_shares(world)
+
+    give(job_1=3, job_2=4)
+    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    if victim.home == "n1":
+        kept, victim = victim, kept
+    world.processes.others["n2"] = LOST
+    world.processes.end(victim.id, "")
+    run(world.backend.look())
+    assert victim.life.phase is Phase.SUSPENDED
+    give(job_1=2, job_2=2)
+    assert (victim.home, victim.launches, held(world, victim.id)) == ("n1", 2, {"n1": 2})
+    assert (kept.launches, held(world, kept.id)) == (1, {"n1": 2})
+
+
+def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
+    world = LiveWorld(CLUSTER, 1, tmp_path)
+    settle(world)
+    job = world.processes.of("job-1")
+    job.held, job.agents = {"n1": 4}, {"n1"}
+    run(world.backend.look())
+    assert job.asked == ["start 4 on n1, 4 on n2", "resize 4 on n1, 4 on n2"]
+    run(world.backend.look())
+    assert len(job.asked) == 2
+
+
+def test_where_all_nodes_are_lost_no_plan_is_changed(world: LiveWorld) -> None:
+    settle(world)
+    before = {record.id: record.plan for record in world.book.unfinished()}
+    world.processes.others = dict.fromkeys(("n1", "n2"), LOST)
+    for job in world.processes.jobs.values():
+        job.alive = False
+    run(world.backend.look())
+    assert run(world.backend.observe()).capacity == 8
+    settle(world)
+    assert {record.id: record.plan for record in world.book.unfinished()} == before
+    assert not any(record.running for record in world.book.unfinished())
+
+
+def test_the_next_scheduler_knows_where_everybody_is(world: LiveWorld) -> None:
+    before = settle(world)
+    world.revive()
+    after = settle(world)
+    assert after.nodes == before.nodes
+    assert not after.moved
+    assert all(record.launches == 1 for record in world.book.unfinished() if record.running)

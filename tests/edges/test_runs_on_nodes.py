@@ -1,0 +1,136 @@
+"""The agents of one job on several nodes: started together, known by their locks, and gone with the one at its home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from brim.backends.nodes import Nodes
+from brim.backends.runs import RunProcesses
+from brim.backends.watching import RunWatch
+from brim.errors import EnvironmentFault
+from brim.storage.book import JobRecord
+from brim.telemetry.records import RoundFormed, WorkerChanged
+from brim.wire.nodes import Begin, NodeRequest
+from submissions import submission
+
+
+class FakeNodes:
+    """Agents of nodes who start nothing, but hold the locks of those whom they should have started."""
+
+    def __init__(self) -> None:
+        self.begun: dict[str, Begin] = {}
+        self.held: dict[str, int] = {}
+        self.killed: list[str] = []
+        self.down: set[str] = set()
+
+    def ask(self, name: str, request: NodeRequest, descriptors: Sequence[int] = ()) -> None:
+        if name in self.down:
+            raise EnvironmentFault(f"node {name} has no agent now")
+        assert isinstance(request, Begin)
+        self.begun[name], self.held[name] = request, os.dup(descriptors[2])
+
+    def kill_job(self, job: str, names: Sequence[str] | None = None) -> None:
+        self.killed += sorted(self.held if names is None else names)
+
+    def end(self, name: str) -> None:
+        """The agent of the job on this node ends."""
+        os.close(self.held.pop(name))
+
+
+@pytest.fixture
+def nodes() -> Iterator[FakeNodes]:
+    nodes = FakeNodes()
+    yield nodes
+    for name in list(nodes.held):
+        nodes.end(name)
+
+
+@pytest.fixture
+def record() -> JobRecord:
+    return JobRecord(number=1, id="job-1", submission=submission("1:4"), submitted=0.0, home="n1", launches=1)
+
+
+def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
+    return RunProcesses(folder, cast(Nodes, nodes))
+
+
+def option(begin: Begin, name: str) -> str:
+    return begin.arguments[begin.arguments.index(name) + 1]
+
+
+def test_the_home_keeps_the_master_and_the_others_join_it(
+    tmp_path: Path, nodes: FakeNodes, record: JobRecord
+) -> None:
+    runs = processes(tmp_path, nodes)
+    asyncio.run(runs.start(record, {"n1": 2, "n2": 1}))
+    home, other = nodes.begun["n1"], nodes.begun["n2"]
+    assert json.loads(option(home, "--places")) == {"n1": 2, "n2": 1}
+    assert (option(home, "--name"), option(other, "--name")) == ("n1", "n2")
+    assert option(home, "--local") == option(other, "--local")
+    assert ("--join" in home.arguments, "--join" in other.arguments) == (False, True)
+    assert home.environment["BRIM_TOKEN"] == other.environment["BRIM_TOKEN"]
+    told = json.loads((tmp_path / "job-1" / "job.json").read_text())
+    assert told["workers"] == {"minimum": 3, "maximum": 3}
+    assert runs.look(record).agents == {"n1", "n2"}
+    assert processes(tmp_path, nodes).look(record).agents == {"n1", "n2"}  # the next scheduler
+
+
+def test_who_is_left_without_the_home_is_ended(
+    tmp_path: Path, nodes: FakeNodes, record: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 0.0)
+    asyncio.run(processes(tmp_path, nodes).start(record, {"n1": 2, "n2": 1}))
+    runs = processes(tmp_path, nodes)
+    nodes.end("n1")
+    assert runs.look(record).alive
+    assert nodes.killed == ["n2"]
+    nodes.end("n2")
+    assert not runs.look(record).alive
+    assert nodes.killed == ["n2"]
+    asyncio.run(runs.start(record, {"n1": 1}))
+    assert runs.look(record).agents == {"n1"}
+
+
+def test_an_agent_that_died_young_is_missed_after_a_while(
+    tmp_path: Path, nodes: FakeNodes, record: JobRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = processes(tmp_path, nodes)
+    nodes.down.add("n2")
+    asyncio.run(runs.start(record, {"n1": 2, "n2": 1}))  # those who can begin, begin
+    assert runs.look(record).agents == {"n1", "n2"}
+    monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 0.0)
+    assert runs.look(record).agents == {"n1"}
+    asyncio.run(runs.leave(record, "n2"))
+    assert nodes.killed == ["n2"]
+
+
+def changed(worker: str, pid: int, agent: str, **more: Any) -> WorkerChanged:
+    fields = {"at": 0.0, "worker": worker, "state": "started", "pid": pid, "agent": agent}
+    return WorkerChanged(**fields | more)
+
+
+def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Path) -> None:
+    watch = RunWatch(tmp_path)
+    for event in (
+        changed("w2", 12, "n2"),
+        changed("w1", 11, "n1"),
+        changed("w3", 13, "n1"),
+        changed("w4", 14, "n2"),
+    ):
+        watch._add(event)
+    watch._add(RoundFormed(at=0.0, round=1, world_size=3, workers=["w1", "w3", "w2"], step=0, cause="start"))
+    assert watch.by_agent == {"n1": 2, "n2": 2}
+    assert watch.beyond({"n1": 1, "n2": 1}) == [13, 14]
+    assert sorted(watch.beyond({"n2": 1})) == [11, 13, 14]
+    watch._add(changed("w3", 13, "n1", state="lost"))
+    assert watch.by_agent == {"n1": 1, "n2": 2}
+    watch._add(changed("w2", 22, "n1"))  # names begin anew, and not always with w1
+    watch._add(changed("w1", 21, "n1"))
+    assert watch.workers == {"w2": 22, "w1": 21}
