@@ -129,9 +129,9 @@ class Flight:
 def validate(rendezvous: Rendezvous) -> None:
     """What must hold after every event."""
     workers = rendezvous.workers.values()
-    members = rendezvous.members
+    members = rendezvous.roster.members
     for worker in workers:
-        assert worker.agent in rendezvous.agents, f"{worker.id} is on an agent that is gone"
+        assert worker.agent in rendezvous.roster.agents, f"{worker.id} is on an agent that is gone"
         assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), worker
         assert worker.state is not WorkerState.ACTIVE or worker.in_round, worker
         assert not worker.has_state or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), worker
@@ -863,7 +863,7 @@ class Cluster:
                 self._handle(Stop("asked"))
             case "straggle":
                 slow = [(worker.id, float(1 + (fault.which + worker.number) % 3))
-                        for worker in self.rendezvous.members]  # fmt: skip
+                        for worker in self.rendezvous.roster.members]  # fmt: skip
                 self._handle(Straggling(tuple(slow), "slow"))
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
@@ -888,7 +888,9 @@ class Cluster:
         """The agents that may have workers."""
         rendezvous = self.rendezvous
         return [
-            agent for agent in rendezvous.agents if not rendezvous.places or agent in rendezvous.places.wanted
+            agent
+            for agent in rendezvous.roster.agents
+            if not rendezvous.roster.places or agent in rendezvous.roster.places.wanted
         ]
 
     def check(self) -> None:

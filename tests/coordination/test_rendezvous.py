@@ -92,7 +92,7 @@ def gone(*numbers: int) -> list[Event]:
 
 def installed(rendezvous: Rendezvous, step: int = 0) -> None:
     round = rendezvous.round
-    tell(rendezvous, *(WorkerInstalled(member.id, round, step) for member in rendezvous.members))
+    tell(rendezvous, *(WorkerInstalled(member.id, round, step) for member in rendezvous.roster.members))
 
 
 def running(target: int = 2, *, spares: int = 0, parts: int = 0, most: int = 1000) -> Rendezvous:
@@ -420,7 +420,7 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
 def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
     """A job with so many workers on two agents, all of whom have done a step in round 1."""
     rendezvous = job(a + b, minimum=a + b, most=most)
-    rendezvous.places.wanted = {"A": a, "B": b}
+    rendezvous.roster.places.wanted = {"A": a, "B": b}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(*range(1, a + b + 1)))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
@@ -429,7 +429,7 @@ def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
 
 def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
     rendezvous = job(3, minimum=3)
-    rendezvous.places.wanted = {"A": 1, "B": 2}
+    rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on B", "start w2 on B"]
     assert tell(rendezvous, *ready(1, 2)) == []  # the first round waits for the other agent
     assert tell(rendezvous, AgentJoined("A")) == ["start w3 on A"]
@@ -442,7 +442,7 @@ def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
 
 def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
     rendezvous = job(3, minimum=3)
-    rendezvous.places.wanted = {"A": 1, "B": 2}
+    rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     commands = tell(rendezvous, AgentLost("B", "its connection closed"))
     assert commands == ["round 1: w1, restore (start)"]
@@ -474,7 +474,7 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     rendezvous.attempts.forgive()
     tell(rendezvous, Resize(3, {"A": 1, "B": 2}))
     assert tell(rendezvous, WorkerGone("w3", "signal 9")) == ["give up on B after 1 (signal 9), go on with 2"]
-    assert rendezvous.places.wanted == {"A": 1, "B": 1}
+    assert rendezvous.roster.places.wanted == {"A": 1, "B": 1}
 
 
 # Stopping and ending ------------------------------------------------------------------------------------------

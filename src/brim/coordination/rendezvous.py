@@ -16,7 +16,7 @@ in whatever state, the next round is well defined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from brim.coordination.attempts import Attempts
@@ -50,7 +50,7 @@ from brim.coordination.membership import (
     WorkerState,
     WriteCheckpoint,
 )
-from brim.coordination.places import Places
+from brim.coordination.roster import Roster
 from brim.coordination.worlds import world_of, would_overtake
 
 __all__ = ["Rendezvous"]
@@ -67,7 +67,7 @@ class Rendezvous:
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
-        places: on which agents they are to be.
+        roster: who is there.
     """
 
     minimum: int
@@ -76,12 +76,10 @@ class Rendezvous:
     expected_agents: int = 1
     parts: int = 0
     attempts: Attempts = field(default_factory=Attempts)
+    roster: Roster = field(default_factory=Roster)
 
     phase: Phase = Phase.GATHERING
     round: int = 0
-    workers: dict[str, Worker] = field(default_factory=dict)
-    agents: list[str] = field(default_factory=list)
-    _next_number: int = 0
     _held_round: int = 0
     _progress: bool = False
     _stopping: str = ""
@@ -89,33 +87,18 @@ class Rendezvous:
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
-    places: Places = field(default_factory=Places)
 
     # What is so --------------------------------------------------------------------------------------------
 
     @property
-    def members(self) -> list[Worker]:
-        """The members of the current round, in rank order."""
-        return self._sorted(worker for worker in self.workers.values() if worker.in_round)
+    def workers(self) -> Mapping[str, Worker]:
+        """All that are there, by name."""
+        return self.roster.workers
 
     @property
     def is_stopping(self) -> bool:
         """Whether the job is on its way to its end, so that nothing is started or resized any more."""
         return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
-
-    def _sorted(self, workers: Iterable[Worker]) -> list[Worker]:
-        order = {agent: index for index, agent in enumerate(self.agents)}
-        return sorted(workers, key=lambda worker: (order[worker.agent], worker.number))
-
-    def _ready(self) -> list[Worker]:
-        ready = (w for w in self.workers.values() if w.state is WorkerState.READY)
-        return sorted(ready, key=lambda worker: worker.number)
-
-    def _staying(self) -> list[Worker]:
-        return [worker for worker in self.members if worker.state is WorkerState.ACTIVE]
-
-    def _newcomers(self) -> list[Worker]:
-        return self.places.seated(self._ready(), self.target, beside=self._staying())
 
     # What happens ------------------------------------------------------------------------------------------
 
@@ -125,8 +108,7 @@ class Rendezvous:
             return []
         match event:
             case AgentJoined(agent):
-                self.agents.append(agent)
-                self.places.gone.discard(agent)
+                self.roster.join(agent)
                 return self._fill()
             case AgentLost(agent, reason):
                 return self._agent_lost(agent, reason)
@@ -161,15 +143,10 @@ class Rendezvous:
                 return self._stop(reason)
 
     def _agent_lost(self, agent: str, reason: str) -> list[Command]:
-        if agent not in self.agents:
+        if agent not in self.roster.agents:
             return []
-        gone = [worker.id for worker in self.workers.values() if worker.agent == agent]
-        self.agents.remove(agent)
-        self.places.gone.add(agent)
-        was_member = False
-        for worker in gone:
-            was_member |= self.workers.pop(worker).in_round
-        if not self.agents and self.phase is not Phase.ENDING:
+        was_member = self.roster.lose(agent)
+        if not self.roster.agents and self.phase is not Phase.ENDING:
             return self._end(Outcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         return self._after_loss(was_member)
@@ -195,29 +172,33 @@ class Rendezvous:
             return self._stop(f"its last worker, {worker}, was asked to leave")
         leaver.state = WorkerState.LEAVING
         self.target -= 1
-        if leaver.agent in self.places.wanted:
-            self.places.wanted[leaver.agent] -= 1
+        if leaver.agent in self.roster.places.wanted:
+            self.roster.places.wanted[leaver.agent] -= 1
         self._causes.append(f"{worker} leaves")
         return self._hold_if_due()
 
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
-        gone = self.workers.pop(worker, None)
+        gone = self.roster.workers.pop(worker, None)
         if gone is None:
             return []
         if self.phase is Phase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
-        known = {"steps": gone.steps, "newest": self._next_number}
+        known = {"steps": gone.steps, "newest": self.roster.hired}
         young = gone.state is not WorkerState.LEAVING
         last_straw = young and self.attempts.died(gone.agent, gone.number, **known)
         if last_straw:
             self._last_straw = (
                 f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
             )
-        if self.attempts.given_up(gone.agent) and gone.agent in self.places.wanted and not self.is_stopping:
-            self.target = self.places.give_up(gone.agent, self.workers.values())
-            if not any(self.places.wanted.values()):
+        if (
+            self.attempts.given_up(gone.agent)
+            and gone.agent in self.roster.places.wanted
+            and not self.is_stopping
+        ):
+            self.target = self.roster.places.give_up(gone.agent, self.workers.values())
+            if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
         commands = self._after_loss(gone.in_round)
         if self.is_stopping or not last_straw:
@@ -243,7 +224,7 @@ class Rendezvous:
     def _committed(self, round: int) -> list[Command]:
         if round != self.round:
             return []
-        for member in self.members:
+        for member in self.roster.members:
             member.steps += 1
             self.attempts.stepped(member.agent, member.steps)
         if self._progress:
@@ -254,7 +235,7 @@ class Rendezvous:
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
             return self._install(at_boundary=True)
-        holder = next((worker for worker in self.members if worker.has_state), None)
+        holder = next((worker for worker in self.roster.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
             return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
         self.phase = Phase.WRITING
@@ -263,10 +244,10 @@ class Rendezvous:
     def _resize(self, count: int, places: Mapping[str, int]) -> list[Command]:
         if self.is_stopping:
             return []
-        self.target, self.places.wanted = count, dict(places)
+        self.target, self.roster.places.wanted = count, dict(places)
         self.attempts.forgive()
-        staying = self._staying()
-        kept = self.places.seated(staying, count)
+        staying = self.roster.staying
+        kept = self.roster.places.seated(staying, count)
         for worker in staying:
             if worker not in kept:
                 worker.state = WorkerState.LEAVING
@@ -295,22 +276,19 @@ class Rendezvous:
 
     def _fill(self) -> list[Command]:
         """Start what is missing. Spares wait for a round that makes steps: they must not slow a change down."""
-        if len(self.agents) < self.expected_agents and not self._next_number:
+        if len(self.roster.agents) < self.expected_agents and not self.roster.hired:
             return []  # only before the first: an agent that was here and is gone is not waited for
-        if not self.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
+        if not self.roster.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
             return []
         settled = self._progress and self._held_round != self.round
         wanted = self.target + (self.spares if settled else 0)
-        alive = [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
-        open_agents = [agent for agent in self.agents if not self.attempts.given_up(agent)]
+        alive = len(self.roster.alive)
+        open_agents = [agent for agent in self.roster.agents if not self.attempts.given_up(agent)]
         if not open_agents:
-            return self._go_on_with(len(alive))
+            return self._go_on_with(alive)
         commands: list[Command] = []
-        for agent in self.places.vacancies(self.workers.values(), open_agents, wanted - len(alive)):
-            self._next_number += 1
-            worker = Worker(id=f"w{self._next_number}", number=self._next_number, agent=agent)
-            self.workers[worker.id] = worker
-            commands.append(StartWorker(worker.agent, worker.id, self.attempts.delay(agent)))
+        for agent in self.roster.places.vacancies(self.workers.values(), open_agents, wanted - alive):
+            commands.append(StartWorker(agent, self.roster.hire(agent).id, self.attempts.delay(agent)))
         return commands
 
     def _go_on_with(self, alive: int) -> list[Command]:
@@ -324,8 +302,8 @@ class Rendezvous:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
         if self.phase is Phase.GATHERING:
             # Later rounds go on with whoever is there.
-            gang = min(self.minimum, self.places.waited_for or self.target) if not self.round else 1
-            commands = self._install() if len(self._newcomers()) >= gang else []
+            gang = min(self.minimum, self.roster.places.waited_for or self.target) if not self.round else 1
+            commands = self._install() if len(self.roster.newcomers(self.target)) >= gang else []
         else:
             commands = self._hold_if_due()
         return commands + self._dismiss_surplus()
@@ -334,8 +312,8 @@ class Rendezvous:
         """Let those go that a smaller target has left over; the oldest are kept, as spares."""
         if self.phase is not Phase.RUNNING:
             return []
-        newcomers = self._newcomers()
-        surplus = [worker for worker in self._ready() if worker not in newcomers][self.spares :]
+        newcomers = self.roster.newcomers(self.target)
+        surplus = [worker for worker in self.roster.ready if worker not in newcomers][self.spares :]
         for worker in surplus:
             worker.state = WorkerState.LEAVING
         return [Dismiss(worker.id) for worker in surplus]
@@ -344,10 +322,10 @@ class Rendezvous:
         """Ask for a boundary where a member wants to leave or a ready worker may come in."""
         if self.phase is not Phase.RUNNING:
             return []
-        staying = self._staying()
+        staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
-        leaving = len(staying) < len(self.members) and bool(staying or not self.places)
-        return self._hold() if leaving or self._newcomers() else []
+        leaving = len(staying) < len(self.roster.members) and bool(staying or not self.roster.places)
+        return self._hold() if leaving or self.roster.newcomers(self.target) else []
 
     def _hold(self) -> list[Command]:
         if self.phase is not Phase.RUNNING or self._held_round == self.round:
@@ -357,14 +335,14 @@ class Rendezvous:
 
     def _install(self, *, at_boundary: bool = False) -> list[Command]:
         """Name the next round from those who stay and those who are ready."""
-        dismissed = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
-        staying = self._staying()
-        newcomers = self._newcomers()
+        dismissed = [worker for worker in self.roster.members if worker.state is WorkerState.LEAVING]
+        staying = self.roster.staying
+        newcomers = self.roster.newcomers(self.target)
         if not at_boundary or not any(worker.has_state for worker in staying):
             # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
-            staying, dismissed = self.members, []
-        chosen = self._sorted([*staying, *newcomers])
+            staying, dismissed = self.roster.members, []
+        chosen = self.roster.ranked([*staying, *newcomers])
         if not chosen or would_overtake(chosen, self.workers.values()):
             return self._gather()
         for worker in dismissed:
@@ -384,7 +362,7 @@ class Rendezvous:
         """No round: those who were in the last one, and have nothing to give, wait as newcomers do."""
         self.phase, self._progress = Phase.GATHERING, False
         commands: list[Command] = []
-        for worker in self.members:
+        for worker in self.roster.members:
             worker.in_round = False
             if worker.state is WorkerState.LEAVING:
                 commands.append(Dismiss(worker.id))

@@ -45,10 +45,12 @@ from brim.coordination.membership import (
 )
 from brim.coordination.places import Places
 from brim.coordination.rendezvous import Rendezvous
+from brim.coordination.roster import Roster
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
 from brim.decoding import UNDECODABLE
 from brim.errors import InternalError, ProtocolError
+from brim.master.asking import refusal
 from brim.master.effects import AgentSession, Effect, Effects
 from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
 from brim.master.pace import loads_of
@@ -82,7 +84,7 @@ class Decisions:
             spares=spec.spares,
             expected_agents=spec.agents,
             parts=spec.micro_batches if spec.exact else 0,
-            places=Places(dict(began.places)),
+            roster=Roster(places=Places(dict(began.places))),
         )
         self._stragglers = Stragglers()
         self._out = Effects(
@@ -112,17 +114,7 @@ class Decisions:
 
     def refusal(self, question: wire.Ask) -> str:
         """Why people cannot have what they ask for; empty where they can."""
-        most = self.spec.micro_batches
-        if question.verb not in ("resize", "suspend"):
-            return f"unknown question {question.verb!r}"
-        if question.verb == "resize":
-            if not question.workers >= 1 or (self.spec.exact and question.workers > most):
-                return f"workers: got {question.workers}, need 1 to {most}, the micro-batches of a step"
-            if question.places and sum(question.places.values()) != question.workers:
-                return f"places: got {question.places}, need {question.workers} in all"
-            if self._rendezvous.is_stopping:
-                return "it is stopping: nothing is resized any more"
-        return ""
+        return refusal(question, self.spec, is_stopping=self._rendezvous.is_stopping)
 
     def take(self, entry: Entry) -> list[Effect]:
         """Take the next entry of the journal; the effects are to be performed in order."""

@@ -12,7 +12,7 @@ from brim.errors import EnvironmentFault
 
 __all__ = ["CycleRow", "Database"]
 
-_FORMAT = 2
+_FORMAT = 3
 _CYCLES_KEPT = 20_000
 
 _TABLES = """
@@ -71,7 +71,10 @@ class Database:
         if format == 0:
             self._sql.executescript(f"begin; {_TABLES} pragma user_version = {_FORMAT}; commit;")
         elif format != _FORMAT:
-            raise EnvironmentFault(f"{path} has format {format}, this version reads {_FORMAT}")
+            raise EnvironmentFault(
+                f"{path} has format {format}, this version of brim reads {_FORMAT}\n"
+                f"  hint: brim down by the version that wrote it, then begin anew: mv {path.parent} {path.parent}.old"
+            )
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -1,0 +1,35 @@
+"""What people ask of a job that is alive is refused in words where it cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import recorded_run
+from brim.master.asking import refusal
+from brim.wire.messages import Ask
+
+PLACES = "at least 1 on each"
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_stopping", "said"),
+    [
+        ({"verb": "suspend"}, False, ""),
+        ({"verb": "suspend"}, True, ""),
+        ({"verb": "resize", "workers": 8}, False, ""),
+        ({"verb": "resize", "workers": 3, "places": {"a": 1, "b": 2}}, False, ""),
+        ({"verb": "evict"}, False, "unknown question 'evict'"),
+        ({"verb": "resize", "workers": 0}, False, "workers: got 0, need 1 to 8"),
+        ({"verb": "resize", "workers": 9}, False, "workers: got 9, need 1 to 8"),
+        ({"verb": "resize", "workers": 3, "places": {"a": 1, "b": 1}}, False, PLACES),
+        ({"verb": "resize", "workers": 1, "places": {"a": -1, "b": 2}}, False, PLACES),
+        ({"verb": "resize", "workers": 2}, True, "it is stopping"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(asked: dict[str, Any], is_stopping: bool, said: str) -> None:
+    spec = recorded_run.spec(micro_batches=8)
+    answer = refusal(Ask(**asked), spec, is_stopping=is_stopping)
+    assert said in answer
+    assert bool(said) == bool(answer)
