@@ -189,7 +189,7 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     assert phases(world) == ["running", "admitted"]
     assert world.processes.of("job-1").asked == ["start 2", "resize 2"]
     assert world.backend.problem == ""
-    world.processes.node = NodeSeen(up=False, lost=True, again=2.0, problem="its agent died")
+    world.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
     world.processes.of("job-1").alive = False
     run(world.backend.look())
     told = world.book.story(world.book.jobs["job-1"])[-1]

@@ -17,7 +17,8 @@ from brim.scheduler.loop import decide
 from conformance.worlds import LiveWorld, run
 
 CLUSTER = Cluster(nodes=(Node(id="n1", devices=4), Node(id="n2", devices=4)))
-LOST = NodeSeen(up=False, lost=True, again=2.0, problem="its agent died")
+LOST = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
+GONE = NodeSeen(up=False, gone=True, again=1.0, problem="its agent died")
 
 
 @pytest.fixture
@@ -100,6 +101,39 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
     settle(world)
     assert held(world, "job-1") == {"n1": 4, "n2": 4}
     assert job.asked[2:] == ["resize 4 on n1, 4 on n2"]
+
+
+def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: LiveWorld) -> None:
+    settle(world)
+    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    assert (kept.home, victim.home) == ("n1", "n2")
+    world.processes.others["n2"] = GONE
+    world.processes.end("job-2", "")
+    settle(world)
+    assert world.backend.problem == "node n2: its agent died; it is started again in 1 s"
+    assert (victim.life.phase, victim.launches) == (Phase.SUSPENDED, 1)
+    assert held(world, "job-1") == {"n1": 4}
+    world.processes.others.clear()
+    settle(world)
+    assert (victim.launches, held(world, "job-2"), held(world, "job-1")) == (2, {"n2": 4}, {"n1": 4})
+    assert world.processes.of("job-1").asked == ["start 4 on n1"]
+
+
+def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_comes_back(
+    tmp_path: Path,
+) -> None:
+    world = LiveWorld(CLUSTER, 1, tmp_path)
+    settle(world)
+    job = world.processes.of("job-1")
+    world.processes.others["n2"] = GONE
+    job.held, job.agents = {"n1": 4}, {"n1"}
+    for _ in range(2):
+        world.cycle(by_brim)  # its workers there do not come again by themselves
+    assert job.asked == ["start 4 on n1, 4 on n2"]
+    world.processes.others.clear()
+    settle(world)
+    assert job.asked[1:] == ["resize 4 on n1, 4 on n2"]
+    assert (held(world, "job-1"), world.book.jobs["job-1"].launches) == ({"n1": 4, "n2": 4}, 1)
 
 
 def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(world: LiveWorld) -> None:

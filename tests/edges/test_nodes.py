@@ -87,15 +87,32 @@ def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Ho
     sleeping = host.begin("job-1")
     os.kill(first, signal.SIGKILL)
     until(gone(sleeping), "the end of what it started")
-    until(lambda: host.look().lost, "the loss")
+    until(lambda: host.look().gone, "the loss")
     seen = host.look()
-    assert (seen.up, seen.problem) == (False, "its agent died")
+    assert (seen.up, seen.lost, seen.problem) == (False, False, "its agent died")
     assert 0.0 < seen.again <= 0.3
     with pytest.raises(EnvironmentFault, match="node n1 has no agent now"):
         host.nodes.ask("n1", Kill(job="job-1"))
     second = host.up()
     assert second != first
+    assert not host.look().gone
+
+
+def test_a_node_is_lost_where_it_is_gone_for_longer_or_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.backends.nodes._TO_RETURN", 0.1)
+    monkeypatch.setattr("brim.backends.nodes._BACKOFF", 2.0)
+    host.up()
+    os.kill(host.look().pid, signal.SIGKILL)
+    until(lambda: host.look().gone, "its end")
     assert not host.look().lost
+    until(lambda: host.look().lost, "the loss")
+    host.up()
+    assert not host.look().lost
+    os.kill(host.look().pid, signal.SIGKILL)
+    until(lambda: host.look().gone, "its second end")
+    assert host.look().lost
 
 
 def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
@@ -120,7 +137,7 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: p
     monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
     os.kill(pid, signal.SIGSTOP)
     host.nodes.ask("n1", Kill(job="job-1"))
-    until(lambda: host.look().lost, "its end")
+    until(lambda: host.look().gone, "its end")
     assert host.look().problem == "it did not answer for 0 s"
     monkeypatch.undo()
     host.up()

@@ -412,7 +412,7 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 6}]\n")
     assert brim("apply", "cluster.yaml").exit_code == 0
     assert served.client.cluster().devices == 6
-    served.processes.node = NodeSeen(up=False, lost=True, again=2.0, problem="its agent died")
+    served.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
     until(lambda: "node n1: its agent died" in brim("jobs").stderr, "what has become of the node")
     assert brim("up").exit_code == 2
 

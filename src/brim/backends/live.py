@@ -218,7 +218,7 @@ class LiveBackend:
 
     @property
     def problem(self) -> str:
-        """Which nodes are lost; empty where none is."""
+        """Which nodes are gone; empty where none is."""
         return self._presence.problem
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
@@ -233,7 +233,7 @@ class LiveBackend:
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
         late = bool(seen.workers) and now - record.changed > self.spec.grace  # told before they were forked
-        coming = {node: n for node, n in record.coming.items() if node not in self._presence.lost}
+        coming = {node: n for node, n in record.coming.items() if node not in self._presence.gone}
         record.coming = {} if late or within(coming, seen.workers) else coming
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
@@ -296,12 +296,11 @@ class LiveBackend:
                 target = most(target, asked.workers)  # it may have heard: the devices are nobody else's
             there, since = most(seen.workers, record.coming), record.asked if gives else None
             holdings.append(Holding(record.id, alive, there, target, since, record.home, seen.agents))
-            ready = alive or self._presence.are_up(record.plan)
-            startable = record.life.may_run and record.not_before <= now and ready
+            startable = record.life.may_run and record.not_before <= now
             desired[record.id] = record.plan if startable and not self._draining else {}
         if self._killing:
             return [Force(one.job, {}) for one in holdings if one.alive]
-        nodes = {node.id: node.devices for node in self.spec.cluster.without(self._presence.lost).nodes}
+        nodes = self._presence.devices(self.spec.cluster)
         capacity, grace = self.spec.capacity, self.spec.grace
         return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
 

@@ -25,6 +25,9 @@ __all__ = ["Nodes"]
 _LOCK = ".lock"
 _BACKOFF = 1.0  # seconds before the agent of a node is started again; doubled with each death
 _LONGEST_BACKOFF = 30.0
+_TO_RETURN = (
+    5.0  # seconds that plans count on a node whose agent has died once: nobody is suspended for a restart
+)
 _TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
 _TO_ANSWER = 60.0  # seconds that it may take: its imports come first
 _TO_PART = 10.0
@@ -39,6 +42,7 @@ class _Node:
     asked: deque[float] = field(default_factory=deque)
     since: float | None = None  # when it was started, or found
     deaths: int = 0
+    died: float = 0.0
     not_before: float = 0.0
     problem: str = ""
     parted: bool = False
@@ -114,11 +118,13 @@ class Nodes:
     # One node ----------------------------------------------------------------------------------------------
 
     def _seen(self, node: _Node) -> NodeSeen:
+        now, gone = self._clock.now(), node.line is None and node.deaths > 0
         return NodeSeen(
             up=node.line is not None,
-            lost=node.line is None and node.deaths > 0,
+            gone=gone,
+            lost=gone and (node.deaths > 1 or now - node.died > _TO_RETURN),
             pid=pid_of(node.line) if node.line else 0,
-            again=max(0.0, node.not_before - self._clock.now()),
+            again=max(0.0, node.not_before - now),
             problem=node.problem,
         )
 
@@ -159,7 +165,7 @@ class Nodes:
     def _revive(self, node: _Node, now: float) -> None:
         """Nobody holds its lock: start it, later each time that it has died."""
         if node.since is not None:
-            node.since, node.deaths = None, node.deaths + 1
+            node.since, node.deaths, node.died = None, node.deaths + 1, now
             node.problem = node.problem or "its agent died"
             node.not_before = now + min(_LONGEST_BACKOFF, _BACKOFF * 2 ** (node.deaths - 1))
         if now >= node.not_before:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from brim.backends.processes import NodeSeen, Processes
 from brim.domain.cluster import Cluster
@@ -14,8 +14,8 @@ class Presence:
     """The nodes as they were seen last.
 
     Attributes:
-        lost: those that have no devices now. Where all are lost nothing can be done anyway, and no promise is to be
-            given up for it: then they count as if they were there.
+        lost: those that have no devices for plans. Where all are lost nothing can be done anyway, and no promise is
+            to be given up for it: then they count as if they were there.
     """
 
     def __init__(self) -> None:
@@ -29,15 +29,21 @@ class Presence:
         self.lost = lost if len(lost) < len(self._seen) else frozenset()
         return self.lost != before
 
-    def are_up(self, names: Iterable[str]) -> bool:
-        """Whether jobs can be started on all of these now."""
-        return all(name in self._seen and self._seen[name].up for name in names)
+    def devices(self, cluster: Cluster) -> dict[str, int]:
+        """The devices on which something can be started now, by node."""
+        up = {name for name, node in self._seen.items() if node.up}
+        return {node.id: node.devices if node.id in up else 0 for node in cluster.nodes}
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Those of which all processes have ended."""
+        return frozenset(name for name, node in self._seen.items() if node.gone)
 
     @property
     def problem(self) -> str:
-        """Which nodes are lost, and when they may be back; empty where none is."""
+        """Which nodes are gone, and when they may be back; empty where none is."""
         return "; ".join(
             f"node {name}: {node.problem}; it is started again in {node.again:.0f} s"
             for name, node in self._seen.items()
-            if node.lost
+            if node.gone
         )

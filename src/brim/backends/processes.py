@@ -58,13 +58,15 @@ class NodeSeen(NamedTuple):
 
     Attributes:
         up: jobs can be started on it.
-        lost: it was up, or was started in vain, and is not up now: what ran on it has ended.
+        gone: it was up, or was started in vain, and is not up now: what ran on it has ended.
+        lost: it is gone, and nobody should count on it for now.
         pid: of its agent; 0 where it is not up.
         again: seconds until its agent is started again.
         problem: why it is not up.
     """
 
     up: bool
+    gone: bool = False
     lost: bool = False
     pid: int = 0
     again: float = 0.0

@@ -144,7 +144,7 @@ def reconcile(
     Args:
         holdings: every job that has processes, or should have; the order of starts and growths.
         desired: workers by job; a job that is not named gets none.
-        nodes: devices by node; one that is lost has none.
+        nodes: devices by node; one on which nothing can be started now has none.
         capacity: devices for training in all.
         grace: seconds that a job has to give what it was asked for.
 
