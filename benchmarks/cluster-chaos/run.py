@@ -19,7 +19,7 @@ from brim.chaos.results import Calm, Job, Result
 from brim.chaos.trial import calm_run
 from brim.domain.deeds import SUBMITS, DeedKind
 from brim.domain.job import WorkerRange
-from brim.domain.random_deeds import random_deeds
+from brim.domain.random_deeds import random_deeds, random_nodes
 
 HERE = Path(__file__).parent
 OPTIONS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"
@@ -41,8 +41,9 @@ def calm_runs(folder: Path) -> dict[int, Calm]:
 def trial_of(seed: int) -> ClusterTrial:
     """What `brim chaos --cluster --seed SEED --runs 1 --epochs 4` would do."""
     kinds = [kind for kind in DeedKind if kind not in SUBMITS]
-    deeds = random_deeds(seed, kinds=kinds, epochs=EPOCHS, workers=WORKERS)
-    return ClusterTrial(seed=seed, workers=WORKERS, deeds=deeds)
+    nodes = random_nodes(seed, devices=WORKERS.maximum)
+    deeds = random_deeds(seed, kinds=kinds, epochs=EPOCHS, workers=WORKERS, nodes=nodes)
+    return ClusterTrial(seed=seed, workers=WORKERS, nodes=nodes, deeds=deeds)
 
 
 def main() -> None:

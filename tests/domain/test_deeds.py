@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brim.domain.deeds import BEFALLS, ON_JOB, SUBMITS, Deed, DeedKind, describe_deed, parse_deeds
 from brim.domain.job import WorkerRange
-from brim.domain.random_deeds import random_deeds
+from brim.domain.random_deeds import random_deeds, random_nodes
 from brim.errors import SpecError
 
 WITHIN = WorkerRange.parse("1:4")
@@ -16,9 +16,11 @@ seeds = st.integers(0, 2**63)
 kinds = st.lists(st.sampled_from([kind for kind in DeedKind if kind not in SUBMITS]), unique=True)
 
 
-@given(seeds, kinds)
-def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(seed: int, kinds: list[DeedKind]) -> None:
-    deeds = random_deeds(seed, kinds=kinds, epochs=4, workers=WITHIN)
+@given(seeds, kinds, st.integers(1, 3))
+def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(
+    seed: int, kinds: list[DeedKind], nodes: int
+) -> None:
+    deeds = random_deeds(seed, kinds=kinds, epochs=4, workers=WITHIN, nodes=nodes)
     jobs = [deed for deed in deeds if deed.kind in SUBMITS]
     assert 2 <= len(jobs) <= 4
     assert {deed.tenant for deed in jobs} == {"ads", "web"}
@@ -26,6 +28,7 @@ def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(seed: int, kinds
     for deed in deeds:
         assert deed.kind in SUBMITS or deed.kind in kinds
         assert (deed.job in range(1, len(jobs) + 1)) == (deed.kind in ON_JOB)
+        assert (deed.node in range(1, nodes + 1)) == (deed.kind is DeedKind.KILL_NODE)
         assert deed.workers is None or 1 <= deed.workers.minimum <= deed.workers.maximum <= 4
         assert deed.ads + deed.web == (4 if deed.kind is DeedKind.APPLY else 0)
     ending = {DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING}
@@ -42,6 +45,11 @@ def test_seeds_give_every_kind_and_different_deeds() -> None:
     assert len(set(drawn)) == 200
     assert drawn[7] == random_deeds(7, kinds=every, epochs=4, workers=WITHIN)
     assert all(any(deed.kind in BEFALLS for deed in deeds) for deeds in drawn)
+
+
+def test_a_cluster_has_one_to_three_nodes_and_a_device_on_each() -> None:
+    assert {random_nodes(seed, devices=4) for seed in range(50)} == {1, 2, 3}
+    assert {random_nodes(seed, devices=2) for seed in range(50)} == {1, 2}
 
 
 def test_a_clause_is_one_deed() -> None:

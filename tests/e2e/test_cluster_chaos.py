@@ -26,7 +26,7 @@ SCHEDULES = (
     " suspend job 2 for 500ms at 4s; kill agent of job 1 at 4s; kill everything for 1ms at 7s",
     "submit 1:3 of ads for 8 epochs at 0s; submit 1:4 of web for 8 epochs by 1m30s at 0s;"
     " submit 1 of ads for 8 epochs at 500ms; stop scheduler for 500ms at 2s; kill master of job 1 at 3s;"
-    " kill node at 6s; apply ads 3 web 1 at 3s;"
+    " kill node 2 at 6s; apply ads 3 web 1 at 3s;"
     " resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
     " kill scheduler for 1ms at 6s",
 )
@@ -40,7 +40,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Calm]:
 
 @pytest.mark.parametrize("text", SCHEDULES)
 def test_every_promise_of_a_cluster_holds(text: str, calm: dict[int, Calm], tmp_path: Path) -> None:
-    trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), deeds=parse_deeds(text))
+    deeds = parse_deeds(text)
+    nodes = max(deed.node for deed in deeds) or 1
+    trial = ClusterTrial(seed=0, workers=WorkerRange.parse("1:4"), nodes=nodes, deeds=deeds)
     result = run_cluster_trial(JOB, trial, calm, tmp_path / "trial", deadline=DEADLINE)
     assert not result.broken
     assert result.lives > 1

@@ -82,15 +82,27 @@ def test_a_deadline_is_missed_by_as_much_as_faults_took_and_no_more() -> None:
 
 
 def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
-    recount = Recount(devices=2)
-    twice = Census(agents={"job-1": [7, 8]}, workers={"job-1": [1, 2], "job-2": [3]})
+    recount = Recount({"n1": 2, "n2": 1})
+    twice = Census(
+        schedulers=[10, 11],
+        agents={"job-1": [7, 8, 9]},
+        workers={"job-1": [1, 2], "job-2": [3, 4]},
+        where={7: "n1", 8: "n1", 9: "n2", 1: "n2", 2: "n2"},
+    )
     recount.add(twice)
-    recount.add(Census(agents={"job-1": [8]}))  # who is just about to go counts once
+    recount.add(
+        Census(agents={"job-1": [8, 9]}, where={8: "n1", 9: "n2"})
+    )  # who is just about to go counts once
     recount.add(twice)
     assert recount.broken == []
     recount.add(twice)
     recount.add(twice)
-    assert recount.broken == ["2 agents of job-1 at once", "3 workers at once on 2 devices"]
+    assert recount.broken == [
+        "2 agents of job-1 on n1 at once",
+        "2 schedulers at once",
+        "2 workers at once on 1 devices of n2",
+        "4 workers at once on 3 devices",
+    ]
 
 
 def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +16,7 @@ __all__ = ["Census", "Recount", "take_census"]
 
 # What a process prints goes to a file of its own; a fork has its parent's name and arguments.
 _ROLE = re.compile(
-    r"/(?:(scheduler)\.log|nodes/[^/]+/(node)\.log|jobs/([^/]+)/logs/(?:(agent|master)\.log)?.*)$"
+    r"/(?:(scheduler)\.log|nodes/([^/]+)/node\.log|jobs/([^/]+)/logs/(?:(agent|master)\.log)?.*)$"
 )
 _WORKER = re.compile(r"brim-w\d+")
 
@@ -24,15 +26,18 @@ class Census:
     """Process ids at one moment.
 
     Args:
-        schedulers, nodes: of the cluster, and the agents of its nodes.
+        schedulers: of the cluster.
+        nodes: agents of its nodes, by node.
         agents, masters, workers: by job.
+        where: the node of each agent and worker of a job whose node's agent is alive.
     """
 
     schedulers: list[int] = field(default_factory=list)
-    nodes: list[int] = field(default_factory=list)
+    nodes: dict[str, list[int]] = field(default_factory=dict)
     agents: dict[str, list[int]] = field(default_factory=dict)
     masters: dict[str, list[int]] = field(default_factory=dict)
     workers: dict[str, list[int]] = field(default_factory=dict)
+    where: dict[int, str] = field(default_factory=dict)
 
 
 def take_census(marked: Marked, state: Path) -> Census:
@@ -47,16 +52,29 @@ def take_census(marked: Marked, state: Path) -> Census:
         if found is None:
             continue
         scheduler, node, job, of_job = found.groups()
-        if scheduler or node:
-            (census.schedulers if scheduler else census.nodes).append(pid)
+        if scheduler:
+            census.schedulers.append(pid)
+        elif node:
+            census.nodes.setdefault(node, []).append(pid)
         elif _WORKER.fullmatch(_name(pid)):
             census.workers.setdefault(job, []).append(pid)
         elif of_job:
             (census.agents if of_job == "agent" else census.masters).setdefault(job, []).append(pid)
-    for pids in (census.schedulers, census.nodes, *census.agents.values(), *census.masters.values()):
+    of_jobs = (*census.agents.values(), *census.masters.values())
+    for pids in (census.schedulers, *census.nodes.values(), *of_jobs):
         # Who has only just been forked still prints where its parent does.
         pids[:] = [pid for pid in pids if _parent(pid) not in pids]
+    names = {pid: node for node, pids in census.nodes.items() for pid in pids}
+    for pids in (*census.agents.values(), *census.workers.values()):
+        census.where |= {pid: node for pid in pids if (node := _node_of(pid, names))}
     return census
+
+
+def _node_of(pid: int, names: dict[int, str]) -> str:
+    """The node that started a process; empty where that is gone, and so the process about to go."""
+    while pid and pid not in names:
+        pid = _parent(pid)
+    return names.get(pid, "")
 
 
 def _output(pid: int) -> str:
@@ -78,9 +96,13 @@ def _name(pid: int) -> str:
 
 
 class Recount:
-    """What no moment may show: one too many of something. A process that is just about to go counts once."""
+    """What no moment may show: one too many of something. A process that is just about to go counts once.
 
-    def __init__(self, devices: int) -> None:
+    Args:
+        devices: by node.
+    """
+
+    def __init__(self, devices: Mapping[str, int]) -> None:
         self._devices = devices
         self._suspected: set[str] = set()
         self.broken: list[str] = []
@@ -89,16 +111,17 @@ class Recount:
         """Compare a census with the one before: who was there in both, one too many, is told once."""
         found = set()
         # Not masters: one that has given its journal away may still be about to end.
-        agents = {f"agents of {job}": pids for job, pids in census.agents.items()}
-        for name, pids in {
-            "schedulers": census.schedulers,
-            "agents of the node": census.nodes,
-            **agents,
-        }.items():
-            if len(pids) > 1:
-                found.add(f"{len(pids)} {name} at once")
-        workers = sum(map(len, census.workers.values()))
-        if workers > self._devices:
-            found.add(f"{workers} workers at once on {self._devices} devices")
+        counts = Counter({"schedulers": len(census.schedulers)})
+        counts.update({f"agents of {node}": len(pids) for node, pids in census.nodes.items()})
+        for job, pids in census.agents.items():
+            counts.update(f"agents of {job} on {census.where[pid]}" for pid in pids if pid in census.where)
+        found |= {f"{count} {name} at once" for name, count in counts.items() if count > 1}
+        workers = [pid for pids in census.workers.values() for pid in pids]
+        total = sum(self._devices.values())
+        if len(workers) > total:
+            found.add(f"{len(workers)} workers at once on {total} devices")
+        for node, count in Counter(census.where.get(pid, "") for pid in workers).items():
+            if node and count > self._devices.get(node, 0):
+                found.add(f"{count} workers at once on {self._devices.get(node, 0)} devices of {node}")
         self.broken += sorted((found & self._suspected) - set(self.broken))
         self._suspected = found

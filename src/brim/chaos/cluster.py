@@ -52,19 +52,23 @@ class ClusterTrial:
 
     Args:
         workers: the range that those of jobs were drawn from; its maximum is the cluster's devices.
+        nodes: that these devices are on: named n1, n2 …, as many on each as on the others or one more.
     """
 
     seed: int
     workers: WorkerRange
+    nodes: int = 1
     deeds: tuple[Deed, ...]
 
     @property
-    def devices(self) -> int:
-        return self.workers.maximum
+    def devices(self) -> dict[str, int]:
+        """By node."""
+        each, more = divmod(self.workers.maximum, self.nodes)
+        return {f"n{k}": each + (k <= more) for k in range(1, self.nodes + 1)}
 
     @property
     def setting(self) -> dict[str, str | int]:
-        return {"devices": self.devices}
+        return {"devices": self.workers.maximum, "nodes": self.nodes}
 
     @property
     def schedule(self) -> str:
@@ -73,7 +77,7 @@ class ClusterTrial:
     def command(self, job: Job) -> str:
         """What repeats this trial."""
         words = ["brim", "chaos", job.file, "--cluster", "--workers", str(self.workers), *job.options]
-        return shlex.join([*words, "--faults", self.schedule])
+        return shlex.join([*words, "--nodes", str(self.nodes), "--faults", self.schedule])
 
 
 def run_cluster_trial(
@@ -113,7 +117,7 @@ class _Running:
         self.clock = SystemClock()
         self.state, self.jobs = self.directory / "state", self.directory / "state" / "jobs"
         file = self.directory / "cluster.yaml"
-        file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.devices // 2)))
+        file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.workers.maximum // 2)))
         self.around = Surroundings(self.directory)
         self.keeper = Keeper(self.state, file, self.around.environment, self.clock)
         self.user = User(self.job, self.state, self.directory, self._applied, self.around.environment)
@@ -124,9 +128,10 @@ class _Running:
         self.census = Census()
 
     def _cluster(self, *, ads: int) -> dict[str, object]:
-        devices = self.trial.devices
-        tenants = [{"name": "ads", "guaranteed": ads}, {"name": "web", "guaranteed": devices - ads}]
-        return {"nodes": [{"name": "n1", "workers": devices}], "grace": _GRACE, "tenants": tenants}
+        web = self.trial.workers.maximum - ads
+        tenants = [{"name": "ads", "guaranteed": ads}, {"name": "web", "guaranteed": web}]
+        nodes = [{"name": name, "workers": count} for name, count in self.trial.devices.items()]
+        return {"nodes": nodes, "grace": _GRACE, "tenants": tenants}
 
     def _applied(self, deed: Deed) -> ClusterSpec:
         return cluster_spec(self._cluster(ads=deed.ads))
@@ -213,9 +218,9 @@ class _Running:
             case DeedKind.KILL_SCHEDULER | DeedKind.STOP_SCHEDULER | DeedKind.KILL_EVERYTHING:
                 return self.census.schedulers
             case DeedKind.KILL_NODE:
-                return self.census.nodes
+                return self.census.nodes.get(f"n{deed.node}", [])
             case DeedKind.KILL_AGENT:
-                return self.census.agents.get(job, [])
+                return self.census.agents.get(job, [])[-1:]
             case DeedKind.KILL_MASTER | DeedKind.STOP_MASTER:
                 return self.census.masters.get(job, [])
             case DeedKind.KILL_WORKER:
@@ -264,7 +269,7 @@ class _Running:
         return found
 
     def _disturbances(self) -> Iterator[Span]:
-        yield from self.keeper.absences
+        yield from (*self.keeper.absences, *self.user.short)
         commits, end = self._commits(), self.clock.wall()
         for at, deed in self.struck:
             if deed.kind is DeedKind.STOP_SCHEDULER:

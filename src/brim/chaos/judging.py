@@ -11,6 +11,7 @@ from brim.storage.book import Change, JobRecord
 
 __all__ = [
     "Acknowledged",
+    "Span",
     "deadlines_are_kept",
     "disturbed",
     "nobody_is_forgotten",

@@ -12,9 +12,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brim.chaos.judging import Acknowledged
+from brim.chaos.judging import Acknowledged, Span
 from brim.chaos.results import Job
 from brim.client import Client
+from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.domain.deeds import Deed, DeedKind, describe_deed
 from brim.errors import EnvironmentFault, InternalError
@@ -36,6 +37,9 @@ class User:
         state: of the scheduler.
         cluster: what `apply` starts from.
         environment: of commands.
+
+    Attributes:
+        short: spans of time in which the scheduler said that nodes are gone.
     """
 
     job: Job
@@ -46,7 +50,10 @@ class User:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     ids: dict[int, str] = field(default_factory=dict)
     views: dict[str, JobView] = field(default_factory=dict)
+    short: list[Span] = field(default_factory=list)
     going_down: bool = False
+    _clock: SystemClock = field(default_factory=SystemClock)
+    _fine: float | None = 0.0  # when nothing was wrong; None where something is
     _closed: bool = False
     _asking: dict[Future[None], Deed] = field(default_factory=dict)
 
@@ -93,8 +100,18 @@ class User:
     def _watch(self) -> None:
         while not self._closed:
             with contextlib.suppress(EnvironmentFault):
-                self.views = {view.job: view for view in Client(self.state).jobs()}
+                client = Client(self.state)
+                self.views = {view.job: view for view in client.jobs()}
+                self._notice(client.cluster().problem)
             time.sleep(2 * _AGAIN)
+
+    def _notice(self, problem: str) -> None:
+        now = self._clock.wall()
+        if problem and self._fine is not None:
+            self.short.append((self._fine, now))
+        elif problem:
+            self.short[-1] = self.short[-1][0], now
+        self._fine = None if problem else now
 
     def _until_yes(self, deed: Deed, job: str, call: Callable[[Client], object]) -> bool:
         """Ask until it is acknowledged; False where the job has ended before."""

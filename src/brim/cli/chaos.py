@@ -24,6 +24,7 @@ from brim.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from brim.chaos.results import Calm, Job, Result, Trials
+    from brim.domain.deeds import Deed
 
     Ready = tuple[Trials, Callable[[Path], Result]]  # a trial, and what performs it in a new directory
 
@@ -56,6 +57,11 @@ _SHARED = {
 )
 @option(
     "--cluster", is_flag=True, help="Break a scheduler and a few jobs, on as many devices as --workers has."
+)
+@option(
+    "--nodes",
+    type=whole(least=1),
+    help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
 )
 @option("--deadline", type=whole(least=1), default=60, show_default=True, help="Seconds that a run may take.")
 @option("--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there.")
@@ -169,7 +175,7 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
     from brim.chaos.cluster import ClusterTrial, run_cluster_trial
     from brim.chaos.trial import calm_run
     from brim.domain.deeds import SUBMITS, DeedKind, parse_deeds
-    from brim.domain.random_deeds import random_deeds
+    from brim.domain.random_deeds import random_deeds, random_nodes
 
     if values["hosts"] != "1":
         raise SpecError(
@@ -177,6 +183,7 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
         )
     within, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
     given = parse_deeds(values["faults"])
+    number = _nodes(values["nodes"], given, within.maximum)
     kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
     lengths = sorted({deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs})
 
@@ -187,11 +194,26 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
             calm[length] = calm_run(of_length, folder / str(length), deadline=deadline)
             _tell_calm(calm[length])
         for seed in _seeds(values):
-            deeds = given or random_deeds(seed, kinds=kinds, epochs=epochs, workers=within)
-            trial = ClusterTrial(seed=seed, workers=within, deeds=deeds)
+            nodes = number or random_nodes(seed, devices=within.maximum)
+            deeds = given or random_deeds(seed, kinds=kinds, epochs=epochs, workers=within, nodes=nodes)
+            trial = ClusterTrial(seed=seed, workers=within, nodes=nodes, deeds=deeds)
             yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
 
     return trials
+
+
+def _nodes(asked: int | None, given: Sequence[Deed], devices: int) -> int:
+    """The nodes of a cluster; 0 where they are drawn.
+
+    Raises:
+        SpecError: they cannot have a device each, or do not have one that is named.
+    """
+    named = max((deed.node for deed in given), default=0)
+    number = asked or max(named, min(1, len(given)))
+    if not named <= number <= devices:
+        need = f"{max(1, named)} to {devices}: every node that --faults names, a device for each"
+        raise SpecError("--nodes", got=str(number), need=need)
+    return number
 
 
 def _tell_calm(calm: Calm) -> None:

@@ -58,6 +58,7 @@ class Deed:
     Args:
         at: when, seconds after the cluster came up; it waits for what it needs (a job that runs, a scheduler).
         job: which, in the order of submission, from 1.
+        node: which, from 1.
         workers: that a job is submitted with, or resized to.
         tenant: whose job it is.
         epochs: that it trains.
@@ -69,6 +70,7 @@ class Deed:
     kind: DeedKind
     at: float
     job: int = 0
+    node: int = 0
     workers: WorkerRange | None = None
     tenant: str = ""
     epochs: int = 0
@@ -90,7 +92,7 @@ _FORMS = {
     DeedKind.DOWN: "down for {seconds} at {at}",
     DeedKind.KILL_SCHEDULER: "kill scheduler for {seconds} at {at}",
     DeedKind.STOP_SCHEDULER: "stop scheduler for {seconds} at {at}",
-    DeedKind.KILL_NODE: "kill node at {at}",
+    DeedKind.KILL_NODE: "kill node {node} at {at}",
     DeedKind.KILL_AGENT: "kill agent of job {job} at {at}",
     DeedKind.KILL_MASTER: "kill master of job {job} at {at}",
     DeedKind.STOP_MASTER: "stop master of job {job} for {seconds} at {at}",
@@ -99,10 +101,10 @@ _FORMS = {
 }
 ON_JOB = frozenset(kind for kind, form in _FORMS.items() if "{job}" in form)
 _EXAMPLE = {
-    "at": "5s", "job": "1", "workers": "1:4", "tenant": "ads", "epochs": "4", "due": "40s", "seconds": "1s",
-    "ads": "1", "web": "3",
+    "at": "5s", "job": "1", "node": "1", "workers": "1:4", "tenant": "ads", "epochs": "4", "due": "40s",
+    "seconds": "1s", "ads": "1", "web": "3",
 }  # fmt: skip
-_NUMBERS, _SPANS = ("job", "epochs", "ads", "web"), ("at", "due", "seconds")
+_NUMBERS, _SPANS = ("job", "node", "epochs", "ads", "web"), ("at", "due", "seconds")
 _LANGUAGE = Clauses(FIELD, _FORMS, _EXAMPLE, numbers=_NUMBERS, spans=_SPANS)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from brim.domain.deeds import BEFALLS, ON_JOB, Deed, DeedKind
 from brim.domain.job import WorkerRange
 from brim.domain.random_faults import Draws
 
-__all__ = ["random_deeds"]
+__all__ = ["random_deeds", "random_nodes"]
 
 _TENANTS = ("ads", "web")
 _LAST = 12.0  # seconds within which everything strikes: a few short jobs run for longer
 # What ends processes of a job by itself: five in a row without a step, and the job has failed, as it should.
 _ENDING = (DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
 _MOST_ENDINGS = 4
+_MOST_NODES = 3
 _SECONDS = {
     DeedKind.SUSPEND: (0.5, 2.0, 4.0),
     DeedKind.DOWN: (0.2, 1.0),
@@ -25,8 +27,13 @@ _SECONDS = {
 }
 
 
+def random_nodes(seed: int, *, devices: int) -> int:
+    """How many nodes the cluster of this seed has, each with at least one of its devices."""
+    return 1 + Draws(seed, 3).below(min(_MOST_NODES, devices))
+
+
 def random_deeds(
-    seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange
+    seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange, nodes: int = 1
 ) -> tuple[Deed, ...]:
     """Two to four jobs, up to three things that their owners ask for, and two to five that befall them.
 
@@ -37,6 +44,7 @@ def random_deeds(
         kinds: to draw from, beside submissions.
         epochs: of a short job; others train twice as many.
         workers: the range that those of jobs are drawn from; its maximum is the cluster's devices.
+        nodes: of the cluster; the same seed gives the same deeds on any number of them, but for which node is killed.
 
     >>> from brim.domain.deeds import describe_deed
     >>> deeds = random_deeds(1, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=WorkerRange.parse("1:4"))
@@ -54,6 +62,11 @@ def random_deeds(
         )
     if befall:
         deeds += _drawn(draws, befall, 2 + draws.below(4), len(jobs), workers, once=set())
+    which = Draws(seed, 4)
+    deeds = [
+        replace(deed, node=1 + which.below(nodes)) if deed.kind is DeedKind.KILL_NODE else deed
+        for deed in deeds
+    ]
     return tuple(sorted(deeds, key=lambda deed: deed.at))
 
 
