@@ -409,9 +409,13 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("status", "digits-1", "--wait", "--json").exit_code == 1
     assert "digits-1: cancelled, step 0" in brim("status", "digits-1").stdout
     assert "brim jobs --all" in brim("jobs").stderr
-    (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 6}]\n")
+    (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 3}, {name: n2, workers: 3}]\n")
     assert brim("apply", "cluster.yaml").exit_code == 0
     assert served.client.cluster().devices == 6
+    assert brim("submit", "job.yaml", "--workers", "4").exit_code == 0
+    on = r"digits-2: running, 4 workers on n1: \d, n2: \d, step 0"
+    until(lambda: bool(re.match(on, brim("status", "digits-2").stdout)), "4 workers over two nodes")
+    assert brim("jobs").stdout.splitlines()[0].split()[3:5] == ["workers", "on"]
     served.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
     until(lambda: "node n1: its agent died" in brim("jobs").stderr, "what has become of the node")
     assert brim("up").exit_code == 2

@@ -234,8 +234,7 @@ class Picture:
             changed=record.changed,
             pace=_CAUTION,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
-            # Its home first: it is left last.
-            nodes=dict(sorted(record.told.items(), key=lambda each: each[0] != record.home)),
+            nodes=record.held,  # its home is left last
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from brim.errors import SpecError
 if TYPE_CHECKING:
     from brim.client import Client
     from brim.domain.job import WorkerRange
-    from brim.wire.cluster import JobView
+    from brim.wire.cluster import ClusterView, JobView
 
 __all__ = [
     "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "status_of", "suspend_job", "wait_for",
@@ -57,7 +57,7 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
     if cluster.problem:
         click.echo(cluster.problem, err=True)
     if views:
-        click.echo(_table(views))
+        click.echo(_table(views, cluster))
     else:
         click.echo(_NO_JOBS, err=True)
     return EXIT_DONE
@@ -78,14 +78,23 @@ def _screen(client: Client, everything: bool) -> str:
         f"policy {cluster.policy}",
         *([cluster.problem] if cluster.problem else []),
     ]
-    return " · ".join(parts) + "\n" + (_table(views) if views else _NO_JOBS)
+    return " · ".join(parts) + "\n" + (_table(views, cluster) if views else _NO_JOBS)
 
 
-def _table(views: Sequence[JobView]) -> str:
+def _table(views: Sequence[JobView], cluster: ClusterView) -> str:
     from brim.cli.tables import table
 
-    rows = [(v.job, _state(v), v.tenant, _workers(v), _steps(v), _deadline(v), _finish(v)) for v in views]
-    return table(("job", "state", "tenant", "workers", "steps", "deadline", "finish"), rows)
+    columns: dict[str, Callable[[JobView], str]] = {
+        "job": lambda view: view.job,
+        "state": _state,
+        "tenant": lambda view: view.tenant,
+        "workers": _workers,
+        **({"on": _nodes} if len(cluster.nodes) > 1 else {}),
+        "steps": _steps,
+        "deadline": _deadline,
+        "finish": _finish,
+    }
+    return table(tuple(columns), [tuple(cell(view) for cell in columns.values()) for view in views])
 
 
 @click.command()
@@ -107,7 +116,7 @@ def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
     if wait:
         return end_of(wait_for(client, job), as_json=as_json)
     view = client.job(job)
-    click.echo(json.dumps(_fields(view)) if as_json else _render(view))
+    click.echo(json.dumps(_fields(view)) if as_json else _render(view, client.cluster()))
     return EXIT_DONE
 
 
@@ -180,9 +189,10 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     return EXIT_DONE
 
 
-def _render(view: JobView) -> str:
+def _render(view: JobView, cluster: ClusterView) -> str:
     promise = f", {_deadline(view)}" if view.deadline is not None else ""
-    workers = "" if view.has_ended else f", {_workers(view)} workers"
+    on = f" on {_nodes(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
+    workers = "" if view.has_ended else f", {_workers(view)} workers{on}"
     lines = [
         f"{view.job}: {_state(view)}{workers}, step {_steps(view)}{promise}",
         f"records in {view.run}",
@@ -204,6 +214,12 @@ def _state(view: JobView) -> str:
 def _workers(view: JobView) -> str:
     now = str(view.workers) if view.workers == view.planned else f"{view.workers} to {view.planned}"
     return "" if view.has_ended else now
+
+
+def _nodes(view: JobView) -> str:
+    """Its nodes, each with its number of workers where there are several."""
+    several = len(view.nodes) > 1
+    return ", ".join(f"{node}: {count}" if several else node for node, count in view.nodes.items())
 
 
 def _steps(view: JobView) -> str:

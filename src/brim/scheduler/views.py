@@ -31,6 +31,7 @@ def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: fl
         priority=submission.priority.name.lower(),
         minimum=workers.minimum,
         maximum=workers.maximum,
+        nodes=record.held if record.running else {},
         workers=record.target if record.running else 0,
         planned=record.workers,
         step=record.step,

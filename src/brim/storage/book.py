@@ -112,6 +112,11 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return sum(self.plan.values())
 
     @property
+    def held(self) -> dict[str, int]:
+        """What its processes were last asked to have, by node, its home first."""
+        return dict(sorted(self.told.items(), key=lambda each: each[0] != self.home))
+
+    @property
     def target(self) -> int:
         """What its processes were last asked to have."""
         return sum(self.told.values())

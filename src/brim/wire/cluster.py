@@ -61,7 +61,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         state: a phase of `brim.coordination.lifecycle`.
         wish: what its owner wants: run, hold or cancel.
         run: its run directory.
-        workers: that it holds now; `planned` is what the last cycle gives it.
+        nodes: the workers that it holds now, by node, the one that keeps its master first.
+        workers: that it holds in all; `planned` is what the last cycle gives it.
         deadline: by when it was asked to be done; `promised` where the policy said yes.
         judged: the policy has said yes or no; a job with a deadline is measured first.
         reason, detail: why.
@@ -81,6 +82,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     priority: str
     minimum: int
     maximum: int
+    nodes: dict[str, int]
     workers: int
     planned: int
     step: int
