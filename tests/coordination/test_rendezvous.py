@@ -469,6 +469,37 @@ def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -
     assert tell(rendezvous, Held(2, 3)) == ["round 3: w3 (change of members)", "dismiss w1", "dismiss w2"]
 
 
+def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_its_place() -> None:
+    rendezvous = placed(1, 1)
+    tell(rendezvous, AgentJoined("C"))
+    assert tell(rendezvous, Resize(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
+    assert tell(rendezvous, Resize(3, {"A": 1, "C": 2})) == ["hold 1"]  # for w2 alone
+    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, resize to 3)", "dismiss w2"]
+    assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
+
+
+def test_a_leaver_has_its_device_until_it_is_gone() -> None:
+    rendezvous = placed(1, 2)
+    tell(rendezvous, Resize(2, {"A": 1, "B": 1}))
+    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
+    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == []
+    assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
+
+
+def test_who_asked_to_leave_is_not_called_back() -> None:
+    rendezvous = placed(1, 2)
+    assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["hold 1"]
+    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == []
+    assert tell(rendezvous, Held(1, 2))[-1] == "dismiss w3"
+    assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
+
+
+def test_a_leaver_takes_the_place_of_one_who_died() -> None:
+    rendezvous = placed(1, 2)
+    tell(rendezvous, Resize(2, {"A": 1, "B": 1}))
+    assert tell(rendezvous, *gone(2)) == ["round 2: w1 w3 (resize to 2, w2 lost (signal 9))"]
+
+
 def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     rendezvous = placed(1, 1, most=1)
     rendezvous.attempts.forgive()

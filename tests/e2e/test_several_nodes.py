@@ -1,9 +1,10 @@
-"""A scheduler with two nodes: a job is on both, and goes on where one of them dies."""
+"""A scheduler with several nodes: jobs are on them, move between them, and go on where one dies or is taken away."""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,57 @@ __all__ = ["calm"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
+def describe(home: Home, *nodes: str) -> str:
+    """Write down a cluster of these nodes, with 2 devices each."""
+    home.file.write_text(f"nodes: [{', '.join(f'{{name: {node}, workers: 2}}' for node in nodes)}]\n")
+    return str(home.file)
+
+
+def on(home: Home, job: str) -> dict[str, int]:
+    """The workers that train, by their agent."""
+    agents = {e["worker"]: e["agent"] for e in home.events(job, "worker") if e.get("pid")}
+    return dict(Counter(agents[worker] for worker in world(home, job)))
+
+
+def starts(home: Home, job: str) -> int:
+    """How often it began to train."""
+    return sum(event["cause"] == "start" for event in home.events(job, "round"))
+
+
+def node_of(home: Home, job: str, agent: str) -> psutil.Process:
+    """The node's agent that is behind the job's youngest worker there."""
+    pid = [e["pid"] for e in home.events(job, "worker") if e.get("pid") and e["agent"] == agent][-1]
+    return next(process for process in psutil.Process(pid).parents() if process.name() == "brim-node")
+
+
+def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_that_is_taken_away(
+    tmp_path: Path, calm: str
+) -> None:
+    home = Home(tmp_path)
+    home.brim("up", "--cluster", describe(home, "n1", "n2"))
+    first, mover, other = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
+    until(lambda: [on(home, job) for job in (mover, other)] == [{"n1": 1}, {"n2": 1}], "a job on each node")
+    home.brim("cancel", first)
+    whole = home.submit("--workers", "2", "--set", "pause=0.008")  # nowhere is there room for all of it
+    until(lambda: (on(home, mover), on(home, whole)) == ({"n2": 1}, {"n1": 2}), "a place for all of it")
+    assert home.job(mover).launches == 1
+    assert not home.events(mover, "restored")
+    os.kill(node_of(home, whole, "n1").pid, signal.SIGKILL)  # the master of the other one was still there
+    until(lambda: [starts(home, job) for job in (mover, whole)] == [2, 2], "that they train again")
+    kept = node_of(home, whole, "n1")
+    home.brim("apply", describe(home, "n2", "n3"))
+    until(lambda: on(home, whole) == {"n3": 2}, "that it is on the new node")
+    until(lambda: not kept.is_running(), "the end of the node that was taken away")
+    assert home.job(whole).nodes == {"n3": 2}
+    home.brim("cancel", other)
+    for job in (mover, whole):
+        end = home.finished(job)
+        assert (end["exit"], end["weights_sha256"]) == ("done", calm)
+    home.brim("simulate", "replay")
+    home.brim("down")
+    until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
+
+
 def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
     tmp_path: Path, calm: str
 ) -> None:
@@ -27,7 +79,7 @@ def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
     # With a pause for each of its micro-batches it really is faster on 4 workers, also on 2 cores.
     job = home.submit("--workers", "1:4", "--set", "pause=0.005")
     until(lambda: len(world(home, job)) == 4, "4 workers")
-    started = {e["worker"]: e for e in home.events(job, "worker") if e["pid"]}
+    started = {e["worker"]: e for e in home.events(job, "worker") if e.get("pid")}
     where = {worker: started[worker]["agent"] for worker in world(home, job)}
     assert sorted(where.values()) == ["n1", "n1", "n2", "n2"]
     first = next(worker for worker, node in where.items() if node == "n2")

@@ -71,6 +71,7 @@ class Worker:
     state: WorkerState = WorkerState.STARTING
     address: str = ""
     in_round: bool = False
+    wants_out: bool = False  # it asked to leave by itself
     has_state: bool = False
     steps: int = 0  # that it has taken part in
     pace: float | None = None  # seconds per micro-batch, where that is known to matter

@@ -53,14 +53,14 @@ class Places:
         """The agent of each worker that is to be started.
 
         Args:
-            workers: that are there; leavers count only where it does not matter on which agent anybody is.
+            workers: that are there; a leaver has its place until it is gone.
             agents: that may have more.
             missing: workers in all, where it does not matter on which they are.
         """
+        count = Counter(worker.agent for worker in workers)
         if self.wanted:
-            count = Counter(worker.agent for worker in workers if worker.state is not WorkerState.LEAVING)
             return [agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])]
-        count, found = Counter(worker.agent for worker in workers), list[str]()
+        found: list[str] = []
         for _ in range(missing):
             found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))
             count[found[-1]] += 1

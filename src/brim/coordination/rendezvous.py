@@ -170,7 +170,7 @@ class Rendezvous:
             return [Dismiss(worker)]
         if self.target == 1:
             return self._stop(f"its last worker, {worker}, was asked to leave")
-        leaver.state = WorkerState.LEAVING
+        leaver.state, leaver.wants_out = WorkerState.LEAVING, True
         self.target -= 1
         if leaver.agent in self.roster.places.wanted:
             self.roster.places.wanted[leaver.agent] -= 1
@@ -212,6 +212,7 @@ class Rendezvous:
             return self._dismiss_all(
                 Outcome.SUSPENDED, f"{self._stopping}; its last members died before the checkpoint"
             )
+        self.roster.call_back(self.target)
         commands: list[Command] = []
         if was_member and self.phase is Phase.WRITING:
             commands += self._at_boundary()
@@ -251,6 +252,7 @@ class Rendezvous:
         for worker in staying:
             if worker not in kept:
                 worker.state = WorkerState.LEAVING
+        self.roster.call_back(count)
         self._causes.append(f"resize to {count}")
         brought_in = self._use_ready()
         return [*self._fill(), *brought_in]

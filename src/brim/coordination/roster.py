@@ -54,6 +54,13 @@ class Roster:
         """Those who are ready and for whom there is room, where `target` workers are wanted in all."""
         return self.places.seated(self.ready, target, beside=self.staying)
 
+    def call_back(self, target: int) -> None:
+        """Who was to leave, is still in the round, and has a place after all stays: nobody else is started for it."""
+        leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
+        willing = [worker for worker in leaving if not worker.wants_out]
+        for worker in self.places.seated(willing, target, beside=self.alive):
+            worker.state = WorkerState.ACTIVE
+
     def hire(self, agent: str) -> Worker:
         """A new worker, which is about to be started."""
         self.hired += 1
