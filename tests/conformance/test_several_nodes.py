@@ -10,6 +10,7 @@ import pytest
 from brim.backends.processes import NodeSeen
 from brim.coordination.lifecycle import Phase
 from brim.domain.cluster import Cluster, Node
+from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
@@ -156,6 +157,25 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(wo
     give(job_1=2, job_2=2)
     assert (victim.home, victim.launches, held(world, victim.id)) == ("n1", 2, {"n1": 2})
     assert (kept.launches, held(world, kept.id)) == (1, {"n1": 2})
+
+
+def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld) -> None:
+    def place(node: str) -> None:
+        run(world.backend.observe())
+        decision = Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}})
+        run(world.backend.apply(decision))
+        world.settle()
+
+    place("n1")
+    record = world.book.jobs["job-1"]
+    world.clock.advance(60.0)
+    assert record.ready < world.clock.wall()
+    place("n2")
+    assert (held(world, "job-1"), record.launches) == ({"n2": 2}, 1)
+    assert record.ready == world.clock.wall() + BELIEVED.cost(2, 4)
+    world.clock.advance(60.0)
+    place("n2")
+    assert record.ready < world.clock.wall()
 
 
 def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ class LiveBackend:
             self.book.save(record)
 
     def _retarget(self, record: JobRecord, workers: ByNode, now: float) -> None:
-        cost = self._picture.change(record, sum(workers.values()), now)
+        cost = self._picture.change(record, workers, now)
         grown = {node: count for node, count in workers.items() if count > record.told.get(node, 0)}
         record.told, record.coming = dict(workers), most(record.coming, grown)
         record.changed, record.ready = now, now + cost

@@ -121,11 +121,12 @@ class Picture:
             memory=memory,
         )
 
-    def change(self, record: JobRecord, workers: int, now: float) -> float:
-        """Its workers are about to change; what that is believed to cost, in seconds."""
+    def change(self, record: JobRecord, told: ByNode, now: float) -> float:
+        """Its workers, or their nodes, are about to change; what that is believed to cost, in seconds."""
+        workers = sum(told.values())
         changes = workers not in (0, record.target)
         self.track(record).change = (now, record.target, record.step) if changes else None
-        return self.overheads.cost(record.target, workers)
+        return self.overheads.cost(record.target, workers, moved=dict(told) != record.told)
 
     def reckon(self, record: JobRecord) -> None:
         """What its last change has cost, once there are steps on its new number of workers to tell from."""
