@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -36,7 +37,12 @@ from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
-from brim.storage.contact import SchedulerContact, read_scheduler_contact, write_scheduler_contact
+from brim.storage.contact import (
+    SchedulerContact,
+    read_scheduler_contact,
+    token_of,
+    write_scheduler_contact,
+)
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
@@ -198,6 +204,10 @@ def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
     assert os.stat(served.folder / "scheduler.json").st_mode & 0o077 == 0
+    assert os.stat(served.folder / "token").st_mode & 0o077 == 0
+    assert (
+        token_of(served.folder) == contact.token
+    )  # the next scheduler's as well: who is elsewhere knows no other
     address = f"127.0.0.1:{contact.port}"
     with pytest.raises(EnvironmentFault, match="wrong or missing token"):
         Client(address=address, token="guess").jobs()
@@ -357,16 +367,24 @@ def test_an_answer_that_is_lost_is_asked_for_again(served: Served, monkeypatch: 
         served.client.submit(ask(key="a-key"))
 
 
+def submitted(name: str) -> bytes:
+    return msgspec.json.encode(Submit(submission=submission(tenant="ads"), name=name))
+
+
 def test_nonsense_is_answered_not_suffered(served: Served) -> None:
     contact = read_scheduler_contact(served.folder)
     assert contact is not None
     for path, body, status in (
         ("/v1/jobs", b"{", 400),
         ("/v1/jobs", b'{"name": 3}', 400),
+        ("/v1/jobs", submitted("../../elsewhere"), 422),
+        ("/v1/jobs", submitted("a\nb"), 422),
         ("/v1/nowhere", b"", 404),
+        ("/v1/jobs/job-1", None, 404),
+        ("/v1/jobs/job-1", b"", 405),
         ("/v1/jobs/job-1/logs?after=3", None, 422),
         ("/v1/jobs/job-1?wait=soon", None, 422),
-        ("/v1/jobs/job-1?wait=nan", None, 422),
+        ("/v1/jobs/job-1?wait=nan", None, 404),
     ):
         request = urllib.request.Request(
             f"http://127.0.0.1:{contact.port}{path}", body, {"Authorization": f"Bearer {contact.token}"}

@@ -122,7 +122,8 @@ def _request(file: str, values: dict[str, Any]) -> Submit:
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
     )
-    return Submit(submission=submission, name=Path(source or command[-1]).stem, key=values["key"])
+    named = source or next((word for word in command if word.endswith(".py")), command[0])
+    return Submit(submission=submission, name=Path(named).stem, key=values["key"])
 
 
 def parse_deadline(text: str | None, *, now: float) -> float | None:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -26,7 +25,7 @@ from brim.errors import BrimError, EnvironmentFault
 from brim.scheduler.api import application
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
-from brim.storage.contact import SCHEDULER, SchedulerContact, write_scheduler_contact
+from brim.storage.contact import SCHEDULER, SchedulerContact, token_of, write_scheduler_contact
 from brim.storage.database import Database
 from brim.storage.files import lock
 
@@ -88,7 +87,7 @@ async def offer(
     Args:
         listener: where; it is closed at the end.
     """
-    token = secrets.token_hex(16)
+    token = token_of(state_dir)
     config = uvicorn.Config(
         application(scheduler, token=token), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
     )

@@ -22,7 +22,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import BrimError, EnvironmentFault, SpecError
-from brim.scheduler.loop import Scheduler
+from brim.scheduler.loop import NO_SUCH_JOB, Scheduler
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
@@ -214,8 +214,10 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
         return _json(openapi())
 
     async def nothing(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        return _json(Problem(detail=f"there is no {request.method} {request.url.path}"), status)
+        status, headers = (
+            (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
+        )
+        return _json(Problem(detail=f"there is no {request.method} {request.url.path}"), status, headers)
 
     routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
     return Starlette(
@@ -226,15 +228,16 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
 def _problem(error: BrimError) -> tuple[Problem, int]:
     match error:
         case SpecError(field=field, got=got, need=need, hint=hint):
-            return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), 422
+            status = 404 if field == NO_SUCH_JOB else 422
+            return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
         case EnvironmentFault():
             return Problem(detail=str(error)), 409
         case _:
             return Problem(detail=str(error)), 500
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
 
 
 def openapi() -> dict[str, Any]:

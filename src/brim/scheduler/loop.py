@@ -31,9 +31,11 @@ from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
-__all__ = ["CLUSTER", "LiveCluster", "Scheduler", "decide"]
+__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide"]
 
 CLUSTER = "cluster"  # the name of a setting in the database
+NO_SUCH_JOB = "JOB"  # the field of the error that says so
+_LONGEST_NAME = 200  # bytes: it is the name of a directory, with the job's number behind it
 
 
 class LiveCluster(Backend, Protocol):
@@ -80,6 +82,13 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
 def _on(workers: WorkerRange, submission: Submission) -> Submission:
     """The same job with other numbers of workers."""
     return replace(submission, spec=replace(submission.spec, workers=workers))
+
+
+def _check_name(name: str) -> None:
+    """Raises SpecError where a run directory cannot be called so."""
+    if not name or "/" in name or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
+        need = f"1 to {_LONGEST_NAME} printable characters without '/'"
+        raise SpecError("name", got=repr(name[:40]), need=need, hint="the name of the training file")
 
 
 def _check_same(known: JobRecord, request: Submit) -> None:
@@ -147,6 +156,7 @@ class Scheduler:
         if known is not None:  # asked first: by now its deadline may have passed
             _check_same(known, request)
             return self._view(known)
+        _check_name(request.name)
         self._check(request.submission)
         now = self._clock.wall()
         record = self._book.submit(request.submission, name=request.name, now=now, key=request.key)
@@ -205,7 +215,7 @@ class Scheduler:
         if record is None:
             known = list(self._book.jobs)[-20:]
             hint = did_you_mean(id, known) if known else "there is none yet: brim submit FILE.py"
-            raise SpecError("JOB", got=repr(id), need="the id of a job", hint=hint)
+            raise SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
         return record
 
     def _view(self, record: JobRecord) -> JobView:

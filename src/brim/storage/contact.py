@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +21,7 @@ __all__ = [
     "is_alive",
     "read_contact",
     "read_scheduler_contact",
+    "token_of",
     "write_contact",
     "write_scheduler_contact",
 ]
@@ -66,6 +69,7 @@ def is_alive(pid: int) -> bool:
 
 
 SCHEDULER = "scheduler.json"
+_TOKEN = "token"
 
 
 class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +79,20 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     token: str
     pid: int
+
+
+def token_of(state_dir: Path) -> str:
+    """What callers of a state directory's schedulers must present: made once, and anew where the file was removed.
+
+    Raises OSError where the disk does not take it.
+    """
+    path = state_dir / _TOKEN
+    with contextlib.suppress(OSError):
+        if token := path.read_text().strip():
+            return token
+    token = secrets.token_hex(16)
+    write_whole(path, token.encode(), mode=0o600, alone=True)
+    return token
 
 
 def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
