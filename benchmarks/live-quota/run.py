@@ -264,10 +264,10 @@ def tell(
     rows = [[e.job, e.how or "-", f"{e.seconds:.2f}", "; ".join(e.forced) or "-"] for e in reclaims]
     owned = f"{GUARANTEED} guaranteed to each of {' and '.join(TENANTS)}"
     report.add(f"## {SLOTS} worker slots, {owned}, grace period {GRACE:g} s\n\n" + table(head, rows))
-    willing = [e.seconds for e in reclaims if not e.how]
+    within = sum(each.seconds <= GRACE for each in reclaims)
     report.add(
-        f"Within the grace period: {sum(s <= GRACE for s in willing)} of {len(willing)} reclaims from jobs that could "
-        f"give way. Tenants within their quota that lost a worker to another: {'; '.join(lost) or 'none'}."
+        f"Within the grace period: {within} of {len(reclaims)} reclaims. "
+        f"Tenants within their quota that lost a worker to another: {'; '.join(lost) or 'none'}."
     )
     rows = [
         [job, each["exit"], str(each["steps"]), str(each["steps_redone"]), "yes" if same[job] else "NO"]

@@ -89,10 +89,10 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     give(world, job_1=8)
     world.settle()
     give(world, job_1=3)
-    world.clock.advance(9.0)
+    world.clock.advance(5.9)
     run(world.backend.look())
     assert world.processes.of("job-1").asked == ["start 8", "resize 3"]
-    world.clock.advance(2.0)
+    world.clock.advance(0.2)
     run(world.backend.look())
     assert world.processes.of("job-1").asked[-1] == "force 3"
     world.processes.say("job-1", step=1)
@@ -122,7 +122,7 @@ def test_where_force_does_not_show_all_processes_end(
 
     monkeypatch.setattr(world.processes, "force", nobody_sees_to_it)
     give(world, job_1=3)
-    for seconds, asked in ((11.0, "force 3"), (8.0, "force 3"), (3.0, "force 0")):
+    for seconds, asked in ((5.9, "resize 3"), (0.2, "force 3"), (1.8, "force 3"), (0.2, "force 0")):
         world.clock.advance(seconds)
         run(world.backend.look())
         assert world.processes.of("job-1").asked[-1] == asked
@@ -149,15 +149,73 @@ def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld)
     world.settle()
     world.processes.of("job-1").deaf = True
     give(world, job_1=2, job_2=6)
-    world.clock.advance(9.0)
+    world.clock.advance(7.9)
     run(world.backend.look())
     assert world.processes.of("job-1").asked == ["start 8", "resize 2", "resize 2"]
-    world.clock.advance(2.0)
+    world.clock.advance(0.2)
     run(world.backend.look())
     assert world.processes.of("job-1").asked[-1] == "force 0"
     run(world.backend.look())
+    assert world.processes.of("job-2").asked == ["start 6"]  # 8.1 s after the plan that took them
     world.settle()
     assert [record.target for record in world.book.jobs.values()] == [2, 6]
+
+
+def test_the_grace_period_begins_with_the_question_not_with_the_answer(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    world.processes.of("job-1").deaf = True
+    give(world, job_1=3)
+    world.clock.advance(5.0)
+    world.processes.of("job-1").deaf = False
+    run(world.backend.look())
+    assert world.book.jobs["job-1"].target == 3
+    world.clock.advance(1.1)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked[-1] == "force 3"
+
+
+def test_who_is_asked_for_more_meanwhile_has_no_more_time(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    give(world, job_1=5)
+    world.clock.advance(5.0)
+    give(world, job_1=3)
+    world.clock.advance(1.1)
+    run(world.backend.look())
+    assert world.processes.of("job-1").asked == ["start 8", "resize 5", "resize 3", "force 3"]
+
+
+def test_what_a_job_owed_ends_with_its_processes(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(world, job_1=8)
+    world.settle()
+
+    async def never(record: JobRecord, workers: ByNode) -> None:
+        await asyncio.sleep(3600.0)
+
+    async def story() -> None:
+        snapshot = await world.backend.observe()
+        await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 2})))
+        world.clock.advance(8.1)
+        for _ in range(4):
+            await world.backend.look()
+
+    monkeypatch.setattr(world.processes, "resize", never)
+    run(story())
+    assert world.processes.of("job-1").asked == ["start 8", "force 0", "start 2"]
+
+
+def test_a_question_that_is_dropped_is_no_debt(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    world.processes.of("job-1").deaf = True
+    give(world, job_1=3)
+    give(world, job_1=8)
+    world.clock.advance(60.0)
+    run(world.backend.look())
+    give(world, job_1=3)
+    assert world.processes.of("job-1").asked[-1] == "resize 3"
+    assert phases(world)[0] == "running"
 
 
 def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(world: LiveWorld) -> None:

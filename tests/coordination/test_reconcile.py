@@ -108,9 +108,28 @@ def test_a_job_on_its_way_to_its_end_is_not_asked_again_but_started_from_there()
     leaving = runs("a", {"n1": 3})._replace(target={}, since=0.0)
     wanted = {"a": {"n1": 4}}
     assert actions([leaving], wanted) == []
-    assert actions([leaving], wanted, 31.0) == [Force("a", {})]
+    assert actions([leaving], wanted, 27.9) == []
+    assert actions([leaving], wanted, 28.0) == [Force("a", {})]
     gone = leaving._replace(alive=False, workers={})
     assert actions([gone], wanted, 31.0) == [Start("a", {"n1": 4})]
+
+
+def test_devices_are_free_at_the_end_of_the_grace_period() -> None:
+    slow, wanted = runs("a", {"n1": 4}, {"n1": 1}, since=0.0), {"a": {"n1": 1}}
+    assert actions([slow], wanted, 25.9) == []
+    assert actions([slow], wanted, 26.0) == [Force("a", {"n1": 1})]
+    assert actions([slow], wanted, 28.0) == [Force("a", {})]
+    assert actions([slow], wanted, 0.59, grace=1.0) == []
+    assert actions([slow], wanted, 0.61, grace=1.0) == [Force("a", {"n1": 1})]
+    assert actions([slow], wanted, 0.81, grace=1.0) == [Force("a", {})]
+
+
+def test_a_master_that_does_not_answer_has_the_same_time() -> None:
+    silent, wanted = runs("a", {"n1": 4}, unanswered=0.0), {"a": {"n1": 1}}
+    assert actions([silent], wanted, 27.9) == [Resize("a", {"n1": 1})]
+    assert actions([silent], wanted, 28.0) == [Force("a", {})]
+    assert actions([silent], {}, 27.9) == [Suspend("a")]
+    assert actions([silent], {}, 28.0) == [Force("a", {})]
 
 
 def test_growing_counts_what_leavers_of_the_same_job_still_hold() -> None:

@@ -230,7 +230,7 @@ def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> N
 
 
 def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, calm: str) -> None:
-    home.file.write_text(CLUSTER.replace("20s", "2s"))
+    home.file.write_text(CLUSTER.replace("20s", "5s"))
     home.brim("apply", str(home.file))
     borrower = home.submit("--workers", "1:4", "--heartbeat-timeout", "100s", *FASTER_ON_MORE)
     until(lambda: world_size(home, borrower) == 4, "4 workers, 2 of them borrowed")

@@ -28,6 +28,7 @@ from brim.coordination.reconcile import (
     Suspend,
     most,
     reconcile,
+    to_force,
     within,
 )
 from brim.domain.cluster import ClusterSpec
@@ -58,7 +59,7 @@ class LiveBackend:
         clock: its wall clock is the cluster's.
 
     Attributes:
-        cycles, looks: seconds that the last ones took: from what was seen to what was done about it.
+        cycles, looks: seconds that the last ones took; what a cycle has written down is done by the look behind it.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class LiveBackend:
         self.memory: object = None  # what the last cycle left
         self._processes, self._clock = processes, clock
         self._picture = Picture(book)
-        self._questions = Questions(self._perform)
+        self._questions = Questions(self._perform, clock)
         self._news = asyncio.Event()
         self._news.set()
         self._cycle_at = 0.0
@@ -102,17 +103,13 @@ class LiveBackend:
 
     async def wait(self, until: float | None) -> bool:
         """Look again and again, and do what is left to do, until there is something to decide."""
-        if self._woke is not None:
-            self.cycles.append(self._clock.now() - self._woke)
         there_is = await self._wait(until)
         self._woke = self._clock.now()
         return there_is
 
     async def _wait(self, until: float | None) -> bool:
         while True:
-            began = self._clock.now()
             await self.look()
-            self.looks.append(self._clock.now() - began)
             now = self._clock.wall()
             if self._draining:
                 if not any(record.running for record in self.book.unfinished()):
@@ -170,6 +167,8 @@ class LiveBackend:
         self.memory = decision.memory
         with self.book.together():
             self._write_down(decision, self._clock.wall())
+        if self._woke is not None:
+            self.cycles.append(self._clock.now() - self._woke)
         await self.look()
 
     def _write_down(self, decision: Decision, now: float) -> None:
@@ -209,12 +208,14 @@ class LiveBackend:
 
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
+        began = self._clock.now()
         if self._presence.look(self.spec.cluster, self._processes):
             self.tell()
         for record in self.book.unfinished():
             if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))
         await self._questions.ask([*self._to_confirm(), *self._steps_to_take()])
+        self.looks.append(self._clock.now() - began)
 
     @property
     def problem(self) -> str:
@@ -232,7 +233,10 @@ class LiveBackend:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
-        late = bool(seen.workers) and now - record.changed > self.spec.grace  # told before they were forked
+        grace = self.spec.grace
+        late = bool(seen.workers) and now - record.changed >= grace - to_force(
+            grace
+        )  # told before they were forked
         coming = {node: n for node, n in record.coming.items() if node not in self._presence.gone}
         record.coming = {} if late or within(coming, seen.workers) else coming
         record.step, record.steps = seen.step, seen.steps or record.steps
@@ -290,12 +294,12 @@ class LiveBackend:
         holdings, desired = [], {}
         for record in self.book.unfinished():
             seen, alive = self._picture.track(record).seen, record.running
-            gives = not record.told or not within(seen.workers, record.told)
             target, asked = record.told, self._questions.open(record.id)
             if isinstance(asked, Resize):
                 target = most(target, asked.workers)  # it may have heard: the devices are nobody else's
-            there, since = most(seen.workers, record.coming), record.asked if gives else None
-            holdings.append(Holding(record.id, alive, there, target, since, record.home, seen.agents))
+            there, since = most(seen.workers, record.coming), record.asked if self._gives(record) else None
+            silent = self._questions.unanswered(record.id)
+            holdings.append(Holding(record.id, alive, there, target, since, record.home, seen.agents, silent))
             startable = record.life.may_run and record.not_before <= now
             desired[record.id] = record.plan if startable and not self._draining else {}
         if self._killing:
@@ -303,6 +307,10 @@ class LiveBackend:
         nodes = self._presence.devices(self.spec.cluster)
         capacity, grace = self.spec.capacity, self.spec.grace
         return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
+
+    def _gives(self, record: JobRecord) -> bool:
+        """Whether it has more than it was asked to have."""
+        return not record.told or not within(self._picture.track(record).seen.workers, record.told)
 
     async def _perform(self, action: Action) -> None:
         """One step; what comes to nothing is tried again at the next look."""
@@ -324,21 +332,11 @@ class LiveBackend:
                     self._asked(record, {}, launch)
                     await self._processes.force(record, {})
                 case Force(workers=workers):
-                    left = counted(sum(workers.values()), "worker")
-                    text = f"it had {self.spec.grace:.0f} s to go to {left}"
-                    await self._force(record, workers, text)
+                    await self._force(record, workers)
                 case _:
                     assert_never(action)
         except EnvironmentFault:
-            if record.running and record.launches == launch:
-                await self._unanswered(record)
-
-    async def _unanswered(self, record: JobRecord) -> None:
-        """Who does not answer has the grace period too: others may wait for its devices."""
-        track, now = self._picture.track(record), self._clock.wall()
-        track.unanswered = track.unanswered or now
-        if now - track.unanswered > self.spec.grace:
-            await self._force(record, {}, f"its master did not answer for {now - track.unanswered:.0f} s")
+            pass  # it is asked again
 
     async def _start(self, record: JobRecord, workers: ByNode) -> None:
         """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
@@ -361,9 +359,10 @@ class LiveBackend:
         if not record.running or record.launches != launch:
             return
         now, track = self._clock.wall(), self._picture.track(record)
-        if not within(record.told, workers):
-            record.asked, track.forced = now, None
-        track.confirmed, track.unanswered = True, None
+        since = self._questions.answered(record.id)
+        if not within(record.told, workers) and not self._gives(record):  # else its time runs already
+            record.asked, track.forced = since or now, None
+        track.confirmed = True
         if workers != record.told:
             self._retarget(record, workers, now)
             self.book.save(record)
@@ -382,11 +381,14 @@ class LiveBackend:
             if record.running and not self._picture.track(record).confirmed
         ]
 
-    async def _force(self, record: JobRecord, workers: ByNode, why: str) -> None:
+    async def _force(self, record: JobRecord, workers: ByNode) -> None:
         track, now = self._picture.track(record), self._clock.wall()
         if self._killing:
             self._retarget(record, {}, now)  # nobody calls it a setback
         elif track.forced != workers:
-            track.forced = workers
-            self.book.note(now, record, "forced", after=sum(workers.values()), detail=why)
+            track.forced, left, asked = workers, sum(workers.values()), self._questions.unanswered(record.id)
+            why = f"it had {self.spec.grace:g} s to go to {counted(left, 'worker')}"
+            if asked is not None:
+                why = f"its master did not answer for {now - asked:.1f} s, of {self.spec.grace:g}"
+            self.book.note(now, record, "forced", after=left, detail=why)
         await self._processes.force(record, workers)

@@ -32,7 +32,6 @@ class Track:
         confirmed: its processes have said yes to their target; those of an earlier life are asked again.
         begun: the step at which its processes were started.
         forced: to which workers it was forced, since it was last asked for fewer.
-        unanswered: since when its processes have not answered.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
         change: of its workers, whose cost is not known yet: when, from how many, and at which step.
@@ -43,7 +42,6 @@ class Track:
     confirmed: bool = False
     begun: int = 0
     forced: ByNode | None = None
-    unanswered: float | None = None
     sizes: frozenset[int] = frozenset()
     learned: float = 0.0
     change: tuple[float, int, int] | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from brim.coordination.reconcile import Action, Force, Start
+from brim.coordination.reconcile import Action, Force, Resize, Start, Suspend
+from brim.interfaces import Clock
 
 __all__ = ["Questions"]
 
@@ -17,16 +18,26 @@ class Questions:
 
     Args:
         perform: asks, bounds the wait for the answer, and writes down what came of it.
+        clock: of the cluster.
     """
 
-    def __init__(self, perform: Callable[[Action], Awaitable[None]]) -> None:
-        self._perform = perform
+    def __init__(self, perform: Callable[[Action], Awaitable[None]], clock: Clock) -> None:
+        self._perform, self._clock = perform, clock
+        self._asked: dict[str, float] = {}
         self._open: dict[tuple[str, bool], tuple[Action, asyncio.Task[None]]] = {}
 
     def open(self, job: str) -> Action | None:
         """What was asked of a job and is not answered yet."""
         action, _ = self._open.get((job, False), (None, None))
         return action
+
+    def unanswered(self, job: str) -> float | None:
+        """When a job's master was first asked what it has not answered yet; None where it has answered."""
+        return self._asked.get(job)
+
+    def answered(self, job: str) -> float | None:
+        """Its master has answered: when it was first asked."""
+        return self._asked.pop(job, None)
 
     async def ask(self, actions: Iterable[Action]) -> None:
         """Ask all of them, but for jobs that owe an answer, and take the answers that come at once.
@@ -35,6 +46,8 @@ class Questions:
             Exception: what `perform` raised, now or since the last call.
         """
         self._take_answers()
+        actions = list(actions)
+        self._remember(actions)
         asked = []
         for action in actions:
             key = action.job, isinstance(action, Force)
@@ -46,6 +59,15 @@ class Questions:
         if asked:  # who owed an answer before is waited for no longer
             await asyncio.wait(asked, timeout=_PATIENCE)
         self._take_answers()
+
+    def _remember(self, actions: Sequence[Action]) -> None:
+        """Since when who is asked has not answered; who starts anew, or is to do nothing more, owes no answer."""
+        now = self._clock.wall()
+        put = {action.job for action in actions if isinstance(action, Resize | Suspend)}
+        forced = {action.job for action in actions if isinstance(action, Force)}
+        begun = {action.job for action in actions if isinstance(action, Start)}
+        still = {job for job in self._asked if job in forced or self.open(job)} - begun
+        self._asked = {job: self._asked.get(job, now) for job in put | still}
 
     def _take_answers(self) -> None:
         for key, (_, task) in list(self._open.items()):

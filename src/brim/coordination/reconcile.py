@@ -5,10 +5,15 @@ wait until the devices are really free: a device is another's only once the work
 that kept it. So what was observed wins over what was planned, and repeating it on the same observations gives the same
 actions, or none. A job that is to leave all its nodes goes over while it trains where the others are free now, else it
 ends and starts there: two jobs that change places would wait for each other.
+
+The devices that a job is to give are free at the end of the grace period, so force begins before. Four seconds before
+the end it ends whom the job was not to keep; two seconds before it, all processes, where that has not shown, the master
+has not answered, or the job was to have none. Of a short grace period these are two fifths and one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,8 +29,11 @@ __all__ = [
     "Suspend",
     "most",
     "reconcile",
+    "to_force",
     "within",
 ]
+
+_TO_FORCE = 2.0  # seconds until force must have shown
 
 ByNode = Mapping[str, int]
 """Workers by the id of their node; a node that is not named has none."""
@@ -38,9 +46,10 @@ class Holding(NamedTuple):
         alive: it has processes.
         workers: worker processes that are there, leaving ones included, or that may be about to start.
         target: workers that it was last asked to have; none where it was asked to suspend itself.
-        since: when it was last asked for fewer than it had; None where it has given what was asked.
+        since: when it was asked for fewer than it has; None where it has given what was asked.
         home: the node of the agent that keeps its master.
         agents: the nodes on which it has agents, or is about to.
+        unanswered: when its master was asked what it has not answered; None where it has answered everything.
     """
 
     job: str
@@ -50,6 +59,7 @@ class Holding(NamedTuple):
     since: float | None = None
     home: str = ""
     agents: frozenset[str] = frozenset()
+    unanswered: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +95,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The grace period is over: end workers until so many are left, or all processes where none is to be.
-
-    Where that does not show within another grace period, nobody is there to see to it, and all processes end.
-    """
+    """The grace period is nearly over: end workers until so many are left, or all processes where none is to be."""
 
     job: str
     workers: ByNode
@@ -164,19 +171,32 @@ def reconcile(
         if not one.alive:
             if wanted and free.take(wanted):
                 grow.append(Start(one.job, wanted))
+        elif force := _force(one, now, grace):
+            shrink.append(force)
         elif not one.target:  # on its way to its end; it starts again from there
-            if one.since is not None and now - one.since > grace:
-                shrink.append(Force(one.job, {}))
+            continue
         elif not wanted or one.home not in nodes:
             shrink.append(Suspend(one.job))
         else:
             gives, takes = _changes(one, wanted, free, nodes)
-            overdue = one.since is not None and now - one.since > grace
-            if overdue and one.since is not None and not gives:
-                gives = [Force(one.job, one.target if now - one.since <= 2.0 * grace else {})]
             shrink += gives
             grow += takes
     return shrink + grow
+
+
+def to_force(grace: float) -> float:
+    """Seconds that each of the two steps of force may take, of so long a grace period."""
+    return min(_TO_FORCE, grace / 5.0)
+
+
+def _force(one: Holding, now: float, grace: float) -> Force | None:
+    """What is to be taken from a job by force now."""
+    step = to_force(grace)
+    to_give = math.inf if one.since is None else one.since + grace - now
+    to_answer = math.inf if one.unanswered is None else one.unanswered + grace - now
+    if min(to_give, to_answer) <= step:
+        return Force(one.job, {})
+    return Force(one.job, one.target) if one.target and to_give <= 2.0 * step else None
 
 
 def _changes(one: Holding, wanted: ByNode, free: _Free, nodes: ByNode) -> tuple[list[Action], list[Action]]:
