@@ -436,6 +436,7 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("jobs").stdout.splitlines()[0].split()[3:5] == ["workers", "on"]
     served.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
     until(lambda: "node n1: its agent died" in brim("jobs").stderr, "what has become of the node")
+    assert "node lost: n1: its agent died" in Path(brim("report", "--cluster").stdout.strip()).read_text()
     assert brim("up").exit_code == 2
 
 

@@ -211,6 +211,8 @@ class LiveBackend:
         began = self._clock.now()
         if self._presence.look(self.spec.cluster, self._processes):
             self.tell()
+        for event, detail in self._presence.news:
+            self.book.note_cluster(self._clock.wall(), event, detail)
         for record in self.book.unfinished():
             if record.running and not isinstance(self._questions.open(record.id), Start):
                 self._take(record, self._processes.look(record))

@@ -28,6 +28,7 @@ __all__ = ["cluster_history", "spans_of"]
 
 # Whether a job has processes after an event; "refused" is also said of a deadline whose job runs nevertheless.
 _RUNS = {phase.value: phase is Phase.RUNNING for phase in Phase if phase is not Phase.REFUSED}
+_KINDS = {"up": "joined", "node back": "joined", "down": "left", "node lost": "lost"}
 
 
 def cluster_history(
@@ -116,9 +117,10 @@ def _of_cluster(story: Sequence[Change]) -> list[Happening]:
     found, runs = [], False
     for change in story:
         again = " (the one before ended without brim down)" if change.event == "up" and runs else ""
-        kind = {"up": "lost" if again else "joined", "down": "left"}.get(change.event, "round")
+        kind = "lost" if again else _KINDS.get(change.event, "round")
+        what = change.event if " " in change.event else f"brim {change.event}"
         detail = f": {change.detail}" if change.detail else ""
-        found.append(Happening(change.at, kind, f"brim {change.event}{detail}{again}"))
+        found.append(Happening(change.at, kind, f"{what}{detail}{again}"))
         runs = change.event == "up" or (runs and change.event != "down")
     return found
 
@@ -140,8 +142,8 @@ def _of_job(job: JobHistory, story: Sequence[Change], end: float) -> list[Happen
 
 
 def _rights(database: Database, story: Sequence[Change], spec: ClusterSpec, start: float) -> list[Rights]:
-    """What there was after each description of the cluster, as the next cycle saw it."""
-    described = [change.at for change in story if change.event in ("up", "apply") and change.at > start]
+    """What there was whenever that may have changed, as the next cycle saw it."""
+    described = [change.at for change in story if change.event != "down" and change.at > start]
     found: list[Rights] = []
     for at in [start, *described]:
         row = database.cycle_after(at)
