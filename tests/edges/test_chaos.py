@@ -286,6 +286,9 @@ def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cabl
         (["--cluster", "--hosts", "2"], "--hosts: got 2"),
         (["--cluster", "--faults", "cancel job 1 at 3s"], "a job that is submitted: 1 to 0"),
         (["--cluster", "--faults", "kill rank 1 at step 3"], "kill scheduler for 1s at 5s"),
+        (["--nodes", "2"], "--nodes: got 2, need --cluster"),
+        (["--cluster", "--nodes", "5"], "--nodes: got 5, need 1 to 4"),
+        (["--cluster", "--nodes", "2", "--faults", "kill node 3 at 1s"], "--nodes: got 2, need 3 to 4"),
         (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
     ],
 )

@@ -152,6 +152,8 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
     from brim.domain.faults import FaultKind, parse_faults
     from brim.domain.random_faults import random_faults, random_workers
 
+    if values["nodes"]:
+        raise SpecError("--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts")
     hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
     given = parse_faults(values["faults"])
     kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
