@@ -9,7 +9,7 @@ import pytest
 
 from brim.backends.processes import NodeSeen
 from brim.coordination.lifecycle import Phase
-from brim.domain.cluster import Cluster, Node
+from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.named import POLICIES
@@ -157,6 +157,27 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(wo
     give(job_1=2, job_2=2)
     assert (victim.home, victim.launches, held(world, victim.id)) == ("n1", 2, {"n1": 2})
     assert (kept.launches, held(world, kept.id)) == (1, {"n1": 2})
+
+
+@pytest.mark.parametrize(("taken", "asked", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)])
+def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
+    tmp_path: Path, taken: str, asked: str, launches: int
+) -> None:
+    world = LiveWorld(CLUSTER, 1, tmp_path)
+    settle(world)
+    world.processes.say("job-1", step=5)  # there is something to keep
+    run(world.backend.look())
+    left = Cluster(nodes=tuple(node for node in CLUSTER.nodes if node.id != taken))
+    world.backend.reconfigure(ClusterSpec(cluster=left, grace=10.0))
+    settle(world)
+    settle(world)
+    record = world.book.jobs["job-1"]
+    assert world.processes.of("job-1").asked[1] == asked
+    assert (held(world, "job-1"), record.launches) == ({left.nodes[0].id: 4}, launches)
+    world.clock.advance(60.0)
+    world.backend.reconfigure(ClusterSpec(cluster=CLUSTER, grace=10.0))
+    settle(world)
+    assert (held(world, "job-1"), record.launches) == ({"n1": 4, "n2": 4}, launches)
 
 
 def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld) -> None:

@@ -72,6 +72,7 @@ def test_a_clause_is_one_deed() -> None:
     [
         ("kill scheduler at 3s", "kill scheduler for 1s at 5s"),
         ("cancel job 2 at 3s", "a job that is submitted: 1 to 0"),
+        ("kill node 0 at 3s", "a node: they are counted from 1"),
         ("burn job 2 at 3s", "a clause that begins with submit, suspend"),
         ("kill everything for x at 3s", "a duration"),
     ],

@@ -129,6 +129,8 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
             raise SpecError(
                 FIELD, got=repr(describe_deed(deed)), need=f"a job that is submitted: 1 to {jobs}"
             )
+        if deed.kind is DeedKind.KILL_NODE and not deed.node:
+            raise SpecError(FIELD, got=repr(describe_deed(deed)), need="a node: they are counted from 1")
     return tuple(deeds)
 
 
