@@ -690,6 +690,9 @@ class Cluster:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
+                here = [each for each in self.rendezvous.workers.values() if each.agent == agent]
+                places = self.rendezvous.roster.places
+                assert not places or len(here) <= places.wanted[agent], "a device has two workers"
                 self._tell(agent, "start", worker, delay)
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target

@@ -3,8 +3,8 @@
 ```
             process started        connected, warm          named in a round
  (nothing) ───────────────▶ STARTING ─────────▶ READY ───────────────────────▶ ACTIVE
-                               │                  │                              │ told or asked to leave
-                               ▼ dies             ▼ dies, or not needed          ▼
+                               │                  │               wanted after all ▲ │ told or asked to leave
+                               ▼ dies             ▼ dies, or not needed            │ ▼
                              (gone) ◀─────────────┴──────── dies ────────── LEAVING ──▶ dismissed at a boundary
 ```
 
