@@ -344,6 +344,13 @@ def test_asking_twice_is_as_good_as_once(served: Served) -> None:
     assert (events.count("submitted"), events.count("resized")) == (1, 1)
 
 
+def test_a_job_that_is_late_may_still_be_resized(served: Served) -> None:
+    due = served.clock.wall() + 0.5
+    served.client.submit(ask(deadline=due))
+    until(lambda: served.clock.wall() > due, "the deadline")
+    assert served.client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
+
+
 def test_an_answer_that_is_lost_is_asked_for_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     hear = http.client.HTTPConnection.getresponse
 

@@ -91,6 +91,14 @@ def _check_name(name: str) -> None:
         raise SpecError("name", got=repr(name[:40]), need=need, hint="the name of the training file")
 
 
+def _check_deadline(submission: Submission, now: float) -> None:
+    """Raises SpecError where a new job could only be late; one that is there may well be."""
+    if submission.deadline is not None and submission.deadline <= now:
+        raise SpecError(
+            "--deadline", got="a time that has passed", need="a time to come", hint="--deadline 2h"
+        )
+
+
 def _check_same(known: JobRecord, request: Submit) -> None:
     """Raises SpecError where a key is that of another job; its workers may have been changed since."""
     as_submitted = _on(request.submission.spec.workers, known.submission)
@@ -157,8 +165,9 @@ class Scheduler:
             _check_same(known, request)
             return self._view(known)
         _check_name(request.name)
-        self._check(request.submission)
         now = self._clock.wall()
+        self._check(request.submission)
+        _check_deadline(request.submission, now)
         record = self._book.submit(request.submission, name=request.name, now=now, key=request.key)
         self._backend.tell()
         return self._view(record)
@@ -169,8 +178,9 @@ class Scheduler:
         Raises:
             SpecError: it can never run here.
         """
-        self._check(request.submission)
         now = self._clock.wall()
+        self._check(request.submission)
+        _check_deadline(request.submission, now)
         newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=request.submission, submitted=now)
         known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
@@ -179,6 +189,7 @@ class Scheduler:
         return forecast_of(outlook, known=known)
 
     def _check(self, submission: Submission) -> None:
+        """Raises SpecError where it can never run here."""
         spec, capacity = self._backend.spec, self._backend.spec.capacity
         if submission.spec.workers.minimum > capacity:
             raise SpecError(
@@ -192,10 +203,6 @@ class Scheduler:
             hint = did_you_mean(submission.tenant, known)
             raise SpecError(
                 "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
-            )
-        if submission.deadline is not None and submission.deadline <= self._clock.wall():
-            raise SpecError(
-                "--deadline", got="a time that has passed", need="a time to come", hint="--deadline 2h"
             )
 
     def jobs(self) -> list[JobView]:
