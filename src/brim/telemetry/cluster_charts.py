@@ -68,6 +68,7 @@ def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
         axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
         _draw_devices(axes[:-1], history, marks, paint, [])
         _draw_jobs(axes[-1], history, paint, [])
+        figure.suptitle(f"{history.subject}: {history.when}, policy {history.policy}", fontsize=11)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=120, facecolor="white")
         return buffer.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -125,6 +126,13 @@ class ClusterHistory:
     rights: Sequence[Rights]
     happenings: Sequence[Happening]
     lives: int
+
+    @property
+    def when(self) -> str:
+        """From when to when."""
+        start, end = (datetime.fromtimestamp(at) for at in (self.start, self.end))
+        until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
+        return f"{start.strftime('%-d %B %Y, %H:%M')} to {until}"
 
     @property
     def capacity(self) -> float:

@@ -55,14 +55,12 @@ def _short(text: str) -> str:
 
 
 def _header(history: ClusterHistory) -> str:
-    start, end = (datetime.fromtimestamp(at) for at in (history.start, history.end))
-    until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
     badge = (
         '<span class="badge good">up</span>' if history.running else '<span class="badge warm">down</span>'
     )
     return (
         f'<header><p class="kind">brim cluster report</p><h1>{escape(history.subject)} {badge}</h1>'
-        f"<p>{start.strftime('%-d %B %Y, %H:%M')} to {until} · policy {escape(history.policy)}</p></header>"
+        f"<p>{history.when} · policy {escape(history.policy)}</p></header>"
     )
 
 
