@@ -97,8 +97,8 @@ class JobHistory:
         return sum((span.end - span.start) * span.workers for span in self.spans)
 
     def kept(self, now: float) -> bool | None:
-        """Whether its deadline was; None where it has none, or may yet be."""
-        if self.deadline is None:
+        """Whether its deadline was; None where it has none, may yet be, or nobody wants it any more."""
+        if self.deadline is None or self.state == "cancelled":
             return None
         if self.ended is not None and self.state == "done":
             return self.ended <= self.deadline

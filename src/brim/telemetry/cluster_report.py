@@ -67,7 +67,7 @@ def _header(history: ClusterHistory) -> str:
 def _facts(history: ClusterHistory) -> list[tuple[str, str, str]]:
     jobs, end = history.jobs, history.end
     counts = {state: sum(job.state == state for job in jobs) for state in sorted({job.state for job in jobs})}
-    promised = [job for job in jobs if job.promised]
+    promised = [job for job in jobs if job.promised and job.state != "cancelled"]
     kept = [job.kept(end) for job in promised]
     waits = [job.first_worker - job.submitted for job in jobs if job.first_worker is not None]
     used = sum(job.attained for job in jobs) / history.capacity if history.capacity else 0.0
@@ -123,7 +123,8 @@ def _deadline(job: JobHistory, end: float) -> str:
     if job.deadline is None:
         return "–"
     promise = "promised" if job.promised else "not promised"
-    kept = {True: "kept", False: "not kept", None: "not due yet"}[job.kept(end)]
+    open_yet = "not due yet" if job.ended is None else "withdrawn"
+    kept = {True: "kept", False: "not kept", None: open_yet}[job.kept(end)]
     return f"{_clock(job.deadline)}, {promise}, {kept}"
 
 
