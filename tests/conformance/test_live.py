@@ -408,7 +408,7 @@ def test_a_promise_counts_the_end_and_has_something_to_spare(
     world = LiveWorld(CLUSTER, 0, tmp_path)
     steps, rate = 900, 5.0
     world.book.learn(submission("8", fingerprint="known"), measured({8: rate}), steps)
-    shortest = BELIEVED.cost(0, 8) + steps / rate * (1.0 + to_spare) + BELIEVED.end
+    shortest = BELIEVED.cost(0, 8) + steps / rate * (1.0 + to_spare) + BELIEVED.end + BELIEVED.doubt
     job = world.submit("8", deadline=world.clock.wall() + shortest, fingerprint="known")
     world.cycle(decide)
     assert (job.judged, job.promised) == (True, promised)
@@ -417,7 +417,7 @@ def test_a_promise_counts_the_end_and_has_something_to_spare(
 def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path: Path) -> None:
     world = LiveWorld(CLUSTER, 0, tmp_path)
     world.book.learn(submission("8", fingerprint="known"), measured({8: 1e6}), 900)
-    in_time = BELIEVED.cost(0, 8) + BELIEVED.end
+    in_time = BELIEVED.cost(0, 8) + BELIEVED.end + BELIEVED.doubt
     for deadline, promised in ((in_time - 0.1, False), (in_time + 0.1, True)):
         job = world.submit("8", deadline=world.clock.wall() + deadline, fingerprint="known")
         world.cycle(decide)
@@ -612,6 +612,24 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
     world.revive()
     assert run(world.backend.observe()).overheads == overheads
     assert world.clock.wall() == begun
+
+
+def test_how_long_devices_take_to_change_hands_is_measured(world: LiveWorld) -> None:
+    assert run(world.backend.observe()).overheads.doubt == BELIEVED.doubt
+    give(world, job_1=8)
+    world.settle()
+    for number, waited in enumerate((0.7, 0.0, 1.9, 0.4)):
+        job, other = ("job-2", "job-1") if number % 2 == 0 else ("job-1", "job-2")
+        world.processes.say(other, step=number + 1)
+        run(world.backend.look())
+        give(world, **{job.replace("-", "_"): 8})
+        world.clock.advance(waited)
+        world.settle()
+        assert world.processes.of(job).alive
+    overheads = run(world.backend.observe()).overheads
+    assert overheads.doubt == pytest.approx(0.7)  # the longest but one; nobody waited 0 s for
+    world.revive()
+    assert run(world.backend.observe()).overheads == overheads
 
 
 def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:

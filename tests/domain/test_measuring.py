@@ -68,3 +68,12 @@ def test_a_stall_does_not_spoil_a_size_and_who_became_slower_is_believed_soon() 
     for _ in range(100):
         measured.add(4, 1.0)
     assert measured.rates[4] < 2.0
+
+
+def test_a_worker_that_no_micro_batch_is_left_for_makes_nothing_faster() -> None:
+    """Promises broke by it: a plan on 6 workers was believed to be half as fast again as on 4."""
+    curve = curve_of({1: 1.0, 2: 1.9, 4: 3.5, 5: 3.6, 8: 6.0}, parts=8, minimum=1, maximum=8)
+    assert curve.sizes == (1, 2, 3, 4, 8)
+    assert curve.rates[4:] == (3.5, 3.5, 3.5, 3.5, 6.0)
+    assert curve.floor == (0, 1, 2, 3, 4, 4, 4, 4, 8)
+    assert curve_of({1: 1.0, 8: 6.0}, parts=0, minimum=1, maximum=8).rates[6] > curve.rates[4]

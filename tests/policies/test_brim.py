@@ -11,10 +11,13 @@ from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
-from brim.domain.schedule import JobState, Reason, Rejected, Snapshot
+from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.workload import Job
 from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_per_job
+from brim.policies.edf import edf
+from brim.policies.promises import Promise
+from brim.policies.timeline import Piece
 from workloads import CONCAVE, random_jobs
 
 SMALL = Cluster.parse("2x8")
@@ -119,3 +122,69 @@ def test_a_job_whose_owner_raises_its_minimum_is_given_that() -> None:
     held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
     assert brim(held).workers == {"a": 4}
     assert brim(replace(held, capacity=3)).workers.get("a", 0) == 0
+
+
+def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> None:
+    job = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=110.0)  # done in 100 s at best
+    doubtful = replace(_snapshot(job), overheads=Overheads(name="doubtful", doubt=11.0))
+    assert isinstance(brim(doubtful).verdicts[0], Rejected)
+    decision = brim(replace(doubtful, overheads=Overheads(name="less", doubt=9.0)))
+    assert isinstance(decision.verdicts[0], Admitted)
+    late = JobState(job, 750.0, standing=Standing.ADMITTED)
+    again = brim(replace(doubtful, now=9.5, jobs=(late,), arrived=(), memory=decision.memory))
+    assert again.workers == {"a": 16}
+
+
+def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_beside_free_devices() -> None:
+    """Found on streams of fake processes: a plan began when another was to end, who had ended before."""
+    job = Job(id="a", submitted=0.0, work=75.0, curve=CONCAVE, deadline=60.5)
+    plan = {"a": Promise(pieces=(Piece(48.5, 60.5, 15),), spare=1.0)}
+    other = Job(
+        id="b", submitted=0.0, work=50.0, curve=ScalingCurve.linear(rate=1.0, maximum=16), deadline=50.0
+    )
+    plan["b"] = Promise(pieces=(Piece(0.0, 50.0, 1),), spare=0.0)
+    jobs = (
+        JobState(job, 75.0, standing=Standing.ADMITTED),
+        JobState(other, 50.0, workers=1, standing=Standing.ADMITTED),
+    )
+    costs = Overheads(
+        name="doubtful", fixed=1.0, doubt=100.0
+    )  # so no new plan is made, and the last one goes on
+    snapshot = replace(_snapshot(job, other), jobs=jobs, arrived=(), overheads=costs, memory=plan)
+    decision = brim(snapshot)
+    assert decision.memory["a"].pieces[0].start == 48.5
+    assert decision.workers == {"a": 15, "b": 1}
+
+
+def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_before_all_surplus() -> None:
+    late = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=50.0)
+    kept = Job(
+        id="b", submitted=0.0, work=75.0, curve=ScalingCurve.linear(rate=1.0, maximum=16), deadline=60.0
+    )
+    free = Job(id="c", submitted=0.0, work=5.0, curve=ScalingCurve.linear(rate=1.0, maximum=16))
+    jobs = (
+        JobState(late, 750.0, standing=Standing.ADMITTED),
+        JobState(kept, 75.0, workers=2, standing=Standing.ADMITTED),
+        JobState(free, 5.0, standing=Standing.BEST_EFFORT),
+    )
+    decision = brim(replace(_snapshot(late, kept, free), jobs=jobs, arrived=()))
+    assert decision.workers["b"] == 2
+    assert decision.workers["a"] == 14
+    assert decision.workers.get("c", 0) == 0
+
+
+def test_who_is_to_be_measured_comes_before_the_surplus_and_after_promises() -> None:
+    curve = ScalingCurve.linear(rate=1.0, maximum=16)
+    new = Job(id="new", submitted=5.0, work=600.0, curve=CONCAVE, maximum=1)
+    filler = Job(id="a", submitted=0.0, work=5.0, curve=curve)
+    jobs = (
+        JobState(filler, 5.0, workers=16, standing=Standing.BEST_EFFORT),
+        JobState(new, 600.0, unmeasured=True),
+    )
+    snapshot = replace(_snapshot(filler, new), now=5.0, jobs=jobs, arrived=())
+    for policy in (brim, edf):
+        assert policy(snapshot).workers["new"] == 1
+    assert brim(snapshot).reasons["new"][0] is Reason.TO_MEASURE
+    promised = replace(filler, deadline=10.0, work=80.0)
+    full = (JobState(promised, 80.0, workers=16, standing=Standing.ADMITTED), jobs[1])
+    assert brim(replace(snapshot, jobs=full)).workers == {"a": 16, "new": 0}

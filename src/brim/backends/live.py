@@ -178,6 +178,7 @@ class LiveBackend:
             plan = dict(decision.nodes.get(record.id, {})) if record.life.may_run else {}
             if plan != record.plan:
                 before, record.plan = record.workers, plan
+                self._picture.want(record, now)
                 self.book.save(record)
                 if record.workers != before:
                     reason, detail = decision.reasons.get(record.id, ("", ""))

@@ -19,6 +19,9 @@ from brim.storage.book import Book, JobRecord
 __all__ = ["Picture", "Track"]
 
 _CAUTION = 0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
+_AT_ONCE = (
+    0.1  # seconds within which a job has the devices that it was given, where nobody had to give them up
+)
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 
 
@@ -35,6 +38,7 @@ class Track:
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
         change: of its workers, whose cost is not known yet: when, from how many, and at which step.
+        wanted: since when its plan has more workers for it than it was asked to have.
     """
 
     seen: Seen = field(default_factory=lambda: Seen(alive=False))
@@ -45,6 +49,7 @@ class Track:
     sizes: frozenset[int] = frozenset()
     learned: float = 0.0
     change: tuple[float, int, int] | None = None
+    wanted: float | None = None
     rates: dict[int, float] = field(default_factory=dict)
     bounds: tuple[int, int] = (0, 0)
     curve: ScalingCurve | None = None
@@ -77,7 +82,8 @@ class Picture:
 
     def begin(self, record: JobRecord, now: float) -> None:
         """Its processes are about to be started."""
-        self._tracks[record.id] = Track(confirmed=True, begun=record.step, looked=now)
+        wanted = self.track(record).wanted
+        self._tracks[record.id] = Track(confirmed=True, begun=record.step, looked=now, wanted=wanted)
 
     def end(self, record: JobRecord, now: float) -> Track:
         """They have ended; what was seen of them. What was measured is enough: it may be long until it runs again."""
@@ -119,11 +125,17 @@ class Picture:
             memory=memory,
         )
 
+    def want(self, record: JobRecord, now: float) -> None:
+        """Its plan has changed: it gives it `record.workers` from now on."""
+        self.track(record).wanted = now if record.workers > record.target else None
+
     def change(self, record: JobRecord, told: ByNode, now: float) -> float:
         """Its workers, or their nodes, are about to change; what that is believed to cost, in seconds."""
-        workers = sum(told.values())
-        changes = workers not in (0, record.target)
-        self.track(record).change = (now, record.target, record.step) if changes else None
+        track, workers = self.track(record), sum(told.values())
+        track.change = (now, record.target, record.step) if workers not in (0, record.target) else None
+        if workers > record.target and track.wanted is not None and now - track.wanted > _AT_ONCE:
+            self._learn_cost("handover", now - track.wanted)
+        track.wanted = None
         return self.overheads.cost(record.target, workers, moved=dict(told) != record.told)
 
     def reckon(self, record: JobRecord) -> None:
@@ -234,6 +246,7 @@ class Picture:
             pace=_CAUTION,
             unsaved=max(0.0, now - saved) if record.running and saved else 0.0,
             nodes=record.held,  # its home is left last
+            unmeasured=not known,
         )
 
 

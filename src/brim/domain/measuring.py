@@ -100,19 +100,19 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
     return ScalingCurve(
         points=tuple(
             (n, known.get(n) or model.rate(divides(parts, n))) for n in _sizes(known, parts, minimum, maximum)
-        )
+        ),
+        stepped=bool(parts),
     )
 
 
 def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
-    """Where a curve has points: a size that divides no better than a smaller one is no step upwards."""
+    """Where a curve has points: a size that divides no better than a smaller one is no faster."""
+    if parts:
+        useful = range(minimum + 1, min(maximum, parts) + 1)
+        return [minimum, *(n for n in useful if divides(parts, n) > divides(parts, n - 1))]
     if maximum > _EVERY_SIZE:
         return sorted({n for n in {*known, *_powers(maximum), minimum} if minimum <= n <= maximum})
-    return [
-        n
-        for n in range(minimum, maximum + 1)
-        if n == minimum or n in known or divides(parts, n) > divides(parts, n - 1)
-    ]
+    return list(range(minimum, maximum + 1))
 
 
 def _powers(maximum: int) -> set[int]:

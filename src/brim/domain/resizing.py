@@ -22,6 +22,8 @@ class Overheads:
     Args:
         start: seconds at a start, where that is not what a resize costs.
         end: seconds from the last step to the end of the processes.
+        doubt: seconds that a plan may lose to what it cannot know, such as how long others take to give way. A
+            promise is made only with so much to spare.
         recovery: seconds from a worker's death to the first new step, detection included.
         lost: seconds of work that a failure undoes (half a checkpoint interval, or a step).
 
@@ -35,6 +37,7 @@ class Overheads:
     per_doubling: float = 0.0
     start: float | None = None
     end: float = 0.0
+    doubt: float = 0.0
     recovery: float = 0.0
     lost: float = 0.0
 
@@ -70,27 +73,30 @@ OVERHEADS: dict[str, Overheads] = {
 }
 
 # What a live cluster goes by until it has seen its own starts, resizes and ends.
-BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5)
+BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5, doubt=1.0)
 
 
 def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
-    """What changes cost as far as that was seen: medians of the newest.
+    """What changes cost as far as that was seen: medians of the newest, and of handovers nearly the longest.
 
     Args:
-        seen: seconds of starts (`start`), resizes (`resize`) and ends (`end`), the newest last.
+        seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the devices that others
+            had to give up for it (`handover`), the newest last.
 
     >>> measured_overheads({"start": [1.0, 9.0, 2.0], "end": [0.1]})
-    Overheads(name='measured', fixed=0.3, per_doubling=0.0, start=2.0, end=0.5, recovery=0.0, lost=0.0)
+    Overheads(name='measured', fixed=0.3, per_doubling=0.0, start=2.0, end=0.5, doubt=1.0, recovery=0.0, lost=0.0)
     """
     cost = {
         kind: statistics.median(seconds[-_NEWEST:])
         for kind, seconds in seen.items()
         if len(seconds) >= _ENOUGH
     }
+    waits = seen.get("handover", [])[-_NEWEST:]
     return replace(
         BELIEVED,
         name="measured" if cost else BELIEVED.name,
         start=cost.get("start", BELIEVED.start),
         fixed=cost.get("resize", BELIEVED.fixed),
         end=cost.get("end", BELIEVED.end),
+        doubt=sorted(waits)[-2] if len(waits) >= _ENOUGH else BELIEVED.doubt,
     )

@@ -111,11 +111,13 @@ class ScalingCurve:
 
     Args:
         points: (workers, steps per second) as measured, ascending in workers, rates above zero.
+        stepped: between two points it is as fast as at the lower one (work that is only shared out in whole parts).
 
     Attributes:
-        rates: steps per second by number of workers, `rates[0] == 0`, up to the largest measured one;
-            between two measured points the straight line, a lower bound wherever the curve is concave.
+        rates: steps per second by number of workers, `rates[0] == 0`, up to the largest measured one; between two
+            measured points the straight line, a lower bound wherever the curve is concave, unless it is `stepped`.
         sizes: the measured counts up to the peak, the ones a policy of the paper may use.
+        floor: the largest of `sizes` that is at most n, by n; 0 below the smallest.
         peak: the fewest workers that reach the highest measured rate.
         envelope: as `rates`, on the concave envelope; constant beyond the peak.
         best: the highest rate with at most n workers, by n: an allocation never needs to slow a job down.
@@ -126,8 +128,10 @@ class ScalingCurve:
     """
 
     points: tuple[tuple[int, float], ...]
+    stepped: bool = False
     rates: tuple[float, ...] = field(init=False, repr=False, compare=False)
     sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    floor: tuple[int, ...] = field(init=False, repr=False, compare=False)
     peak: int = field(init=False, repr=False, compare=False)
     envelope: tuple[float, ...] = field(init=False, repr=False, compare=False)
     best: tuple[float, ...] = field(init=False, repr=False, compare=False)
@@ -149,7 +153,8 @@ class ScalingCurve:
         grid = np.arange(top + 1)
         values = [r for _, r in self.points]
         # Below the smallest measured count the job cannot run (its batch does not fit).
-        line = np.where(grid >= counts[0], np.interp(grid, counts, values), 0.0)
+        lower = np.array(values)[np.searchsorted(counts, grid, side="right") - 1]
+        line = np.where(grid >= counts[0], lower if self.stepped else np.interp(grid, counts, values), 0.0)
         corners = concave_envelope(self.points)
         hull = np.interp(grid, [x for x, _ in corners], [y for _, y in corners])
         peak = max(self.points, key=lambda point: (point[1], -point[0]))[0]
@@ -158,7 +163,8 @@ class ScalingCurve:
             ("envelope", tuple(hull.tolist())),
             ("best", tuple(np.maximum.accumulate(line).tolist())),
             ("peak", peak),
-            ("sizes", tuple(n for n in counts if n <= peak)),
+            ("sizes", sizes := tuple(n for n in counts if n <= peak)),
+            ("floor", tuple(max((size for size in sizes if size <= n), default=0) for n in range(top + 1))),
         ):
             object.__setattr__(self, name, value)
 

@@ -49,6 +49,7 @@ class Reason(enum.StrEnum):
     BREAKS_PROMISE = "would-break-an-earlier-promise"
     NO_ADMISSION = "policy-admits-everything"
     MINIMUM_SHARE = "minimum-share"
+    TO_MEASURE = "measured-before-its-deadline-is-judged"
     SURPLUS = "surplus-by-marginal-return"
     ORDER = "its-turn-in-the-policy-order"
     CLUSTER_FULL = "cluster-full"
@@ -107,6 +108,7 @@ class JobState(NamedTuple):
         pace: measured speed over the speed that its curve says; 1 until something was measured.
         unsaved: seconds of work since its last checkpoint.
         nodes: the workers by node id, where they are placed.
+        unmeasured: its deadline will be judged once a few steps of it were measured.
     """
 
     job: Job
@@ -119,6 +121,7 @@ class JobState(NamedTuple):
     pace: float = 1.0
     unsaved: float = 0.0
     nodes: Mapping[str, int] = MappingProxyType({})
+    unmeasured: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

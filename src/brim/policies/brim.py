@@ -12,7 +12,16 @@ from collections.abc import Mapping
 
 from brim.domain.quantities import counted
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
-from brim.policies.promises import Promise, carry_on, need_of, next_change, plan_all, plan_most, workers_now
+from brim.policies.promises import (
+    Promise,
+    carry_on,
+    mend,
+    need_of,
+    next_change,
+    plan_all,
+    plan_most,
+    workers_now,
+)
 from brim.policies.surplus import Claim, share_out
 from brim.policies.timeline import Need
 
@@ -50,6 +59,7 @@ class _Cycle:
         )
         self.states = {state.job.id: state for state in snapshot.jobs}
         self.needs: list[_Needs] = []
+        self.due: dict[str, Need] = {}
         self.plans: dict[str, Promise] = {}
         self.broken = False
         self.verdicts: list[Verdict] = []
@@ -79,10 +89,11 @@ class _Cycle:
         """Seconds that a plan has to have to spare before a migration may disturb it."""
         return _MARGIN * self.snapshot.overheads.cost(0, self.states[name].job.ceiling) - 1e-6
 
-    def _needs_of(self, state: JobState) -> _Needs:
-        now, overheads = self.now, self.snapshot.overheads
-        bare = need_of(state, now=now, overheads=overheads)
-        # The careful plan is for a job that loses `_MARGIN` changes first.
+    def _needs_of(self, state: JobState, *, doubt: float | None = None) -> _Needs:
+        """What it needs if it loses `_MARGIN` changes first, and if it loses only the doubt about all that is known."""
+        overheads = self.snapshot.overheads
+        need = need_of(state, now=self.now, overheads=overheads)
+        bare = need._replace(begin=need.begin + (overheads.doubt if doubt is None else doubt))
         return state.job.id, bare._replace(begin=bare.begin + _MARGIN * bare.change), bare
 
     def _plan_promised(self) -> None:
@@ -90,17 +101,31 @@ class _Cycle:
             s for s in self.snapshot.jobs if s.standing is Standing.ADMITTED and s.job.deadline is not None
         ]
         promised.sort(key=_by_deadline)
-        self.needs = [self._needs_of(state) for state in promised]
-        last: Mapping[str, Promise] = self.snapshot.memory or {}
+        exact = [self._needs_of(state, doubt=0.0) for state in promised]
+        self.due = {name: bare for name, _, bare in exact}
+        # Who would be late even alone is nobody's reason to make no plan.
+        hopes = [needs for needs in exact if needs[2].share() is not None]
+        doubt = self.snapshot.overheads.doubt
+        self.needs = [self._needs_of(self.states[name]) for name, _, _ in hopes] if doubt else hopes
         plans = plan_all(self.needs, now=self.now, devices=self.devices)
-        if plans is None:
-            plans = carry_on(last, self.needs, now=self.now, devices=self.devices)
-        if plans is None:
-            self.broken = True  # a failure, a wrong profile or lost capacity: keep as many as can be kept
-            plans = plan_most(self.needs, now=self.now, devices=self.devices)
-        if len(plans) < len(self.needs):
-            self.needs = [needs for needs in self.needs if needs[0] in plans]
-        self.plans = plans
+        self.plans = self._plan_without_doubt(hopes) if plans is None else plans
+        self.broken = len(self.plans) < len(hopes)
+        self.needs = [needs for needs in self.needs if needs[0] in self.plans]
+
+    def _plan_without_doubt(self, needs: list[_Needs]) -> dict[str, Promise]:
+        """What promises had to spare may be used up: that is what it was for."""
+        now, devices = self.now, self.devices
+        last: Mapping[str, Promise] = self.snapshot.memory or {}
+        plans = carry_on(last, needs, now=now, devices=devices)
+        if plans is not None and len(plans) == len(needs):
+            return plans
+        bare = [(name, need, need) for name, _, need in needs]
+        plans = plan_all(needs, now=now, devices=devices) or plan_all(bare, now=now, devices=devices)
+        if plans is not None:
+            return plans
+        # A failure, a wrong profile or lost capacity: keep as many as can be kept.
+        mended, fitted = mend(last, bare, now=now, devices=devices), plan_most(bare, now=now, devices=devices)
+        return mended if len(mended) >= len(fitted) else fitted
 
     def _judge(self, state: JobState) -> None:
         job = state.job
@@ -128,7 +153,7 @@ class _Cycle:
     def _promise(self, state: JobState) -> bool:
         """Add `state` to the plan if every promise, its own included, can be kept; and say so."""
         needs = self._needs_of(state)
-        if needs[2].share() is None:
+        if self.broken or needs[2].share() is None:
             return False
         wider = sorted([*self.needs, needs], key=lambda one: (one[2].due, one[0]))
         plans = plan_all(wider, now=self.now, devices=self.devices)
@@ -158,13 +183,14 @@ class _Cycle:
         return sorted(found, key=lambda one: (one[0], one[1].job.id))
 
     def _second_chances(self, states: list[JobState]) -> None:
-        if not self.broken:
-            for _, state, _ in self._hopeful(states)[:_SECOND_CHANCES]:
-                self._promise(state)
+        for _, state, _ in self._hopeful(states)[:_SECOND_CHANCES]:
+            self._promise(state)
 
     def _allocate(self) -> dict[str, int]:
         base = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
         free = self.snapshot.capacity - sum(base.values())
+        free = self._measure(base, free)
+        free = self._begin_early(base, free)
         free = self._keep_running(base, free)
         for _, state, share in self._hopeful(list(self.snapshot.jobs)):
             more = share - base.get(state.job.id, 0)
@@ -178,6 +204,34 @@ class _Cycle:
         ]
         granted = base | share_out(claims, free, stay=_STAY)
         return self._steady(granted, base)
+
+    def _begin_early(self, base: dict[str, int], free: int) -> int:
+        """Promises that are to begin later and have little to spare begin now, if devices are free.
+
+        That costs them nothing: their plan pays for a start when they are to begin. What is late takes what there is.
+        """
+        for name, need in sorted(self.due.items(), key=lambda one: (one[1].due, one[0])):
+            promise = self.plans.get(name)
+            if promise is not None:
+                begins = next((piece.start for piece in promise.pieces if piece.stop > self.now), self.now)
+                if base[name] or promise.spare >= _MARGIN * need.change or begins < self.now + need.change:
+                    continue
+            most = min(free, need.ceiling)
+            share = (
+                next((n for n in range(most + 1) if need.best[n] >= need.best[most]), 0) if most > 0 else 0
+            )
+            if share >= max(need.minimum, 1):
+                base[name] = share
+                free -= share
+        return free
+
+    def _measure(self, base: dict[str, int], free: int) -> int:
+        """Who cannot be judged before it was measured runs now, on what promises leave: that takes seconds."""
+        for state in self.snapshot.jobs:
+            if state.unmeasured and state.job.minimum <= free:
+                base[state.job.id] = state.job.minimum
+                free -= state.job.minimum
+        return free
 
     def _keep_running(self, base: dict[str, int], free: int) -> int:
         """What runs keeps its gang for a while; where devices can be reclaimed, always.
@@ -238,7 +292,12 @@ class _Cycle:
         return left / best[state.workers] - left / best[goal] > _WORTH * cost
 
     def _explain(self, name: str, count: int, base: int) -> None:
-        if count > base:
+        if count and self.states[name].unmeasured:
+            self.reasons[name] = (
+                Reason.TO_MEASURE,
+                "its deadline can be judged once its steps were measured",
+            )
+        elif count > base:
             self.reasons[name] = (Reason.SURPLUS, f"{base} needed, {count - base} from the surplus")
         elif count:
             self.reasons[name] = (Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}")

@@ -26,9 +26,10 @@ def admit_all(snapshot: Snapshot) -> tuple[Verdict, ...]:
     return tuple(Admitted(job=job, reason=Reason.NO_ADMISSION, promises=False) for job in snapshot.arrived)
 
 
-def _urgency(state: JobState) -> tuple[bool, float, str]:
+def _urgency(state: JobState) -> tuple[bool, bool, float, str]:
+    """Whose deadline is not known before it was measured comes first: that takes seconds."""
     deadline = state.job.deadline
-    return (deadline is None, deadline or state.job.submitted, state.job.id)
+    return (not state.unmeasured, deadline is None, deadline or state.job.submitted, state.job.id)
 
 
 def edf(snapshot: Snapshot) -> Decision:

@@ -140,23 +140,22 @@ def _fixed(known: Mapping[str, _Fixed], job: Job, overheads: Overheads) -> _Fixe
 
 def _fix(job: Job, overheads: Overheads) -> _Fixed:
     curve, ceiling = job.curve, job.ceiling
-    floor, size = [], 0
-    for workers in range(len(curve.rates)):
-        size = workers if workers in curve.sizes else size
-        floor.append(size)
     sizes = [0, *(n for n in curve.sizes if job.minimum <= n <= ceiling)]
     steps = {}
     for have, goal in pairwise(sizes):
         spent = have / curve.rates[have] if have else 0.0
         steps[have] = goal, (goal / curve.rates[goal] - spent) / (goal - have)
-    best = tuple(curve.best[n] for n in floor)
-    return _Fixed(best, tuple(floor), steps, overheads.cost(0, ceiling), ceiling, curve)
+    best = tuple(curve.best[n] for n in curve.floor)
+    return _Fixed(best, curve.floor, steps, overheads.cost(0, ceiling), ceiling, curve)
 
 
 def _grant(
     states: Sequence[JobState], workers: dict[str, int], free: int, fixed: Mapping[str, _Fixed]
 ) -> None:
-    """Size by size to the job whose device time grows least by it; jobs without a worker first."""
+    """Size by size to the job whose device time grows least by it; jobs without a worker first.
+
+    Of these, who is to be measured before it can be judged: that takes seconds.
+    """
     if free <= 0:
         return
     heap: list[tuple[float, str, int, float]] = []
@@ -165,9 +164,9 @@ def _grant(
         have = workers.get(name, 0)
         step = fixed[name].steps.get(have)
         if step is not None:
-            heap.append(
-                (-1.0 if have == 0 else state.remaining * step[1], name, step[0] - have, state.remaining)
-            )
+            first = -2.0 if state.unmeasured else -1.0
+            key = state.remaining * step[1] if have else first
+            heap.append((key, name, step[0] - have, state.remaining))
     heapq.heapify(heap)
     while heap and free > 0:
         _, name, more, left = heapq.heappop(heap)

@@ -24,7 +24,7 @@ from brim.domain.resizing import Overheads
 from brim.domain.schedule import JobState
 from brim.policies.timeline import Need, Piece, Timeline
 
-__all__ = ["Promise", "carry_on", "need_of", "next_change", "plan_all", "plan_most", "workers_now"]
+__all__ = ["Promise", "carry_on", "mend", "need_of", "next_change", "plan_all", "plan_most", "workers_now"]
 
 # Seconds by which floating-point sums over a plan may differ from one cycle to the next.
 _ROUNDING = 1e-4
@@ -58,6 +58,7 @@ def need_of(state: JobState, *, now: float, overheads: Overheads) -> Need:
         change=change,
         minimum=job.minimum,
         ceiling=ceiling,
+        floor=job.curve.floor if job.curve.stepped else None,  # in between devices are held for nothing
     )
 
 
@@ -128,17 +129,49 @@ def carry_on(
         promise = last.get(name)
         if promise is None:
             continue
-        pieces = [
-            Piece(max(piece.start, now), piece.stop, piece.workers)
-            for piece in promise.pieces
-            if piece.stop > now
-        ]
-        spare = _spare(pieces, bare)
-        if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
+        going_on = _going_on(promise, bare, now)
+        if going_on is None:
             return None
-        timeline.take(pieces, exact=True)
-        plans[name] = Promise(pieces=tuple(pieces), spare=spare)
+        timeline.take(list(going_on.pieces), exact=True)
+        plans[name] = going_on
     return None if timeline.overdrawn(_ROUNDING) else plans
+
+
+def mend(
+    last: Mapping[str, Promise], needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+) -> dict[str, Promise]:
+    """Where not all can be kept: who is in time by the last plan goes on with it, the others fit in or are left out.
+
+    So what one job has lost is not made good at the cost of another.
+    """
+    plans: dict[str, Promise] = {}
+    timeline = Timeline(now=now, devices=devices)
+    for name, _, bare in needs:
+        going_on = _going_on(last[name], bare, now) if name in last else None
+        if going_on is not None and all(
+            timeline.least(piece.start, piece.stop) >= piece.workers for piece in going_on.pieces
+        ):
+            timeline.take(list(going_on.pieces), exact=True)
+            plans[name] = going_on
+    for name, _, bare in needs:
+        pieces = None if name in plans else timeline.fit(bare)
+        if pieces is not None:
+            timeline.take(pieces)
+            plans[name] = Promise(pieces=tuple(pieces), spare=_spare(pieces, bare))
+    return plans
+
+
+def _going_on(promise: Promise, bare: Need, now: float) -> Promise | None:
+    """What is left of a plan, or None where the job would be late by it."""
+    pieces = [
+        Piece(max(piece.start, now), piece.stop, piece.workers)
+        for piece in promise.pieces
+        if piece.stop > now
+    ]
+    spare = _spare(pieces, bare)
+    if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
+        return None
+    return Promise(pieces=tuple(pieces), spare=spare)
 
 
 def _spare(pieces: Sequence[Piece], need: Need) -> float:

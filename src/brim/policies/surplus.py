@@ -70,8 +70,8 @@ def _next(claim: Claim, have: int, stay: float, k: int) -> tuple[float, str, int
         return None
     goal = claim.minimum if have < claim.minimum else next((n for n in curve.sizes if n > have), have)
     goal = min(max(goal, have + 1), claim.ceiling)
-    if max(have, claim.minimum - 1) < claim.holds < goal:
-        goal = claim.holds
+    if max(have, claim.minimum - 1) < claim.holds < goal and curve.best[claim.holds] > curve.best[have]:
+        goal = claim.holds  # a part of a step may be worth keeping
     gain = (envelope[goal] - envelope[have]) / (goal - have) / claim.left
     if gain <= 0:
         return None

@@ -23,7 +23,7 @@ __all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float, dict[str, int]]}
 
-_JOB = tuple(field.name for field in fields(Job))
+_JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
 _DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 
@@ -31,7 +31,8 @@ _DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
     """Both but for their memory, which follows from the cycles before."""
     jobs = [
-        {"job": {name: getattr(state.job, name) for name in _JOB} | {"curve": state.job.curve.points}}
+        {"job": {name: getattr(state.job, name) for name in _JOB}}
+        | {"curve": state.job.curve.points, "stepped": state.job.curve.stepped}
         | {name: getattr(state, name) for name in JobState._fields if name != "job"}
         | {"nodes": dict(state.nodes)}
         for state in snapshot.jobs
@@ -67,8 +68,9 @@ def _snapshot(saw: dict[str, Any]) -> Snapshot:
 
 def _state(row: dict[str, Any]) -> JobState:
     job = row.pop("job")
-    points = tuple((n, rate) for n, rate in job.pop("curve"))
-    made = Job(**job | {"curve": ScalingCurve(points=points), "priority": Priority(job["priority"])})
+    points = tuple((n, rate) for n, rate in row.pop("curve"))
+    curve = ScalingCurve(points=points, stepped=row.pop("stepped"))
+    made = Job(**job | {"curve": curve, "priority": Priority(job["priority"])})
     return JobState(made, **row | {"standing": Standing(row["standing"])})
 
 

@@ -1,0 +1,273 @@
+"""A live cluster on a virtual clock: its processes are fakes that train, as fast as they like and not as believed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from brim.backends.live import _LOOK, LiveBackend
+from brim.backends.processes import Reached
+from brim.clock import VirtualClock
+from brim.coordination.reconcile import ByNode
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.measuring import Measured
+from brim.domain.schedule import Decision, Snapshot
+from brim.loop import run_cluster
+from brim.policies.foresee import foresee
+from brim.scheduler.loop import Scheduler, decide
+from brim.scheduler.replay import Replay, replay
+from brim.storage.book import Book, JobRecord
+from brim.storage.database import Database
+from conformance.worlds import FakeProcesses
+from submissions import submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What is really so; times are seconds.
+
+    Args:
+        start, resize, end: what these cost.
+        jitter: standard deviation of a step's time, and of a job's speed, as a part.
+    """
+
+    start: float = 0.3
+    resize: float = 0.15
+    end: float = 0.18
+    jitter: float = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job of the stream: a model by its name, when it comes, and when it is due."""
+
+    name: str
+    model: str
+    at: float
+    deadline: float | None
+    steps: int
+    maximum: int = 8
+    fingerprint: str = ""
+
+
+@dataclass(slots=True)
+class Training:
+    """What one job's processes do next."""
+
+    step_time: Callable[[int], float]
+    factor: float
+    steps: int
+    workers: int = 0
+    step: int = 0
+    next: float = math.inf  # when its next step is done, or its processes have ended where all are
+    last: float | None = None  # when the last one was, on this number of workers
+    grown: float = math.inf  # when those it was asked for are warm
+
+
+class TrainingProcesses(FakeProcesses):
+    """Jobs that train: a step at a time, on the workers that they really have."""
+
+    def __init__(self, clock: VirtualClock, truth: Truth, rng: random.Random) -> None:
+        super().__init__()
+        self.clock, self.truth, self._rng = clock, truth, rng
+        self.trainings: dict[str, Training] = {}
+        self.most = 0  # worker processes at once
+
+    def add(self, job: str, *, steps: int, step_time: Callable[[int], float]) -> None:
+        factor = math.exp(self._rng.gauss(0.0, self.truth.jitter))
+        self.trainings[job] = Training(step_time, factor, steps)
+        self.say(job, measured=Measured())
+
+    def _noisy(self, seconds: float) -> float:
+        return seconds * math.exp(self._rng.gauss(0.0, self.truth.jitter))
+
+    async def start(self, record: JobRecord, workers: ByNode) -> None:
+        await super().start(record, workers)
+        one, fake = self.trainings[record.id], self.of(record.id)
+        fake.workers = one.workers = sum(workers.values())
+        one.last, one.grown = None, math.inf
+        one.next = self.clock.now() + self._noisy(self.truth.start) + self._step(one)
+        self.say(record.id, steps=one.steps)
+
+    async def resize(self, record: JobRecord, workers: ByNode) -> None:
+        await super().resize(record, workers)
+        one, count = self.trainings[record.id], sum(workers.values())
+        self.of(record.id).workers = max(one.workers, count)
+        warm = count > one.workers
+        one.grown = self.clock.now() + (self._noisy(self.truth.resize) if warm else 0.0)
+
+    def _step(self, one: Training) -> float:
+        return self._noisy(one.step_time(one.workers) * one.factor)
+
+    def train(self) -> None:
+        """Everything that happened until now."""
+        now = self.clock.now()
+        for name, one in self.trainings.items():
+            fake = self.of(name)
+            while fake.alive and one.next <= now:
+                self._go_on(name, one)
+        self.most = max(self.most, sum(fake.workers for fake in self.jobs.values() if fake.alive))
+
+    def _go_on(self, name: str, one: Training) -> None:
+        """A step is done, or the processes have ended."""
+        fake, at = self.of(name), one.next
+        if one.step == one.steps or one.workers == 0:
+            self.end(name, "done" if one.step == one.steps else "suspended", summary={})
+            return
+        one.step += 1
+        seen = fake.seen
+        if one.last is not None:
+            seen.measured.add(one.workers, at - one.last)
+        same = seen.reached is not None and seen.reached.workers == one.workers
+        reached = seen.reached if same else Reached(one.workers, at, one.step)
+        self.say(name, step=one.step, first_step=seen.first_step or at, last_step=at, reached=reached)
+        one.last = at
+        wanted = sum(fake.wanted.values())
+        if wanted == 0 or one.step == one.steps:
+            one.workers = 0
+            one.next = at + self._noisy(self.truth.end)
+            return
+        if wanted != one.workers and one.grown <= at:
+            one.workers = fake.workers = wanted
+            one.last = None
+        one.next = at + self._step(one)
+
+
+class VirtualBackend(LiveBackend):
+    """Whose waits take no time: the clock is advanced from look to look."""
+
+    clock: VirtualClock
+    processes: TrainingProcesses
+    submit: Callable[[float], float]
+
+    async def _wait(self, until: float | None) -> bool:
+        while True:
+            now = self.clock.now()
+            soon = self.submit(now)
+            await self.look()
+            due = self._due(until)
+            if self._news.is_set() or now >= due:
+                self._news.clear()
+                return True
+            if soon == math.inf and not self.book.unfinished():
+                return False
+            self.clock.advance(max(0.001, min(_LOOK, due - now, soon - now)))
+            self.processes.train()
+
+
+# Seconds that a micro-batch of a model waits: a step on n workers takes as long as ceil(8 / n) of them, and a little.
+MODELS: dict[str, Callable[[int], float]] = {
+    name: partial(lambda wait, n: 1.05 * math.ceil(8 / n) * wait + 0.012, wait)
+    for name, wait in (("small", 0.06), ("medium", 0.1), ("large", 0.16))
+}
+
+
+def arrivals(seed: int, *, jobs: int = 22, every: float = 8.0) -> list[Arrival]:
+    """Short jobs with tight and loose deadlines, that want about as much as 8 devices can do."""
+    rng = random.Random(seed)
+    found, at = [], 0.1
+    for number in range(jobs):
+        model = rng.choice(sorted(MODELS))
+        steps = round(rng.uniform(24.0, 80.0) / MODELS[model](1))
+        shortest = steps * MODELS[model](8)
+        loose = rng.uniform(1.6, 3.0) if rng.random() < 0.55 else rng.uniform(4.0, 8.0)
+        found.append(
+            Arrival(
+                name=f"{model}{number}", model=model, at=at, deadline=at + 2.5 + loose * shortest, steps=steps
+            )
+        )
+        at += rng.expovariate(1.0 / every)
+    return found
+
+
+class Stream:
+    """Jobs that arrive over time under a real scheduler, whose processes are fakes.
+
+    Args:
+        known: at how many workers each model was measured before.
+        foretold: whether ends are foretold, behind each cycle.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        arrivals: list[Arrival],
+        *,
+        policy: str = "brim",
+        seed: int = 0,
+        truth: Truth | None = None,
+        devices: int = 8,
+        known: tuple[int, ...] = (1, 2, 4, 8),
+        foretold: bool = False,
+    ) -> None:
+        truth = truth or Truth()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.clock = VirtualClock(start=1e9)
+        self.origin, self.arrivals = 1e9, list(arrivals)
+        self.database = Database(folder / "scheduler.db")
+        self.database._sql.execute("pragma synchronous = off")
+        self.book = Book(self.database)
+        for name, step_time in MODELS.items():
+            rates = {n: (40.0, 40.0 * step_time(n)) for n in known}
+            self.book.learn(submission(fingerprint=name, epochs=1), Measured(rates), 1)
+        for kind, seconds in (("start", truth.start), ("resize", truth.resize), ("end", truth.end)):
+            for _ in range(5):
+                self.book.learn_cost(kind, seconds)
+        self.processes = TrainingProcesses(self.clock, truth, random.Random(seed))
+        spec = ClusterSpec(cluster=Cluster.parse(f"1x{devices}"), policy=policy)
+        self.backend = VirtualBackend(self.book, self.processes, spec, clock=self.clock)
+        self.backend.clock, self.backend.processes = self.clock, self.processes
+        self.backend.submit = self._submit
+        self.scheduler = Scheduler(
+            self.book, self.database, self.backend, jobs_folder=folder, clock=self.clock
+        )
+        self.jobs: dict[str, JobRecord] = {}
+        self._foretold = foretold
+
+    def _submit(self, now: float) -> float:
+        """Hand in who has come; when the next one comes."""
+        while self.arrivals and self.origin + self.arrivals[0].at <= now:
+            one = self.arrivals.pop(0)
+            due = None if one.deadline is None else self.origin + one.deadline
+            asked = submission(
+                f"1:{one.maximum}",
+                deadline=due,
+                fingerprint=one.fingerprint or one.model,
+                epochs=one.steps,
+            )
+            record = self.book.submit(asked, name=one.name, now=now)
+            self.processes.add(record.id, steps=one.steps, step_time=MODELS[one.model])
+            self.jobs[one.name] = record
+            self.backend.tell()
+        return self.origin + self.arrivals[0].at if self.arrivals else math.inf
+
+    def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
+        self.scheduler._journal(snapshot, decision)
+        if self._foretold:
+            policy = self.backend.spec.policy
+            ends = foresee(snapshot, decision, partial(decide, policy=policy, left_by=policy))
+            self.scheduler._foretelling._keep(ends, snapshot)
+
+    def run(self) -> None:
+        """Until all jobs have ended."""
+        asyncio.run(run_cluster(self.backend, self.scheduler._decide, self._journal))
+
+    def replay(self) -> Replay:
+        return replay(self.database.cycles())
+
+    @property
+    def broken(self) -> list[str]:
+        """Jobs whose deadline was promised and not met, and how late they were."""
+        return [
+            f"{record.id}: {record.ended - record.submission.deadline:.2f} s late"
+            for record in self.jobs.values()
+            if record.promised
+            and record.ended is not None
+            and record.submission.deadline is not None
+            and record.ended > record.submission.deadline
+        ]
