@@ -147,6 +147,13 @@ class BrimCluster:
         """Run a short job: its node has then imported what jobs need, as that of a scheduler that is up for long."""
         job = self.submit("warm-up", kind.submission(epochs=1))
         self.until("a warm node", lambda: self.asked[job].last.has_ended)
+        self.check(job)
+
+    def check(self, job: str) -> None:
+        """Raises RuntimeError unless a job that has ended is done."""
+        last = self.asked[job].last
+        if last.state != "done":
+            raise RuntimeError(f"{job} is {last.state}: {last.problem}")
 
     def submit(self, name: str, submission: Submission) -> str:
         """Hand a job in; its id."""
@@ -202,6 +209,7 @@ def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) ->
         for kind in kinds:
             job = cluster.submit(kind.name, kind.submission(epochs=_EPOCHS))
             cluster.until(f"{job}'s end", lambda job=job: cluster.asked[job].last.has_ended)
+            cluster.check(job)
         database = cluster.database()
         book = Book(database)
         found = Learnt(

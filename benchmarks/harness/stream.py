@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ KINDS = {
     )
 }
 _START = 2.5  # seconds that a deadline allows for a start
+_WORK = 24.0, 80.0  # seconds of one worker that a job is, from and to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,6 @@ class Item:
 
     Args:
         new: nobody has measured its model before.
-        shape: how its deadline was drawn.
     """
 
     name: str
@@ -44,7 +45,6 @@ class Item:
     epochs: int
     at: float
     deadline: float
-    shape: str
     new: bool = False
 
     @property
@@ -57,31 +57,30 @@ def nominal(kind: Kind, workers: int) -> float:
     return math.ceil(MICRO_BATCHES / workers) * kind.wait
 
 
-def stream(*, jobs: int, every: float, seed: int) -> list[Item]:
-    """Draw it: Poisson arrivals, jobs of 24 to 80 s of a worker, deadlines from hopeless to loose.
+def stream(*, jobs: int, slots: int, seed: int) -> list[Item]:
+    """Draw it: Poisson arrivals of as much work as the slots can do, each with the deadline that its user would set.
 
-    Args:
-        every: mean seconds between two arrivals.
+    As in the traces of ElasticFlow a user knows how long the job takes on some number of workers, and allows 1 to 1.5
+    times that.
     """
     rng = random.Random(seed)  # nosec: a stream, not a secret
     found, at = [], 0.0
     for number in range(jobs):
         kind = KINDS[rng.choice(sorted(KINDS))]
-        slot_seconds = rng.uniform(24.0, 80.0)
-        epochs = max(4, round(slot_seconds / nominal(kind, 1) / STEPS_PER_EPOCH))
-        shortest = epochs * STEPS_PER_EPOCH * nominal(kind, kind.maximum)
-        shape = rng.choices(("hopeless", "tight", "loose"), (1, 6, 5))[0]
-        low, high = {"hopeless": (0.5, 0.8), "tight": (1.6, 3.0), "loose": (4.0, 8.0)}[shape]
-        start = 0.0 if shape == "hopeless" else _START
-        deadline = at + start + shortest * rng.uniform(low, high)
-        new = number in (jobs // 3, 2 * jobs // 3) and shape != "hopeless"
+        epochs = max(4, round(rng.uniform(*_WORK) / nominal(kind, 1) / STEPS_PER_EPOCH))
+        requested = rng.choice((2, 4, kind.maximum))
+        duration = epochs * STEPS_PER_EPOCH * nominal(kind, requested)
         found.append(
             Item(
-                name=f"{kind.name}-{shape}", kind=kind.name, epochs=epochs, at=at, deadline=deadline,
-                shape=shape, new=new,
+                name=f"{kind.name}-{requested}",
+                kind=kind.name,
+                epochs=epochs,
+                at=at,
+                deadline=at + _START + duration * rng.uniform(1.0, 1.5),
+                new=number in (jobs // 3, 2 * jobs // 3),
             )
-        )  # fmt: skip
-        at += rng.expovariate(1.0 / every)
+        )
+        at += rng.expovariate(slots / statistics.mean(_WORK))
     return found
 
 
