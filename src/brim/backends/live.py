@@ -237,9 +237,8 @@ class LiveBackend:
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
         grace = self.spec.grace
-        late = bool(seen.workers) and now - record.changed >= grace - to_force(
-            grace
-        )  # told before they were forked
+        # Who was told before they were forked has heard it by then.
+        late = bool(seen.workers) and now - record.changed >= grace - to_force(grace)
         coming = {node: n for node, n in record.coming.items() if node not in self._presence.gone}
         record.coming = {} if late or within(coming, seen.workers) else coming
         record.step, record.steps = seen.step, seen.steps or record.steps

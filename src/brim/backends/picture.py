@@ -19,9 +19,7 @@ from brim.storage.book import Book, JobRecord
 __all__ = ["Picture", "Track"]
 
 _CAUTION = 0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
-_AT_ONCE = (
-    0.1  # seconds within which a job has the devices that it was given, where nobody had to give them up
-)
+_AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 
 
