@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -305,10 +306,10 @@ def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
             each.asked, each.given, color="C3", alpha=0.35, label=None if number else "reclaim: plan to start"
         )
         axis.annotate(
-            f"{each.seconds:.1f} s" + (f"\n{each.how}:\nforced" if each.forced else ""),
+            f"{each.seconds:.1f} s" + (f"\n{textwrap.fill(each.how, 12)}:\nforced" if each.forced else ""),
             (each.given, SLOTS), (2, 4), textcoords="offset points", fontsize=8, annotation_clip=False,
         )  # fmt: skip
-    axis.set(xlabel="seconds", ylabel="worker processes", ylim=(0, SLOTS + 2.5), xlim=(0, None))
+    axis.set(xlabel="seconds", ylabel="worker processes", ylim=(0, SLOTS + 3), xlim=(0, None))
     axis.legend(loc="upper right", ncols=4, fontsize=8)
     return figure
 
