@@ -91,7 +91,7 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=f"{__doc__} Takes some 6 minutes each, by an estimate.")
+    parser = argparse.ArgumentParser(description=f"{__doc__} Takes about 5 minutes each.")
     parser.add_argument("experiment", type=int, choices=(1, 3))
     parser.add_argument("--repeat", type=int, default=_REPEAT, help=f"repetitions; default: {_REPEAT}")
     parser.add_argument(
