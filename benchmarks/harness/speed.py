@@ -20,7 +20,8 @@ from benchmarks.harness.brim_run import repository
 
 __all__ = ["Speed", "by_brim_train", "stopped", "under_scheduler"]
 
-_SETTLE = 20  # first steps of a run that do not count, and last ones
+_SETTLE = 20  # first steps of a run that do not count
+_ENDING = 100  # last ones: a second, in which the workers are certainly still there to be asked
 _LOOK = 0.2
 _LIMIT = 300.0  # seconds that a run may take
 
@@ -116,7 +117,7 @@ def _watch(
     """
     _until_step(_SETTLE, run_dir, ended)
     began, before = time.time(), _used(root)
-    _until_step(steps - _SETTLE, run_dir, ended)
+    _until_step(steps - _ENDING, run_dir, ended)
     until, after = time.time(), _used(root)
 
     def found() -> Speed:

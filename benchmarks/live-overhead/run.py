@@ -43,7 +43,7 @@ class Size:
 
 
 FULL = Size(running=20, submitted=100, questions=300, watch=30.0, pairs=14, steps=600)
-QUICK = Size(running=4, submitted=12, questions=30, watch=5.0, pairs=1, steps=120)
+QUICK = Size(running=4, submitted=12, questions=30, watch=5.0, pairs=1, steps=300)
 
 
 @dataclass(slots=True)
