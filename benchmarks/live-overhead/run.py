@@ -225,7 +225,7 @@ def plot(found: Found) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=f"{__doc__} About 7 minutes on two quiet cores.")
+    parser = argparse.ArgumentParser(description=f"{__doc__} About 5 minutes on two quiet cores.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
     size = QUICK if quick else FULL
