@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from brim.coordination.reconcile import (
     Suspend,
     most,
     reconcile,
+    still_coming,
     within,
 )
 
@@ -172,3 +174,22 @@ def test_an_agent_that_is_missed_is_asked_for_again_and_one_without_workers_goes
 def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
     row = runs("a", {"n1": 2, "n2": 2})
     assert actions([row], {"a": {"n2": 2}}, nodes={"n2": 4}) == [Suspend("a")]
+
+
+@pytest.mark.parametrize(
+    ("coming", "seen", "gone", "waited", "left"),
+    [
+        ({"n1": 4}, {}, set(), 1.0, {"n1": 4}),
+        ({"n1": 4}, {"n1": 3}, set(), 1.0, {"n1": 4}),
+        ({"n1": 4}, {"n1": 4}, set(), 1.0, {}),
+        ({"n1": 4, "n2": 2}, {"n1": 4}, set(), 1.0, {"n1": 4, "n2": 2}),
+        ({"n1": 4, "n2": 2}, {"n1": 4}, {"n2"}, 1.0, {}),
+        ({"n1": 4}, {"n1": 3}, set(), 27.9, {"n1": 4}),
+        ({"n1": 4}, {"n1": 3}, set(), 28.0, {}),  # told to have fewer, it has heard it by now
+        ({"n1": 4}, {}, set(), 100.0, {"n1": 4}),  # nobody was forked yet: all of them may be
+    ],
+)
+def test_devices_are_held_for_workers_that_may_yet_be_forked(
+    coming: ByNode, seen: ByNode, gone: set[str], waited: float, left: ByNode
+) -> None:
+    assert still_coming(coming, seen, gone=gone, waited=waited, grace=GRACE) == left

@@ -28,7 +28,7 @@ from brim.coordination.reconcile import (
     Suspend,
     most,
     reconcile,
-    to_force,
+    still_coming,
     within,
 )
 from brim.domain.cluster import ClusterSpec
@@ -236,11 +236,10 @@ class LiveBackend:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
         track.seen, track.looked = seen, now
-        grace = self.spec.grace
-        # Who was told before they were forked has heard it by then.
-        late = bool(seen.workers) and now - record.changed >= grace - to_force(grace)
-        coming = {node: n for node, n in record.coming.items() if node not in self._presence.gone}
-        record.coming = {} if late or within(coming, seen.workers) else coming
+        waited, gone = now - record.changed, self._presence.gone
+        record.coming = still_coming(
+            record.coming, seen.workers, gone=gone, waited=waited, grace=self.spec.grace
+        )
         record.step, record.steps = seen.step, seen.steps or record.steps
         record.started = record.started or seen.first_step
         self._picture.reckon(record)

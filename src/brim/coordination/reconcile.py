@@ -14,7 +14,7 @@ has not answered, or the job was to have none. Of a short grace period these are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ __all__ = [
     "Suspend",
     "most",
     "reconcile",
-    "to_force",
+    "still_coming",
     "within",
 ]
 
@@ -114,6 +114,29 @@ def within(one: ByNode, other: ByNode) -> bool:
     return all(count <= other.get(node, 0) for node, count in one.items())
 
 
+def still_coming(
+    coming: ByNode, seen: ByNode, *, gone: Collection[str], waited: float, grace: float
+) -> dict[str, int]:
+    """Of the workers that may yet be forked, those that still may: none once all were seen, or have had their time.
+
+    Args:
+        coming: that a job was asked to have and has not been seen to have.
+        seen: workers that are there.
+        gone: nodes on which nothing can be forked any more.
+        waited: seconds since the job's workers were changed last.
+        grace: seconds that a job has to give what it was asked for.
+
+    >>> still_coming({"n1": 2, "n2": 1}, {"n1": 2}, gone={"n2"}, waited=1.0, grace=30.0)
+    {}
+    >>> still_coming({"n1": 4}, {"n1": 2}, gone=(), waited=1.0, grace=30.0)
+    {'n1': 4}
+    """
+    left = {node: count for node, count in coming.items() if node not in gone}
+    # Whoever was told to have fewer before they were forked has heard it before force ends all processes.
+    late = bool(seen) and waited >= grace - _step_of_force(grace)
+    return {} if late or within(left, seen) else left
+
+
 class _Free:
     """Devices that nobody holds."""
 
@@ -184,14 +207,14 @@ def reconcile(
     return shrink + grow
 
 
-def to_force(grace: float) -> float:
+def _step_of_force(grace: float) -> float:
     """Seconds that each of the two steps of force may take, of so long a grace period."""
     return min(_TO_FORCE, grace / 5.0)
 
 
 def _force(one: Holding, now: float, grace: float) -> Force | None:
     """What is to be taken from a job by force now."""
-    step = to_force(grace)
+    step = _step_of_force(grace)
     to_give = math.inf if one.since is None else one.since + grace - now
     to_answer = math.inf if one.unanswered is None else one.unanswered + grace - now
     if min(to_give, to_answer) <= step:

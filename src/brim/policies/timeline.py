@@ -70,7 +70,7 @@ class Timeline:
 
     >>> timeline = Timeline(now=0.0, devices=8)
     >>> timeline.take([Piece(0.0, 10.0, 6)])
-    >>> timeline.free_at(0.0), timeline.free_at(10.0), timeline.least(0.0, 10.0)
+    >>> timeline.least(0.0, 0.0), timeline.least(10.0, 10.0), timeline.least(0.0, 10.0)
     (2, 8, 2)
     """
 
@@ -79,10 +79,6 @@ class Timeline:
     def __init__(self, *, now: float, devices: int) -> None:
         self.times = [now]
         self.free = [devices]
-
-    def free_at(self, time: float) -> int:
-        """Free devices at `time`."""
-        return self.free[bisect_right(self.times, time) - 1]
 
     def least(self, start: float, stop: float) -> int:
         """The fewest free devices between `start` and `stop`."""
