@@ -1,15 +1,15 @@
-"""How fast a job trains, by `brim train` and under a scheduler: steps a second, and processor time of a step."""
+"""How fast a job trains, by `brim train` and under a scheduler: both at once, of which one is always stopped."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,138 +18,152 @@ import psutil
 from benchmarks.harness.brim_cluster import BrimCluster
 from benchmarks.harness.brim_run import repository
 
-__all__ = ["Speed", "by_brim_train", "stopped", "under_scheduler"]
+__all__ = ["Side", "Speed", "by_brim_train", "in_turns", "under_scheduler"]
 
-_SETTLE = 20  # first steps of a run that do not count
-_ENDING = 100  # last ones: a second, in which the workers are certainly still there to be asked
-_LOOK = 0.2
-_LIMIT = 300.0  # seconds that a run may take
+_STARTED = 40  # steps after which a job trains as it will for ever
+_SETTLE = 0.15  # seconds of a turn that do not count: caches fill again
+_LOOK = 0.1
+_LIMIT = 120.0  # seconds until a job must have started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """One run.
+    """What one turn showed.
 
     Args:
-        steps_per_second: by the times of the commits.
-        workers_ms, others_ms: processor time of a step: of the workers, and of whatever else is there for the job
-            (agent, template, master; the command, or scheduler and agent of the node).
+        steps: that were made.
+        seconds: that it took.
+        workers, others: processor time, in seconds: of the workers, and of whatever else is there for the job (agent,
+            template, master; the command, or scheduler and agent of the node).
     """
 
-    steps_per_second: float
-    workers_ms: float
-    others_ms: float
+    steps: int
+    seconds: float
+    workers: float
+    others: float
 
     @property
-    def processor_ms(self) -> float:
-        return self.workers_ms + self.others_ms
+    def steps_per_second(self) -> float:
+        return self.steps / self.seconds
 
 
-def by_brim_train(words: Sequence[str], steps: int) -> Speed:
-    """The job by the command `brim train`.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A job that trains for ever, with all the processes that are there for it.
 
     Args:
-        words: what `brim train` and `brim submit` are told.
-        steps: that it has.
+        run_dir: of its run.
+        root: the process that has started all others.
+    """
+
+    run_dir: Path
+    root: psutil.Process
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def until_it_trains(self) -> None:
+        """Raises RuntimeError where it does not within two minutes."""
+        end = time.monotonic() + _LIMIT
+        while self._steps() < _STARTED:
+            if time.monotonic() > end:
+                raise RuntimeError(f"the run came to no step {_STARTED}: {self.run_dir}")
+            time.sleep(_LOOK)
+
+    def turn(self, seconds: float) -> Speed:
+        """Let it train for a moment, and stop it."""
+        self.go()
+        time.sleep(_SETTLE)
+        began, before, step = time.perf_counter(), self._used(), self._steps()
+        time.sleep(seconds)
+        passed, after, steps = time.perf_counter() - began, self._used(), self._steps() - step
+        self.stop()
+        workers, others = (after[kind] - before[kind] for kind in (True, False))
+        return Speed(steps=steps, seconds=passed, workers=workers, others=others)
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self.root, *self.root.children(recursive=True)]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _steps(self) -> int:
+        path = self.run_dir / "steps.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def _used(self) -> dict[bool, float]:
+        """Seconds of processor time until now: True: of workers, False: of all others."""
+        found = {True: 0.0, False: 0.0}
+        for process in self._processes():
+            times = process.cpu_times()
+            found[process.name().startswith("brim-w")] += times.user + times.system
+        return found
+
+
+@contextlib.contextmanager
+def by_brim_train(words: Sequence[str]) -> Iterator[Side]:
+    """A job by the command `brim train`.
+
+    Args:
+        words: what the command is told.
     """
     with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as folder:
         run_dir = Path(folder) / "run"
-        command = [
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "train",
-            *words,
-            "--spares",
-            "0",
-            "--run-dir",
-            str(run_dir),
-        ]
+        command = [sys.executable, "-m", "brim.cli", "train", *words, "--spares", "0"]
+        command += ["--run-dir", str(run_dir)]
         environment = {**os.environ, "PYTHONPATH": str(repository())}
         with (Path(folder) / "output").open("wb") as output:
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        side = Side(run_dir, psutil.Process(process.pid))
         try:
-            found = _watch(run_dir, psutil.Process(process.pid), steps, process.poll)
-            if process.wait(_LIMIT):
-                raise RuntimeError(f"brim train failed: {Path(output.name).read_text()}")
+            side.until_it_trains()
+            yield side
         finally:
-            process.kill()
-        return found()
+            side.go()
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_LIMIT)
+            finally:
+                process.kill()
 
 
-def under_scheduler(
-    cluster: BrimCluster, scheduler: psutil.Process, words: Sequence[str], steps: int
-) -> Speed:
-    """The job by the command `brim submit`.
+@contextlib.contextmanager
+def under_scheduler(cluster: BrimCluster, scheduler: psutil.Process, words: Sequence[str]) -> Iterator[Side]:
+    """A job by the command `brim submit`.
 
     Args:
-        scheduler: of the cluster, which has nothing else to do.
-        words, steps: see `by_brim_train`.
+        scheduler: of the cluster, which has nothing else to do, and is stopped with the job.
+        words: what the command is told.
     """
     job = cluster.brim("submit", *words).strip()
-    run_dir = cluster.state / "jobs" / job
-    found = _watch(run_dir, scheduler, steps)
-    cluster.brim("status", job, "--wait")
-    return found()
-
-
-@contextmanager
-def stopped(scheduler: psutil.Process) -> Iterator[None]:
-    """A scheduler without jobs, and the agents of its nodes, take no time within."""
-    processes = [scheduler, *scheduler.children()]
-    for process in processes:
-        process.suspend()
+    side = Side(cluster.state / "jobs" / job, scheduler)
     try:
-        yield
+        side.until_it_trains()
+        yield side
     finally:
-        for process in processes:
-            process.resume()
+        side.go()
+        cluster.brim("cancel", job)
 
 
-def _watch(
-    run_dir: Path, root: psutil.Process, steps: int, ended: Callable[[], int | None] = lambda: None
-) -> Callable[[], Speed]:
-    """Follow a run nearly to its end; what is to be asked once it has ended.
+def in_turns(
+    first: Side, second: Side, *, pairs: int, seconds: float, say: Callable[[int], None] = lambda _: None
+) -> list[tuple[Speed, Speed]]:
+    """Let two stopped jobs train in turns; who is first changes with each pair.
 
     Args:
-        root: the process that has started all others.
-        ended: its exit status. The scheduler is not asked: that would take its time.
+        pairs: how often each has a turn.
+        seconds: that a turn counts.
+        say: told how many pairs are done.
     """
-    _until_step(_SETTLE, run_dir, ended)
-    began, before = time.time(), _used(root)
-    _until_step(steps - _ENDING, run_dir, ended)
-    until, after = time.time(), _used(root)
-
-    def found() -> Speed:
-        commits = _commits(run_dir)
-        counted = commits[_SETTLE:]
-        made = sum(began < at <= until for at in commits)
-        workers, others = (1000.0 * (after[kind] - before[kind]) / made for kind in (True, False))
-        speed = (len(counted) - 1) / (counted[-1] - counted[0])
-        return Speed(steps_per_second=speed, workers_ms=workers, others_ms=others)
-
-    return found
-
-
-def _until_step(step: int, run_dir: Path, ended: Callable[[], int | None]) -> None:
-    end = time.monotonic() + _LIMIT
-    while len(_commits(run_dir)) < step:
-        if ended() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the run came to no step {step}")
-        time.sleep(_LOOK)
-
-
-def _commits(run_dir: Path) -> list[float]:
-    """When each step was made."""
-    path = run_dir / "steps.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [float(json.loads(line)["at"]) for line in lines if line.endswith("}")]
-
-
-def _used(root: psutil.Process) -> dict[bool, float]:
-    """Seconds of processor time until now: True: of workers, False: of all others."""
-    found = {True: 0.0, False: 0.0}
-    for process in [root, *root.children(recursive=True)]:
-        times = process.cpu_times()
-        found[process.name().startswith("brim-w")] += times.user + times.system
+    found = []
+    for number in range(pairs):
+        order = (second, first) if number % 2 else (first, second)
+        speeds = [side.turn(seconds) for side in order]
+        found.append((speeds[1], speeds[0]) if number % 2 else (speeds[0], speeds[1]))
+        say(number + 1)
     return found
