@@ -226,6 +226,7 @@ def verdict(ratios: list[float]) -> str:
 
 def plot(found: Found) -> Any:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(10, 3))
     left, right = figure.subplots(1, 2)
@@ -233,6 +234,8 @@ def plot(found: Found) -> Any:
         ordered = sorted(1000.0 * value for value in values)
         left.plot(ordered, [(k + 1) / len(ordered) for k in range(len(ordered))], label=name)
     left.set_xscale("log")
+    left.xaxis.set_major_formatter("{x:g}")
+    left.xaxis.set_minor_formatter(NullFormatter())
     left.set_xlabel("milliseconds to the answer")
     left.set_ylabel("part of the questions")
     left.legend()
