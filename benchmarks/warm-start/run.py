@@ -107,7 +107,7 @@ def plot(found: Found) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="It takes some 3 minutes, by an estimate.")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="It takes about a minute.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
     times = 2 if quick else 10
