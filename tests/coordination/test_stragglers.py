@@ -59,6 +59,18 @@ def test_one_slow_worker(times: float, parts: int, world: int, want: tuple[int, 
         )
 
 
+def test_a_worker_that_becomes_slow_within_a_step_is_judged_by_the_steps_after_it() -> None:
+    def pace(step: int, rank: int) -> float:
+        times = 1.0 if step < 40 else 1.4 if step == 40 else 3.0
+        return 0.02 * (times if rank == 3 else 1.0)
+
+    (told,) = watch(pace, parts=32)
+    step, advice, shares = told
+    assert isinstance(advice, Uneven)
+    assert advice.cause == "w3 is 3.0 times slower"
+    assert (step < 40 + 45, shares) == (True, (10, 10, 9, 3))
+
+
 def test_a_faster_step_waits_longer_because_a_round_costs_more_of_them() -> None:
     def first(pace: float) -> int:
         return next(watch(lambda _, rank: pace * (3 if rank == 0 else 1), steps=5000, other=0.0))[0]

@@ -163,8 +163,10 @@ class Stragglers:
         trial = self._trial
         if self._advised_in == self._round:
             return []
-        if trial is None:
-            self._trial = _try(shares, self._usual(loads), other)
+        looked_best = trial.shares if trial else shares
+        better = _try(looked_best, self._usual(loads), other)
+        if better or trial is None:  # a trial of shares that were made while paces changed proves little
+            self._trial = better
             return []
         now = max(load.seconds for load in loads)
         trial.steps += 1
