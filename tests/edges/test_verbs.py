@@ -101,6 +101,8 @@ def test_logs_stand_under_their_workers_names(run: RecordedRun) -> None:
     assert brim("logs").stdout == "w1 | hello\nw2 | two\nw10 | ten\n"
     assert brim("logs", "latest", "--worker", "w2").stdout == "w2 | two\n"
     assert "w1, w10, w2" in brim("logs", "--worker", "x").stderr
+    lines = brim("logs", "latest", "--worker", "w1", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [{"worker": "w1", "text": "hello"}]
 
 
 def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
+from brim.train.signals import be_called
 from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]
@@ -104,6 +105,7 @@ def main(start: Start = start_anew) -> None:
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    be_called("brim-agent")
     settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
     template = start_template(run_dir, arguments.host, start)
 

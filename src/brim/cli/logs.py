@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +21,16 @@ INTERVAL = 0.2
 @click.argument("run", required=False, metavar="[RUN]")
 @option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
 @option("--worker", metavar="W", default="", help="Of this worker alone, such as w1.")
+@option("--json", "as_json", is_flag=True, help="Print a JSON object for each line, with worker and text.")
 @STATE
-def logs(run: str | None, follow: bool, worker: str, state: Path | None) -> int:
+def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
     """What the processes of RUN, or of a job of the scheduler, printed, each line under its worker's name.
 
     \b
     brim logs
     brim logs latest -f --worker w1
     brim logs flights-1 -f
+    brim logs flights-1 --json
     """
     from brim.cli.clients import scheduler_of
     from brim.cli.runs import find_run
@@ -38,7 +41,7 @@ def logs(run: str | None, follow: bool, worker: str, state: Path | None) -> int:
     else:
         lines = _lines(find_run(run, state=state), worker, follow=follow)
     for name, text in lines:
-        click.echo(f"{name} | {text}")
+        click.echo(json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}")
     return EXIT_DONE
 
 

@@ -19,6 +19,7 @@ from brim.master.loop import Master
 from brim.master.records import Records
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.job_file import keep_source, read_job
+from brim.train.signals import be_called
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -100,6 +101,7 @@ def main() -> None:
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    be_called("brim-master")
     try:
         asyncio.run(serve(settings, token=os.environ["BRIM_TOKEN"]))
     except EnvironmentFault as fault:

@@ -113,7 +113,6 @@ class NodeAgent:
         if not sys.flags.safe_path:
             sys.path[0] = request.directory  # as `python -m` does
         _shuffle()
-        be_called("brim-agent")
         from brim.agent.__main__ import main
 
         main(fork)

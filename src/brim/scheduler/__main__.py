@@ -28,6 +28,7 @@ from brim.storage.book import Book
 from brim.storage.contact import SCHEDULER, SchedulerContact, token_of, write_scheduler_contact
 from brim.storage.database import Database
 from brim.storage.files import lock
+from brim.train.signals import be_called
 
 __all__ = ["listen", "main", "offer"]
 
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    be_called("brim-scheduler")
     held = lock(settings.state_dir / ".scheduler.lock")
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")

@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
+    be_called("brim-template")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_job(Path(arguments.run_dir))
     os.environ |= shared_environment(spec, arguments.run_dir)
