@@ -70,7 +70,7 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     steps, values = zip(*course.metric, strict=True)
     below.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
     below.set(xlabel="step", ylabel="AUC of the test split")
-    below.legend(loc="lower right", fontsize=8.5)
+    below.legend(loc="best", fontsize=8.5)
     below.grid(alpha=0.3)
     same = "the same weights" if course.digest == found.fixed[0].digest else "OTHER WEIGHTS"
     below.set_title(f"the AUC after each epoch: {same}", loc="left", fontsize=9.5)
