@@ -21,7 +21,7 @@ from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
-from brim.train.signals import be_called
+from brim.process import be_called
 from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]

@@ -17,9 +17,9 @@ from brim.errors import EnvironmentFault
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
+from brim.process import be_called
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.job_file import keep_source, read_job
-from brim.train.signals import be_called
 from brim.wire.control import JobServer
 
 __all__ = ["main"]

@@ -17,7 +17,7 @@ from typing import Any
 import brim
 from brim.agent.births import Forked, fork, perform
 from brim.errors import BrimError
-from brim.train.signals import be_called, die_with_parent
+from brim.process import be_called, die_with_parent
 from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
 
 __all__ = ["NodeAgent"]

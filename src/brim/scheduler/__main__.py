@@ -22,13 +22,13 @@ from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, EnvironmentFault
+from brim.process import be_called
 from brim.scheduler.api import application
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import SCHEDULER, SchedulerContact, token_of, write_scheduler_contact
 from brim.storage.database import Database
 from brim.storage.files import lock
-from brim.train.signals import be_called
 
 __all__ = ["listen", "main", "offer"]
 

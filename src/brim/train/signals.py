@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import signal
 import socket
 import threading
@@ -13,10 +10,7 @@ from brim.errors import EnvironmentFault
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Beat
 
-__all__ = ["LeaveRequest", "be_called", "beat_forever", "die_with_parent"]
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
+__all__ = ["LeaveRequest", "beat_forever"]
 
 
 class LeaveRequest:
@@ -46,21 +40,3 @@ def beat_forever(link: WorkerLink, *, interval: float) -> None:
                 return
 
     threading.Thread(target=beat, name="brim-heartbeat", daemon=True).start()
-
-
-def _prctl(option: int, value: object) -> None:
-    """Ask something of the kernel, where it is Linux."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(option, value)
-
-
-def be_called(name: str) -> None:
-    """Give this process a name of at most 15 bytes, by which `ps` and `top` tell one worker from another."""
-    _prctl(_PR_SET_NAME, name.encode())
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process once its parent is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before we asked
-        os._exit(1)

@@ -20,9 +20,9 @@ from typing import Any
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
+from brim.process import be_called, die_with_parent
 from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
-from brim.train.signals import be_called, die_with_parent
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerEnded, WorkerForked, failure_of
 
