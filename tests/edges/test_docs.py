@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def test_the_public_names_are_the_documented_ones() -> None:
     documented = re.findall(r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE)
     assert sorted(brim.__all__) == sorted(documented)
     assert len(brim.__all__) <= 25
+
+
+def test_the_laws_of_imports_are_those_that_are_proved() -> None:
+    settings = tomllib.loads(_words(ROOT / "pyproject.toml"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    assert "\n".join(layers) in _words(ROOT / "CONTRIBUTING.md")
 
 
 def test_the_readme_shows_its_two_commands_early() -> None:
