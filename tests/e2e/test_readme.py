@@ -73,6 +73,6 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
     for line in [*told, *story]:
         assert CHANGE.fullmatch(line), line
     always = ("submitted", "workers", "running", "measured", "promised", "done")
-    assert set(always) <= set(kinds(told)) & set(kinds(story))
+    assert set(always) <= set(kinds(told)) & set(kinds(story)), told
     assert kinds(told)[0] == kinds(story)[0] == "submitted"
     assert kinds(told)[-1] == kinds(story)[-1] == "done"

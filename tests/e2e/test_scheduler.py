@@ -222,6 +222,7 @@ def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> N
     owner = home.submit("--workers", "1:2", tenant="web")
     until(lambda: home.job(owner).workers > 0, "the owner's workers")
     reclaimed = [each for each in home.story(borrower) if each["reason"] == "reclaimed-by-owner"]
+    assert reclaimed, home.story(borrower)
     assert "tenant ads held 4 devices and may use" in reclaimed[0]["detail"]
     assert "forced" not in [each["event"] for each in home.story(borrower)]
     for job in (borrower, owner):

@@ -43,6 +43,17 @@ def test_a_run_has_four_names(name: str | None, run: RecordedRun) -> None:
     assert brim(*words).stdout == "runs/flights-1/report.html\n"
 
 
+@pytest.mark.parametrize("verb", ["status", "report", "ledger", "checkpoints", "evaluate", "export"])
+def test_a_job_of_another_scheduler_is_found_where_its_state_is(verb: str, tmp_path: Path) -> None:
+    recorded = RecordedRun(tmp_path / "state" / "jobs" / "flights-7", spec(), samples=2048)
+    recorded.begin()
+    more = {"export": ["--output", str(tmp_path / "model")]}.get(verb, [])
+    here = brim(verb, "flights-7", *more)
+    assert "got 'flights-7', need a run" in here.stderr, here.output
+    there = brim(verb, "flights-7", *more, "--state", str(tmp_path / "state"))
+    assert "need a run: " not in there.stderr, there.output
+
+
 def test_a_misspelt_run_is_corrected(run: RecordedRun) -> None:
     result = brim("status", "flight-1")
     assert result.exit_code == 2

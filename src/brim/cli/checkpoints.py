@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import option
+from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
 
@@ -57,7 +58,8 @@ def check_place(location: str, *, holds: bool | None) -> None:
 @click.command()
 @click.argument("run", required=False, metavar="[RUN|URL]")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def checkpoints(run: str | None, as_json: bool) -> int:
+@STATE
+def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
     """List the checkpoints of RUN, or at a URL, newest last, and check every byte of them.
 
     \b
@@ -70,7 +72,7 @@ def checkpoints(run: str | None, as_json: bool) -> int:
     from brim.storage.checkpoints import Store
     from brim.storage.places import open_place
 
-    location, best = _place_of(run)
+    location, best = _place_of(run, state)
     store = Store(open_place(location, field="RUN"))
     rows = [_row(store, step) for step in store.steps()]
     if best is not None:
@@ -84,7 +86,7 @@ def checkpoints(run: str | None, as_json: bool) -> int:
     return EXIT_DONE if all(row["whole"] for row in rows) else EXIT_FAILED
 
 
-def _place_of(run: str | None) -> tuple[str, Best | None]:
+def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     """Where the checkpoints are, and by which metric the best is kept."""
     from brim.cli.runs import find_run
     from brim.domain.checkpointing import Best
@@ -93,7 +95,7 @@ def _place_of(run: str | None) -> tuple[str, Best | None]:
 
     if run is not None and is_url(run):
         return run, None
-    run_dir = find_run(run)
+    run_dir = find_run(run, state=state)
     spec = read_history(run_dir).spec
     known = spec.get("keep_best")
     best = Best(**known) if isinstance(known, dict) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from brim.cli.follow import require_train_extra
-from brim.cli.options import choice, option
+from brim.cli.options import STATE, choice, option
 from brim.cli.trained import find_trained, wanted_of
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
@@ -30,7 +30,8 @@ _FORMATS = ("safetensors", "torch-export", "onnx")
     metavar="|".join(_FORMATS),
     help="What besides the weights: a program of torch.export, or an ONNX graph.",
 )
-def export(trained: str, output: str, format: str) -> int:
+@STATE
+def export(trained: str, output: str, format: str, state: Path | None) -> int:
     """Write the model of RUN (its newest checkpoint) or CHECKPOINT so that it loads without brim.
 
     \b
@@ -49,7 +50,7 @@ def export(trained: str, output: str, format: str) -> int:
         raise SpecError(
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
         )
-    model = find_trained(trained)
+    model = find_trained(trained, state=state)
     spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
     from brim.train.export import export as write
 

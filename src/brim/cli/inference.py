@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from brim.cli.follow import Ready, follow, require_train_extra
-from brim.cli.options import FAULTS, WORKERS, choice, option
+from brim.cli.options import FAULTS, STATE, WORKERS, choice, option
 from brim.cli.trained import find_trained, job_with, wanted_of
 from brim.domain.job import DEVICES
 from brim.errors import SpecError
@@ -36,6 +36,7 @@ def _inference_options(function: Decorated) -> Decorated:
             option("--faults", type=FAULTS, default="", help='As for training: "kill rank 1 at step 3".'),
             option("--run-dir", type=click.Path(), metavar="DIR", help="Where the job's records go."),
             option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
+            STATE,
         )
     ):
         function = decorate(function)
@@ -107,7 +108,7 @@ def _run(
     if values["input"] and values["split"]:
         raise SpecError("--split", got="--input beside it", need="one of them", hint="leave one out")
     require_train_extra()
-    model = find_trained(trained)
+    model = find_trained(trained, state=values["state"])
     wanted = wanted_of(
         model,
         kind,

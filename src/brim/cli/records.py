@@ -114,7 +114,8 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def ledger(run: str | None, as_json: bool) -> int:
+@STATE
+def ledger(run: str | None, as_json: bool, state: Path | None) -> int:
     """Count from RUN's records how often every sample of each epoch was applied.
 
     \b
@@ -125,7 +126,7 @@ def ledger(run: str | None, as_json: bool) -> int:
     """
     from brim.telemetry.ledger import audit_run
 
-    run_dir, history = read_run(run)
+    run_dir, history = read_run(run, state=state)
     account = audit_run(run_dir, history)
     click.echo(json.dumps(_plain(run_dir, account)) if as_json else _render(account))
     return EXIT_DONE if account.exact else EXIT_FAILED

@@ -39,8 +39,11 @@ class Trained:
     where: str
 
 
-def find_trained(name: str) -> Trained:
+def find_trained(name: str, *, state: Path | None = None) -> Trained:
     """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a checkpoint.
+
+    Args:
+        state: of the scheduler whose job it may be; None: the usual place.
 
     Raises:
         SpecError: there is no such run or checkpoint, or the training file is gone.
@@ -62,7 +65,7 @@ def find_trained(name: str) -> Trained:
                 hint="brim checkpoints RUN lists them",
             )
     else:
-        run_dir = find_run(name)
+        run_dir = find_run(name, state=state)
     spec = recorded_spec(run_dir, read_history(run_dir))
     if not spec.file or spec.inference:
         raise SpecError(
