@@ -81,6 +81,23 @@ def gone(pid: int) -> Callable[[], bool]:
     return lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
+    agent = host.up()
+    sleeping = host.begin("job-1")
+    limits = psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE)
+    begin = Begin(job="job-2", arguments=[], python=("", ""), environment={}, directory="/")
+    host.nodes.ask("n1", begin)  # without the descriptors that belong to it, as where there are too many
+    psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE, (8, limits[1]))
+    with open(os.devnull, "r+b") as nothing:
+        host.nodes.ask("n1", begin, [nothing.fileno()] * 2)
+    log = host.folder / "nodes" / "n1" / "node.log"
+    until(lambda: log.read_text().count("not done: Begin: ") == 2, "what it says")
+    assert host.look().pid == agent
+    assert psutil.pid_exists(sleeping)
+    psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE, limits)
+    assert psutil.pid_exists(host.begin("job-3"))
+
+
 def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Host) -> None:
     assert not host.look().lost
     first = host.up()

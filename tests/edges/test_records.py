@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -155,6 +156,23 @@ def test_who_only_looks_whether_a_lock_is_held_is_in_nobodys_way(tmp_path: Path)
     assert lock(path) is None
     os.close(held)
     assert not is_locked(path)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_not_called_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    assert not is_locked(path / "of-a-file")
+    path.touch()
+    assert not is_locked(path / "of-a-file")
+
+    def no_more(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("brim.storage.files.os.open", no_more)
+    with pytest.raises(OSError, match="Too many open files"):
+        is_locked(path)
 
 
 def test_the_history_knows_who_works_and_how_far_it_is(tmp_path: Path) -> None:

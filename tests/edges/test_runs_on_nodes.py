@@ -61,6 +61,15 @@ def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
     return RunProcesses(folder, cast(Nodes, nodes))
 
 
+def test_a_directory_that_cannot_be_written_is_that_jobs_problem_alone(
+    tmp_path: Path, nodes: FakeNodes, record: JobRecord
+) -> None:
+    (tmp_path / "job-1").write_text("no directory")
+    with pytest.raises(EnvironmentFault, match=r"cannot start job-1: .*File exists"):
+        asyncio.run(processes(tmp_path, nodes).start(record, {"n1": 1}))
+    assert not nodes.held
+
+
 def option(begin: Begin, name: str) -> str:
     return begin.arguments[begin.arguments.index(name) + 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import http.client
 import json
@@ -24,8 +25,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brim import client as client_module
-from brim.backends.processes import NodeSeen
+from brim.backends.processes import NodeSeen, Seen
 from brim.cli.__main__ import cli
+from brim.cli.jobs import end_of
 from brim.client import Client
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -36,7 +38,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
-from brim.storage.book import Book
+from brim.storage.book import Book, JobRecord
 from brim.storage.contact import (
     SchedulerContact,
     read_scheduler_contact,
@@ -459,6 +461,42 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
         assert "too-late-even-alone" in text
         assert "4 workers, the most that help, would be done" in text
         assert "the earliest that could be promised" in text
+    waiting = ThreadPoolExecutor(1).submit(brim, *arguments, "10s", "--wait")
+    until(lambda: "digits-3" in [job.job for job in served.client.jobs() if job.was_refused], "the verdict")
+    served.client.cancel("digits-3")
+    assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
+
+
+def test_a_policy_that_does_not_run_what_it_refuses_says_why(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = served.client.submit(ask())
+    no = msgspec.structs.replace(view, state="refused", reason="no-capacity", detail="8 devices are promised")
+    assert end_of(no, as_json=False) == 3
+    assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
+
+
+def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, look = served.client, served.processes.look
+    for _ in range(2):
+        client.submit(ask("1:4"))
+    until(lambda: [client.job(f"job-{k}").workers for k in (1, 2)] == [4, 4], "4 workers each")
+
+    def too_many_files(record: JobRecord) -> Seen:
+        if record.id == "job-1":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return look(record)
+
+    monkeypatch.setattr(served.processes, "look", too_many_files)
+    served.processes.say("job-2", step=5)
+    until(lambda: client.job("job-2").step == 5, "a look at the other job")
+    view = client.job("job-1")
+    assert (view.state, view.workers, view.launches) == ("running", 4, 1)
+    monkeypatch.setattr(served.processes, "look", look)
+    served.processes.say("job-1", step=7)
+    until(lambda: client.job("job-1").step == 7, "a look at it")
 
 
 def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(

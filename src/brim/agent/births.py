@@ -115,12 +115,21 @@ def _close_all_but(kept: Sequence[int]) -> None:
 
 
 class Forked:
-    """A child that this process forked."""
+    """A child that this process forked.
+
+    Raises:
+        OSError: there is no descriptor left to watch it by; it is gone then.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._end = os.pidfd_open(pid)
+        try:
+            self._end = os.pidfd_open(pid)
+        except OSError:  # nobody would hear of its end
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def fileno(self) -> int:
         """Readable once it has ended."""

@@ -62,14 +62,7 @@ class LiveBackend:
         cycles, looks: seconds that the last ones took; what a cycle has written down is done by the look behind it.
     """
 
-    def __init__(
-        self,
-        book: Book,
-        processes: Processes,
-        spec: ClusterSpec,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, book: Book, processes: Processes, spec: ClusterSpec, *, clock: Clock) -> None:
         self.book, self.spec = book, spec
         self.memory: object = None  # what the last cycle left
         self._processes, self._clock = processes, clock
@@ -214,9 +207,10 @@ class LiveBackend:
             self.tell()
         for event, detail in self._presence.news:
             self.book.note_cluster(self._clock.wall(), event, detail)
-        for record in self.book.unfinished():
-            if record.running and not isinstance(self._questions.open(record.id), Start):
-                self._take(record, self._processes.look(record))
+        with self.book.together():  # the disk is waited for once
+            for record in self.book.unfinished():
+                if record.running and not isinstance(self._questions.open(record.id), Start):
+                    self._see(record)
         await self._questions.ask([*self._to_confirm(), *self._steps_to_take()])
         self.looks.append(self._clock.now() - began)
 
@@ -224,6 +218,13 @@ class LiveBackend:
     def problem(self) -> str:
         """Which nodes are gone; empty where none is."""
         return self._presence.problem
+
+    def _see(self, record: JobRecord) -> None:
+        try:
+            seen = self._processes.look(record)
+        except OSError:
+            return  # nobody can tell now whether it is alive: it is looked at again
+        self._take(record, seen)
 
     def _take(self, record: JobRecord, seen: Seen) -> None:
         now, track = self._clock.wall(), self._picture.track(record)

@@ -134,6 +134,12 @@ class RunProcesses:
 
     async def start(self, record: JobRecord, workers: ByNode) -> None:
         """Raises EnvironmentFault where it cannot."""
+        try:
+            self._start(record, workers)
+        except OSError as error:
+            raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
+
+    def _start(self, record: JobRecord, workers: ByNode) -> None:
         run_dir = self.run_dir(record)
         run_dir.mkdir(parents=True, exist_ok=True)
         self._jobs.pop(record.id, None)
@@ -156,7 +162,7 @@ class RunProcesses:
             job.elsewhere.add(node)
             job.begun[node] = SystemClock().now()
             arguments = ["--join", "--run-dir", str(run_dir.resolve()), "--local", local]
-            with contextlib.suppress(EnvironmentFault):
+            with contextlib.suppress(EnvironmentFault, OSError):
                 self._begin(record, node, f"{_LOCK_OF}{node}", arguments, token)
 
     def _begin(
@@ -167,8 +173,10 @@ class RunProcesses:
         if held is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
         # Its standard input ends with the agent itself, which holds the other end: with nobody else.
-        ours, theirs = os.pipe()
+        kept = [held]
         try:
+            ours, theirs = os.pipe()
+            kept += [ours, theirs]
             begin = Begin(
                 job=record.id,
                 arguments=["--name", node, *arguments],
@@ -178,10 +186,8 @@ class RunProcesses:
             )
             with agent_log(run_dir) as log:
                 self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])
-        except OSError as error:
-            raise EnvironmentFault(f"cannot start {record.id} on {node}: {error}") from error
         finally:
-            for descriptor in (held, ours, theirs):
+            for descriptor in kept:
                 os.close(descriptor)
 
     async def resize(self, record: JobRecord, workers: ByNode) -> None:

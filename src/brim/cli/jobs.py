@@ -139,7 +139,9 @@ def end_of(view: JobView, *, as_json: bool) -> int:
         click.echo(render_summary(view.summary))
     if view.state == "done":
         return EXIT_DONE
-    click.echo(f"{view.job}: {view.state}{f': {view.problem}' if view.problem else ''}", err=True)
+    said = ": ".join(part for part in (view.reason, view.detail) if part)
+    why = said if view.state == "refused" else view.problem
+    click.echo(f"{view.job}: {view.state}{f': {why}' if why else ''}", err=True)
     if view.state == "refused":
         return EXIT_REFUSED
     return (

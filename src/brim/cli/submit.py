@@ -88,6 +88,7 @@ def submit(file: str, state: Path | None, **values: Any) -> int:
         from brim.cli.jobs import end_of, wait_for
 
         click.echo(f"{view.job}: submitted", err=True)
+        _say_verdict(view)
         return end_of(wait_for(client, view.job), as_json=values["as_json"])
     return _show_submitted(view, as_json=values["as_json"])
 
@@ -160,19 +161,23 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
         click.echo(json.dumps(msgspec.to_builtins(view)))
     else:
         click.echo(view.job)
+    _say_verdict(view)
+    return EXIT_REFUSED if view.was_refused else EXIT_DONE
+
+
+def _say_verdict(view: JobView) -> None:
+    """What the policy says of its deadline, with the numbers."""
     if view.was_refused:
         goes_on = "" if view.has_ended else f"; it runs on what others leave (brim cancel {view.job} ends it)"
         click.echo(
             f"{view.job}: no promise ({view.reason}): {view.detail}{_earliest(view.earliest)}{goes_on}",
             err=True,
         )
-        return EXIT_REFUSED
-    if view.promised:
+    elif view.promised:
         click.echo(f"{view.job}: promised ({view.reason}): {view.detail}", err=True)
     elif view.deadline is not None and not view.judged:
         text = "its steps are measured before its deadline can be promised"
         click.echo(f"{view.job}: {text}: brim status {view.job}", err=True)
-    return EXIT_DONE
 
 
 def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int:

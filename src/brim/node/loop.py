@@ -73,6 +73,11 @@ class NodeAgent:
         request, descriptors = received
         try:
             self._handle(request, descriptors)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # too many processes, or files: the other jobs' agents live on this one
+            print(f"brim: not done: {type(request).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -124,6 +125,9 @@ def main() -> None:
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-scheduler")
+    # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at first, are few.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     held = lock(settings.state_dir / ".scheduler.lock")
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")

@@ -47,7 +47,8 @@ class Foretelling:
             await asyncio.sleep(max(_PAUSE, (self._clock.now() - began) / _SHARE))
 
     def _keep(self, ends: dict[str, float], snapshot: Snapshot) -> None:
-        for job, end in ends.items():
-            record = self._book.jobs[job]
-            if not record.life.ended and self._is_measured(record):
-                self._book.expect(record, Estimate(at=snapshot.now, finish=end, step=record.step))
+        with self._book.together():  # the disk is waited for once
+            for job, end in ends.items():
+                record = self._book.jobs[job]
+                if not record.life.ended and self._is_measured(record):
+                    self._book.expect(record, Estimate(at=snapshot.now, finish=end, step=record.step))

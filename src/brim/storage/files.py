@@ -35,10 +35,14 @@ def lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock that a file stands for."""
+    """Whether a process has the lock that a file stands for.
+
+    Raises:
+        OSError: nobody can tell now; whoever took that for "no" would start a second one of what has it.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not _taken(descriptor, fcntl.LOCK_SH)
