@@ -50,6 +50,13 @@ def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
     assert again.steps_of(submission(fingerprint="other")) is None
 
 
+def test_a_handful_of_steps_spoils_nothing_that_jobs_have_taught(tmp_path: Path) -> None:
+    book = Book(Database(tmp_path / "db"))
+    book.learn(submission(), Measured({2: (10.0, 5.0)}), None)
+    book.learn(submission(), Measured({2: (1.0, 9.0), 4: (10.0, 2.0)}), None)
+    assert Book(Database(tmp_path / "db")).measured("m").rates == {2: 2.0, 4: 5.0}
+
+
 def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "_CYCLES_KEPT", 1000)
     database = Database(tmp_path / "db")

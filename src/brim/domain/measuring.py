@@ -58,11 +58,15 @@ class Measured:
         return dict(sorted(found.items()))
 
     def merged(self, others: Iterable[Measured]) -> Measured:
-        """This one, with what it does not know taken from `others`, the first that does."""
+        """This one, with what it does not know taken from `others`, the first that does.
+
+        A handful of steps is no knowledge: it hides nothing that others know.
+        """
         totals = dict(self.totals)
         for other in others:
-            for workers, total in other.totals.items():
-                totals.setdefault(workers, total)
+            for workers, (steps, seconds) in other.totals.items():
+                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _ENOUGH - 0.5):
+                    totals[workers] = steps, seconds
         return Measured(totals)
 
 

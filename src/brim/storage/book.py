@@ -277,8 +277,8 @@ class Book:
         """Keep what a job has taught, for the next one like it."""
         name = submission.fingerprint
         if measured.totals:
-            self._measured[name] = measured.merged([self.measured(name)])
-            self._database.put_measurements(name, measured.totals)
+            known = self._measured[name] = measured.merged([self.measured(name)])
+            self._database.put_measurements(name, known.totals)
         if steps:
             per_epoch = self._amounts[name] = max(1, steps // submission.spec.epochs)
             self._database.put_amount(name, per_epoch)
