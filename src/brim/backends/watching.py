@@ -1,4 +1,9 @@
-"""What the files of a run say to whoever schedules it: its processes, its steps, and what these took."""
+"""What the files of a run say to whoever schedules it: its processes, its steps, and what these took.
+
+A job of a week has millions of steps, and whoever schedules must not stand still or run out of memory over them. So
+of many new steps the last are enough: they say how far the job is and how fast, and older measurements are in the
+scheduler's book.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from typing import Any
 from brim.backends.processes import Reached
 from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
-from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.events import follow_events, follow_steps, in_order
 from brim.telemetry.records import (
     CheckpointWritten,
     Event,
@@ -24,6 +29,8 @@ from brim.telemetry.records import (
 )
 
 __all__ = ["RunWatch"]
+
+_AT_ONCE = 1 << 20  # bytes of steps that one look takes in: some hundredths of a second
 
 
 @dataclass(slots=True)
@@ -56,13 +63,12 @@ class RunWatch:
     _files: Any = None
 
     def __post_init__(self) -> None:
-        self._files = follow_events(self.run_dir), follow_steps(self.run_dir)
+        self._files = follow_events(self.run_dir), follow_steps(self.run_dir, at_most=_AT_ONCE)
 
     def poll(self) -> None:
         """Take in what is new."""
         events, steps = self._files
-        fresh: list[Event | StepRecord] = [*events.poll(), *steps.poll()]
-        for record in sorted(fresh, key=lambda record: record.at):
+        for record in in_order(events.poll(), steps.poll()):
             if isinstance(record, StepRecord):
                 self._add_step(record)
             else:
@@ -106,8 +112,10 @@ class RunWatch:
         if size and (self.reached is None or self.reached.workers != size):
             self.reached = Reached(size, step.at, step.step)
         # The first step of a round paid for the change; its time belongs to no number of workers.
-        if last and self.round and step.round == last.round == self.round.round and step.at > last.at:
-            self.measured.add(self.round.world_size, step.at - last.at)
+        # Nor does the time between two steps with others between them that were left out.
+        follows = last and last.round == step.round and last.step + 1 == step.step
+        if last and follows and size and step.at > last.at:
+            self.measured.add(size, step.at - last.at)
 
     def _add(self, event: Event) -> None:
         match event:

@@ -7,9 +7,12 @@ end, which readers leave alone.
 
 from __future__ import annotations
 
+import heapq
+import math
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -18,7 +21,7 @@ from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
 
-__all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps"]
+__all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps", "in_order"]
 
 EVENTS, STEPS = "events.jsonl", "steps.jsonl"
 _BLOCK = 1 << 20
@@ -102,10 +105,12 @@ class LineReader(Generic[T]):
         path: the file; it need not exist yet.
         decoder: makes a record of a line. Lines that it refuses (torn, or of another version) are counted in
             `skipped` and passed over.
+        at_most: bytes that one call takes in, for who needs to know how things are and not each record: where more
+            is new, the first record and the last ones.
     """
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[T]) -> None:
-        self._path, self._decoder = path, decoder
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[T], *, at_most: int | None = None) -> None:
+        self._path, self._decoder, self._at_most = path, decoder, at_most
         self._offset = 0
         self.skipped = 0
 
@@ -113,14 +118,25 @@ class LineReader(Generic[T]):
         """The records of all lines that were completed since the last call."""
         try:
             with open(self._path, "rb") as file:
-                file.seek(self._offset)
-                fresh = file.read()
+                fresh = self._read(file)
         except FileNotFoundError:
             return []
         whole = fresh[: fresh.rfind(b"\n") + 1]
         self._offset += len(whole)
         lines = [line for line in whole.splitlines() if line]
         return [record for line in lines if (record := self._decode(line)) is not None]
+
+    def _read(self, file: BinaryIO) -> bytes:
+        """What is new; what is left out of it counts as read."""
+        size = os.fstat(file.fileno()).st_size
+        file.seek(self._offset)
+        if self._at_most is None or size - self._offset <= self._at_most:
+            return file.read()
+        first = file.readline()
+        start = max(file.tell(), _end_of_last_line(file.fileno(), size - self._at_most))
+        self._offset = start - len(first)
+        file.seek(start)
+        return first + file.read()
 
     def _decode(self, line: bytes) -> T | None:
         try:
@@ -135,6 +151,20 @@ def follow_events(run_dir: Path) -> LineReader[Any]:
     return LineReader(run_dir / EVENTS, msgspec.json.Decoder(Event))
 
 
-def follow_steps(run_dir: Path) -> LineReader[StepRecord]:
-    """A reader of the run's committed steps."""
-    return LineReader(run_dir / STEPS, msgspec.json.Decoder(StepRecord))
+def follow_steps(run_dir: Path, *, at_most: int | None = None) -> LineReader[StepRecord]:
+    """A reader of the run's committed steps; `at_most` as in `LineReader`."""
+    return LineReader(run_dir / STEPS, msgspec.json.Decoder(StepRecord), at_most=at_most)
+
+
+def in_order(events: Iterable[Event], steps: Iterable[StepRecord]) -> list[Event | StepRecord]:
+    """Each file in its own order, and the two merged by the wall clock."""
+    merged = heapq.merge(_rising(events), _rising(steps), key=lambda pair: pair[0])
+    return [record for _, record in merged]
+
+
+def _rising(records: Iterable[Event | StepRecord]) -> Iterator[tuple[float, Event | StepRecord]]:
+    """Each with its time, or with the latest before it: a clock may have been set back between two lives."""
+    latest = -math.inf
+    for record in records:
+        latest = max(latest, record.at)
+        yield latest, record

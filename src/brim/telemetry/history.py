@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.domain.accounting import Restore, Session, StepRecord
 from brim.domain.quantities import counted
-from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.events import follow_events, follow_steps, in_order
 from brim.telemetry.records import (
     CheckpointWritten,
     DatasetRead,
@@ -192,23 +189,15 @@ class RunReader:
         self.history = RunHistory(keep_steps=keep_steps)
 
     def poll(self) -> list[Event | StepRecord]:
-        """What is new, each file in its own order, and the two merged by the wall clock."""
-        steps, events = _rising(self._steps.poll()), _rising(self._events.poll())
-        fresh = [record for _, record in heapq.merge(events, steps, key=lambda pair: pair[0])]
+        """What is new."""
+        steps = self._steps.poll()
+        fresh = in_order(self._events.poll(), steps)
         for record in fresh:
             if isinstance(record, StepRecord):
                 self.history.add_step(record)
             else:
                 self.history.add(record)
         return fresh
-
-
-def _rising(records: Iterable[Event | StepRecord]) -> Iterator[tuple[float, Event | StepRecord]]:
-    """Each with its time, or with the latest before it: a clock may have been set back between two lives."""
-    latest = -math.inf
-    for record in records:
-        latest = max(latest, record.at)
-        yield latest, record
 
 
 def describe_event(event: Event, history: RunHistory) -> str:

@@ -1,0 +1,114 @@
+"""What a scheduler takes from the records of a job, however long it has been training."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from brim.backends import watching
+from brim.backends.watching import RunWatch
+from brim.telemetry.events import LineReader, follow_steps
+from recorded_run import RecordedRun, spec
+
+
+def watched(run_dir: Path) -> RunWatch:
+    watch = RunWatch(run_dir)
+    watch.poll()
+    return watch
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RecordedRun:
+    """Of three workers at first, then of two."""
+    run = RecordedRun(tmp_path, spec(epochs=100), samples=2048)
+    run.begin(workers=3)
+    run.train(60)
+    run.leave(2)
+    run.train(140)
+    return run
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes in no more than some thirty steps."""
+    monkeypatch.setattr(watching, "_AT_ONCE", 20_000, raising=False)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each look at a file has made of it, from now on."""
+    counts, poll = [], LineReader.poll
+
+    def count(reader: LineReader[object]) -> list[object]:
+        found = poll(reader)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(LineReader, "poll", count)
+    return counts
+
+
+@pytest.mark.usefixtures("little")
+def test_a_long_job_costs_a_look_no_more_than_a_short_one(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = follow_steps(run.run_dir).poll()
+    counts = counted(monkeypatch)
+    watch = watched(run.run_dir)
+    assert 10 < counts[-1] < 100
+    assert (watch.step, watch.first_step, watch.last_step) == (200, whole[0].at, whole[-1].at)
+    assert list(watch.measured.rates) == [2]
+    assert watch.by_agent == {"a0": 2}
+    run.train(5)
+    watch.poll()
+    assert (counts[-1], watch.step) == (5, 205)
+
+
+@pytest.mark.usefixtures("little")
+def test_steps_that_were_left_out_make_no_step_look_slow(run: RecordedRun) -> None:
+    watch = watched(run.run_dir)
+    run.train(200)  # nobody looks for a while
+    watch.poll()
+    whole = follow_steps(run.run_dir).poll()
+    times = [b.at - a.at for a, b in pairwise(whole[60:])]
+    assert watch.step == 400
+    assert min(times) < 1 / watch.measured.rates[2] < max(times)
+
+
+@pytest.mark.usefixtures("little")
+def test_a_long_job_that_is_resumed_goes_on_from_where_it_was_restored(run: RecordedRun) -> None:
+    watch = watched(run.run_dir)
+    watch.begin(run.clock.now())
+    assert (watch.step, watch.reached, watch.last_step) == (200, None, None)
+    run.begin(workers=0)
+    run.restore(150)
+    watch.poll()
+    assert watch.step == 150
+    run.train(3)
+    watch.poll()
+    assert watch.step == 153
+    assert watch.reached is not None
+    assert (watch.reached.workers, watch.reached.step) == (2, 151)
+    assert watched(run.run_dir).step == 153
+
+
+@pytest.mark.parametrize("at_most", [1, 1000, 20_000, 1 << 20])
+def test_of_much_that_is_new_the_first_and_the_last_whole_records_are_read(
+    at_most: int, run: RecordedRun
+) -> None:
+    whole, torn = follow_steps(run.run_dir).poll(), b'{"at": 1, "rou'
+    path, reader = run.run_dir / "steps.jsonl", follow_steps(run.run_dir, at_most=at_most)
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(torn)
+    found = reader.poll()
+    if at_most > size:
+        assert found == whole
+    else:
+        assert len(found) < 100
+        assert found == [whole[0], *whole[201 - len(found) :]]
+    os.truncate(path, size)
+    run.train(1)
+    assert [record.step for record in reader.poll()] == [201]
