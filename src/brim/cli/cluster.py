@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,8 +18,12 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 
+if TYPE_CHECKING:
+    from brim.domain.cluster import ClusterSpec
+
 __all__ = ["apply", "down", "tenants", "up"]
 
+_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
 _TO_COME_UP = 30.0
 _TO_GO_DOWN = 120.0
 _LOOK = 0.05
@@ -39,20 +44,15 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     brim up --listen 0.0.0.0:4000      (other hosts may ask, with the token in the state directory)
     """
     from brim.client import default_state_dir
+    from brim.storage.cluster_file import read_cluster_file
 
     state = (state or default_state_dir()).resolve()
+    spec = read_cluster_file(file) if file else None
+    held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
     try:
-        client_of(state).cluster()
-    except EnvironmentFault:
-        pass
-    else:
-        raise SpecError(
-            "brim up",
-            got=f"{state}, where a scheduler runs",
-            need="one scheduler for each state directory",
-            hint=f"brim apply {file}" if file else "brim jobs; brim down ends it",
-        )
-    _describe(state, file)
+        _describe(state, spec)
+    finally:
+        os.close(held)
     host, _, port = listen.rpartition(":")
     process = _spawn(state, host, port)
     _await_scheduler(state, process)
@@ -62,21 +62,50 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     return EXIT_DONE
 
 
-def _describe(state: Path, file: Path | None) -> None:
+def _claim(state: Path, *, hint: str) -> int:
+    """The lock of the scheduler: whoever describes the cluster has it, since one that runs may not answer yet."""
+    end = time.monotonic() + _TO_COME_UP
+    while True:
+        try:
+            client_of(state).cluster()
+        except EnvironmentFault as error:
+            held = _locked(state)
+            if held is not None:
+                return held
+            if time.monotonic() > end:
+                raise EnvironmentFault(
+                    f"a scheduler runs in {state}, and has not answered for {_TO_COME_UP:.0f} s: nothing was "
+                    f"changed; brim jobs tells when it answers, {state}/scheduler.log perhaps why it does not"
+                ) from error
+        else:
+            raise SpecError(
+                "brim up",
+                got=f"{state}, where a scheduler runs",
+                need="one scheduler for each state directory",
+                hint=hint,
+            )
+
+
+def _locked(state: Path) -> int | None:
+    """The lock, in a directory that is made if it is missing; None where a process has it."""
+    from brim.storage.files import lock
+
+    try:
+        if not state.is_dir():
+            state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
+        return lock(state / _LOCK)
+    except OSError as error:
+        raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
+
+
+def _describe(state: Path, spec: ClusterSpec | None) -> None:
     """Write down what the cluster is, unless that is known and not given anew."""
     import msgspec
 
     from brim.backends.this_host import this_host
     from brim.scheduler.loop import CLUSTER
-    from brim.storage.cluster_file import read_cluster_file
     from brim.storage.database import Database
 
-    spec = read_cluster_file(file) if file else None
-    try:
-        if not state.is_dir():
-            state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
-    except OSError as error:
-        raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
     database = Database(state / "scheduler.db")
     try:
         if spec is not None or database.get(CLUSTER) is None:
@@ -132,7 +161,7 @@ def down(kill: bool, state: Path | None) -> int:
     running = [view.job for view in client.jobs() if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
-    while is_locked(state / ".scheduler.lock"):
+    while is_locked(state / _LOCK):
         if time.monotonic() > end:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"

@@ -1,0 +1,73 @@
+"""`brim up` where a scheduler is there already, and has not answered yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim.cli import cluster
+from brim.cli.__main__ import cli
+from brim.errors import EnvironmentFault
+from brim.storage.database import Database
+from brim.storage.files import lock
+
+
+class Busy:
+    """A scheduler that answers once it was asked so often."""
+
+    def __init__(self, silent: float) -> None:
+        self.silent = silent
+
+    def cluster(self) -> None:
+        if self.silent > 0:
+            self.silent -= 1
+            raise EnvironmentFault("the scheduler does not answer")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """Where a scheduler runs."""
+    database = Database(tmp_path / "scheduler.db")
+    database.put("cluster", b"as it was")
+    database.close()
+    held = lock(tmp_path / ".scheduler.lock")
+    assert held is not None
+    yield tmp_path
+    os.close(held)
+
+
+def up(state: Path, scheduler: Busy, monkeypatch: pytest.MonkeyPatch) -> Result:
+    monkeypatch.setattr(cluster, "client_of", lambda _: scheduler)
+    monkeypatch.setattr(cluster, "_spawn", lambda *_: pytest.fail("a second scheduler"))
+    described = state / "cluster.yaml"
+    described.write_text("nodes: [{name: n1, workers: 3}]\n")
+    return CliRunner().invoke(cli, ["up", "--cluster", str(described), "--state", str(state)])
+
+
+def description(state: Path) -> bytes | None:
+    database = Database(state / "scheduler.db")
+    try:
+        return database.get("cluster")
+    finally:
+        database.close()
+
+
+def test_a_scheduler_that_does_not_answer_keeps_its_description(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_TO_COME_UP", 0.1)
+    done = up(state, Busy(float("inf")), monkeypatch)
+    assert done.exit_code == 1, done.output
+    assert "has not answered" in done.stderr
+    assert description(state) == b"as it was"
+
+
+def test_a_scheduler_that_answers_late_is_waited_for(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = up(state, Busy(1), monkeypatch)
+    assert done.exit_code == 2, done.output
+    assert "where a scheduler runs" in done.stderr
+    assert description(state) == b"as it was"
