@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from brim.coordination.lifecycle import Happening, Phase
+from brim.domain.estimates import Estimate
 from brim.domain.measuring import Measured
 from brim.errors import EnvironmentFault, InternalError
 from brim.storage import database as database_module
@@ -64,6 +65,40 @@ def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         database.add_cycle(float(k), "brim", b"%d" % k, b"")
     kept = [int(row.content) for row in database.cycles()]
     assert (kept[0], kept[-1]) == (1000, 1999)
+
+
+def test_large_cycles_are_forgotten_sooner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "_CYCLE_BYTES_KEPT", 50_000)
+    database = Database(tmp_path / "db")
+    for k in range(300):
+        database.add_cycle(float(k), "brim", bytes(900), bytes(100))
+    assert [row.number for row in database.cycles()] == list(range(250, 301))
+    for k in range(300, 400):
+        database.add_cycle(float(k), "brim", bytes(60_000), b"")
+    # Too large by itself, and the next one begins with what it left.
+    assert [row.number for row in database.cycles()] == [400]
+
+
+def test_what_is_expected_of_a_job_takes_no_more_room_with_time(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    book = Book(database)
+    record = book.submit(submission(), name="job", now=0.0)
+    record.steps = 100
+    for k in range(101):
+        book.expect(record, Estimate(at=10.0 * k, finish=1000.0 + k, step=k))
+    assert [row[2] for row in database.history(record.id)] == ["submitted"]
+    (kept,) = Book(Database(tmp_path / "db")).jobs.values()
+    found = [each.step for each in (kept.first, kept.half, kept.expected) if each]
+    assert found == [0, 50, 100]
+
+
+def test_a_story_reads_no_estimates_of_earlier_versions(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    book = Book(database)
+    record = book.submit(submission(), name="job", now=0.0)
+    book.note(15.0, record, "estimate", detail="99.000")
+    assert [row[2] for row in database.history(record.id)] == ["submitted"]
+    assert [change.event for change in book.story(record)] == ["submitted"]
 
 
 def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:

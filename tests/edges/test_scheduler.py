@@ -38,7 +38,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.loop import Scheduler
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import JobRecord
 from brim.storage.contact import (
     SchedulerContact,
     read_scheduler_contact,
@@ -591,10 +591,6 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
     assert re.fullmatch(
         r"first estimate: \d+\.\d s early, .* of .* s; at half of its steps: .* early, .*", told
     )
-    database = Database(served.folder / "scheduler.db")
-    book = Book(database)
-    assert [each.step for each in book.estimates(book.jobs["job-1"])] == [0, 3001]
-    assert "estimate" not in {change.event for change in served.client.explain("job-1")}
     fields = json.loads(brim("status", "job-1", "--json").stdout)
     assert fields["half_estimate"]["step"] == 3001
 

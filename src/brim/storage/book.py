@@ -21,9 +21,8 @@ __all__ = ["Book", "Change", "JobRecord"]
 
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
-_ESTIMATE = "estimate"  # an event of the history that is no part of the story
 _CLUSTER = ""  # in place of a job's id, in the history
-_FORETOLD = 15.0  # seconds between two of them
+_FORETOLD = 15.0  # seconds between two expectations of a job that are on disk
 
 
 class Change(NamedTuple):
@@ -53,7 +52,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         earliest: the earliest deadline that could have been promised, where the policy said so.
         estimate: when its plan was done, at its promise.
         expected, first, half: when it is expected to end; as it was first, and once half of its steps were done.
-        foretold: when that was last put into its history.
+        foretold: when that was last put on disk.
         attained: worker-seconds that it has had.
         changed: when its target last changed.
         ready: until when its last change costs it progress.
@@ -217,7 +216,7 @@ class Book:
         return [Change(*row) for row in self._database.history(_CLUSTER)]
 
     def expect(self, record: JobRecord, estimate: Estimate) -> None:
-        """A job is expected to end then; its history has that from time to time."""
+        """A job is expected to end then; on disk from time to time, in place of what was expected before."""
         record.expected = estimate
         first = record.first is None
         half = record.half is None and record.steps is not None and 2 * estimate.step >= record.steps
@@ -227,21 +226,10 @@ class Book:
         record.half = estimate if half else record.half
         record.foretold = estimate.at
         self.save(record)
-        self.note(estimate.at, record, _ESTIMATE, before=estimate.step, detail=f"{estimate.finish:.3f}")
 
     def story(self, record: JobRecord) -> list[Change]:
         """Everything that happened to a job, with the reasons."""
-        changes = [Change(*row) for row in self._database.history(record.id)]
-        return [change for change in changes if change.event != _ESTIMATE]
-
-    def estimates(self, record: JobRecord) -> list[Estimate]:
-        """When it was expected to end, the first first."""
-        changes = [Change(*row) for row in self._database.history(record.id)]
-        return [
-            Estimate(at=change.at, finish=float(change.detail), step=change.before)
-            for change in changes
-            if change.event == _ESTIMATE
-        ]
+        return [Change(*row) for row in self._database.history(record.id)]
 
     def unfinished(self) -> list[JobRecord]:
         """Jobs that have not ended, by order of submission."""

@@ -14,6 +14,8 @@ __all__ = ["CycleRow", "Database"]
 
 _FORMAT = 3
 _CYCLES_KEPT = 20_000
+_CYCLE_BYTES_KEPT = 256 * 2**20  # a cycle of many jobs is large
+_FORGET_EVERY = 100  # cycles: what is kept is counted then, which takes too long for each of them
 
 _TABLES = """
 create table jobs (number integer primary key, id text unique not null, record blob not null) strict;
@@ -34,6 +36,15 @@ create table settings (name text primary key, value blob not null) strict;
 """
 
 _CYCLES = "select number, policy, content, memory from cycles"
+
+# The newest are kept: as many as there is room for, and one more, so that there is always a last one.
+_FORGET_CYCLES = """
+delete from cycles where number <= :oldest or number < (
+    select max(number) from (
+        select number, sum(length(content) + length(memory)) over (order by number desc) as bytes from cycles
+    ) where bytes > :most
+)
+"""
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
 
@@ -112,9 +123,12 @@ class Database:
         self._sql.execute(f"insert into history ({names}) values (?, ?, ?, ?, ?, ?, ?)", row)
 
     def history(self, job: str) -> list[HistoryRow]:
-        """What happened to a job: at, job, event, before, after, reason, detail."""
+        """What happened to a job: at, job, event, before, after, reason, detail.
+
+        Estimates, which were once written there every 15 s, are left out: nobody reads them.
+        """
         names = "at, job, event, before, after, reason, detail"
-        query = f"select {names} from history where job = ? order by number"
+        query = f"select {names} from history where job = ? and event != 'estimate' order by number"
         return self._sql.execute(query, (job,)).fetchall()
 
     # Cycles ------------------------------------------------------------------------------------------------
@@ -129,9 +143,10 @@ class Database:
         done = self._sql.execute(
             f"insert into cycles ({names}) values (?, ?, ?, ?)", (at, policy, content, memory)
         )
-        oldest = (done.lastrowid or 0) - _CYCLES_KEPT
-        if oldest > 0 and oldest % 1000 == 0:
-            self._sql.execute("delete from cycles where number <= ?", (oldest,))
+        number = done.lastrowid or 0
+        if number % _FORGET_EVERY == 0:
+            limits = {"oldest": number - _CYCLES_KEPT, "most": _CYCLE_BYTES_KEPT}
+            self._sql.execute(_FORGET_CYCLES, limits)
 
     def cycles(self) -> Iterator[CycleRow]:
         """Every cycle that is kept, in order."""
