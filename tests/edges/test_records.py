@@ -297,6 +297,16 @@ def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatc
     assert before <= clock.wall() < before + 60
 
 
+def test_the_wall_clock_knows_of_a_nights_sleep_and_heartbeats_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, read = SystemClock(), time.clock_gettime
+    wall, now = clock.wall(), clock.now()
+    monkeypatch.setattr(time, "clock_gettime", lambda id: read(id) + 28_800.0 * (id == time.CLOCK_BOOTTIME))
+    assert wall + 28_800.0 <= clock.wall() < wall + 28_860.0
+    assert now <= clock.now() < now + 60.0
+
+
 def test_a_worker_of_a_resumed_run_is_there_again(tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(7.0))
     for state in ("started", "ready", "active", "left", "started"):
