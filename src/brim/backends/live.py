@@ -203,6 +203,7 @@ class LiveBackend:
     async def look(self) -> None:
         """See what the processes do, write down what has become of them, and take the next steps."""
         began = self._clock.now()
+        self._picture.look(self._clock.wall())
         if self._presence.look(self.spec.cluster, self._processes):
             self.tell()
         for event, detail in self._presence.news:
@@ -236,7 +237,7 @@ class LiveBackend:
         if news or now - track.learned > _REPLAN:
             track.sizes, track.learned = sizes, now
             self.book.learn(record.submission, seen.measured, seen.steps)
-        track.seen, track.looked = seen, now
+        self._picture.see(record, seen, now)
         waited, gone = now - record.changed, self._presence.gone
         record.coming = still_coming(
             record.coming, seen.workers, gone=gone, waited=waited, grace=self.spec.grace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import ClusterSpec
 from brim.domain.measuring import Measured, curve_of
 from brim.domain.profiling import Profile, advance, sizes_to_measure
-from brim.domain.resizing import measured_overheads
+from brim.domain.resizing import clocks_agree, measured_overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.domain.workload import Job
@@ -21,6 +22,7 @@ __all__ = ["Picture", "Track"]
 _CAUTION = 0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
 _AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
+_AWAY = 10.0  # seconds without a look, after which nobody knows what took how long
 
 
 @dataclass(slots=True)
@@ -35,6 +37,7 @@ class Track:
         forced: to which workers it was forced, since it was last asked for fewer.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
+        agrees: the clock of its processes with the scheduler's, as its last step shows: no cost is learned else.
         change: of its workers, whose cost is not known yet: when, from how many, and at which step.
         wanted: since when its plan has more workers for it than it was asked to have.
     """
@@ -46,6 +49,7 @@ class Track:
     forced: ByNode | None = None
     sizes: frozenset[int] = frozenset()
     learned: float = 0.0
+    agrees: bool = False
     change: tuple[float, int, int] | None = None
     wanted: float | None = None
     rates: dict[int, float] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class Picture:
         self._book = book
         self.overheads = measured_overheads(book.costs)
         self._tracks: dict[str, Track] = {}
+        self._looked = math.inf  # when the last look began
 
     def _learn_cost(self, kind: str, seconds: float) -> None:
         self._book.learn_cost(kind, max(0.0, seconds))
@@ -78,6 +83,22 @@ class Picture:
             track = self._tracks[record.id] = Track()
         return track
 
+    def look(self, now: float) -> None:
+        """A look begins; what went on while the host slept, or this process was stopped, took nobody knows how long."""
+        if now - self._looked > _AWAY:
+            for track in self._tracks.values():
+                track.change = track.wanted = track.looked = None
+                track.agrees = False
+        self._looked = now
+
+    def see(self, record: JobRecord, seen: Seen, now: float) -> None:
+        """What its processes do now."""
+        track, last = self.track(record), seen.last_step
+        if last is not None and last != track.seen.last_step:
+            before = track.looked
+            track.agrees = before is not None and clocks_agree(last, unseen=before, seen=now)
+        track.seen, track.looked = seen, now
+
     def begin(self, record: JobRecord, now: float) -> None:
         """Its processes are about to be started."""
         wanted = self.track(record).wanted
@@ -88,7 +109,7 @@ class Picture:
         if self._measured(record).rates:
             record.profile = None
         track = self._tracks.pop(record.id, Track())
-        if track.seen.outcome == "done" and track.seen.last_step is not None:
+        if track.agrees and track.seen.outcome == "done" and track.seen.last_step is not None:
             self._learn_cost("end", now - track.seen.last_step)
         return track
 
@@ -143,9 +164,10 @@ class Picture:
         if track.change is None or reached is None or reached.workers != record.target or rate is None:
             return
         (at, before, step), track.change = track.change, None
-        # The time that the steps made meanwhile do not account for at the new speed.
-        cost = reached.at - at - (reached.step - step) / rate
-        self._learn_cost("resize" if before else "start", cost)
+        if track.agrees:
+            # The time that the steps made meanwhile do not account for at the new speed.
+            cost = reached.at - at - (reached.step - step) / rate
+            self._learn_cost("resize" if before else "start", cost)
 
     def _measured(self, record: JobRecord) -> Measured:
         mine, earlier = self.track(record).seen.measured, self._book.measured(record.submission.fingerprint)

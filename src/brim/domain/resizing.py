@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["BELIEVED", "OVERHEADS", "Overheads", "measured_overheads"]
+__all__ = ["BELIEVED", "OVERHEADS", "Overheads", "clocks_agree", "measured_overheads"]
 
 _NEWEST = 15  # measurements of a cost that count
 _ENOUGH = 3  # of them, before they are believed
+_APART = 1.0  # seconds by which clocks that agree may seem to differ: what is told arrives a little later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +101,18 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
         end=cost.get("end", BELIEVED.end),
         doubt=sorted(waits)[-2] if len(waits) >= _ENOUGH else BELIEVED.doubt,
     )
+
+
+def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
+    """Whether the clock of who made a thing can be right by the clock of who looked for it.
+
+    Else the difference of the two, of which one was set after the other began, would be taken for what a change costs.
+
+    Args:
+        made: when it was made, by the one clock.
+        unseen, seen: when it was not there yet, and when it was, by the other one.
+
+    >>> clocks_agree(99.9, unseen=99.8, seen=100.0), clocks_agree(28_899.9, unseen=99.8, seen=100.0)
+    (True, False)
+    """
+    return unseen - _APART <= made <= seen + _APART

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from brim.domain.resizing import clocks_agree
+
+
+@pytest.mark.parametrize(
+    ("made", "agree"),
+    [
+        (100.1, True),  # between the looks
+        (99.2, True),  # its record took a while
+        (100.9, True),  # a clock that is nearly right
+        (98.5, False),
+        (101.5, False),
+        (100.1 - 28_800.0, False),
+        (100.1 + 28_800.0, False),
+    ],
+)
+def test_clocks_that_were_set_are_told_from_those_that_were_not(made: float, agree: bool) -> None:
+    assert clocks_agree(made, unseen=100.0, seen=100.2) is agree
