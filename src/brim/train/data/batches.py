@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-__all__ = ["Batched", "Indices", "Tensors", "fetch"]
+__all__ = ["Batched", "Collate", "Indices", "Tensors", "fetch", "is_quick"]
 
 Indices = npt.NDArray[np.int64]
+Collate = Callable[[list[Any]], Any]
 
 
 @runtime_checkable
@@ -27,7 +28,7 @@ class Batched(Protocol):
         ...
 
 
-def fetch(dataset: Any, indices: Indices) -> Any:
+def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any:
     """The collated batch of these samples of any map-style dataset.
 
     It uses the quickest way that the dataset has: `take`, or torch's `__getitems__`, or one sample at a time;
@@ -36,6 +37,7 @@ def fetch(dataset: Any, indices: Indices) -> Any:
     Args:
         dataset: a map-style torch Dataset, or anything else with `__getitem__`.
         indices: int64 [B], in the order wanted; at least one.
+        collate: makes a list of samples one, instead.
 
     Returns:
         What the dataset holds per sample, usually (inputs, target), each tensor with a first dimension B.
@@ -43,15 +45,26 @@ def fetch(dataset: Any, indices: Indices) -> Any:
     >>> fetch([(1.0, 0), (2.0, 1)], np.array([1, 0]))
     [tensor([2., 1.], dtype=torch.float64), tensor([1, 0])]
     """
+    if collate is not None:
+        return collate(_samples(dataset, indices.tolist()))
     # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`: that one then.
     if isinstance(dataset, Batched) and not hasattr(dataset, "__getitems__"):
         return dataset.take(indices)
     if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
         rows = torch.from_numpy(indices)
         return [tensor.index_select(0, rows) for tensor in dataset.tensors]
+    return default_collate(_samples(dataset, indices.tolist()))
+
+
+def is_quick(dataset: Any) -> bool:
+    """Whether reading this is known to draw nothing by chance and to take next to no time."""
+    return type(dataset) is TensorDataset or type(dataset).__module__.startswith("brim.")
+
+
+def _samples(dataset: Any, indices: list[int]) -> list[Any]:
     if hasattr(dataset, "__getitems__"):
-        return default_collate(dataset.__getitems__(indices.tolist()))
-    return default_collate([dataset[index] for index in indices.tolist()])
+        return list(dataset.__getitems__(indices))
+    return [dataset[index] for index in indices]
 
 
 class Tensors:

@@ -1,0 +1,495 @@
+"""What people bring along as data is read exactly, whichever kind it is, or refused in words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from brim.domain.accounting import sample_checksum
+from brim.domain.batch import Schedule, cut
+from brim.domain.order import EpochOrder
+from brim.errors import SpecError
+from brim.train.data import Tensors
+from brim.train.data.feed import Feed, Read, Request
+
+SIZE, BATCH, PARTS = 20, 8, 2
+
+
+def requests(
+    feed: Feed, *, micros: Iterable[int] = range(PARTS), epochs: int = 2, after: int = 0
+) -> Iterator[Request]:
+    """What a rank with these micro-batches of each step asks for, from a step on."""
+    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
+    for step in range(after, schedule.steps):
+        spans = cut(schedule.span(step), PARTS)
+        for micro in micros:
+            if spans[micro]:
+                yield Request(step, micro, schedule.epoch_of(step), spans[micro])
+
+
+def read(feed: Feed, **which: Any) -> list[Read]:
+    return list(feed.read(requests(feed, **which)))
+
+
+def values(reads: Iterable[Read]) -> list[list[float]]:
+    """The first part of each sample, as numbers."""
+    return [torch.as_tensor(first(each.sample)).reshape(-1).tolist() for each in reads]
+
+
+def first(sample: Any) -> Any:
+    while isinstance(sample, (list, tuple, dict)):
+        sample = next(iter(sample.values())) if isinstance(sample, dict) else sample[0]
+    return sample
+
+
+class Numbers(Dataset[tuple[float, int]]):
+    """Sample i is (i, 2 i)."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> tuple[float, int]:
+        return float(index), 2 * index
+
+
+class Noisy(Numbers):
+    """Augmented by all that people draw from."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return torch.tensor([index + random.random(), np.random.rand(), torch.rand(()).item()]), index
+
+
+class Counting(IterableDataset[float]):
+    """0, 1, 2, … with a length; `noise` is added by chance."""
+
+    def __init__(self, *, noise: float = 0.0) -> None:
+        self.noise = noise
+        self.iterations = 0
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[float]:
+        self.iterations += 1
+        for number in range(SIZE):
+            yield number + self.noise * random.random()
+
+
+def orders(feed: Feed) -> list[list[int]]:
+    """The order of the first two epochs."""
+    flat = [number for part in values(read(feed)) for number in part]
+    return [list(map(int, flat[: feed.samples])), list(map(int, flat[feed.samples :]))]
+
+
+def shuffled(epoch: int, seed: int = 0) -> list[int]:
+    return EpochOrder(seed=seed, epoch=epoch, size=SIZE).samples(0, SIZE).tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "order", "expected"),
+    [
+        (Numbers(), {}, "shuffled", [shuffled(0), shuffled(1)]),
+        (Numbers(), {"shuffle": False}, "sequential", [list(range(SIZE))] * 2),
+        (Numbers(), {"sampler": SequentialSampler(Numbers())}, "sequential", [list(range(SIZE))] * 2),
+        (Numbers(), {"sampler": range(4, 12)}, "sampler", [list(range(4, 12))] * 2),
+        ([(float(i), 0) for i in range(SIZE)], {}, "shuffled", [shuffled(0), shuffled(1)]),
+        (Subset(Numbers(), range(5, 20)), {"shuffle": False}, "sequential", [list(range(5, 20))] * 2),
+        (TensorDataset(torch.arange(20.0)), {}, "shuffled", [shuffled(0), shuffled(1)]),
+        (Tensors(torch.arange(20.0), torch.arange(20)), {}, "shuffled", [shuffled(0), shuffled(1)]),
+        (DataLoader(Numbers(), batch_size=8), {}, "sequential", [list(range(SIZE))] * 2),
+        (DataLoader(Numbers(), batch_size=8, shuffle=True), {}, "shuffled", [shuffled(0), shuffled(1)]),
+        (
+            DataLoader(Numbers(), batch_sampler=BatchSampler(RandomSampler(Numbers()), 8, False)),
+            {},
+            "shuffled",
+            [shuffled(0), shuffled(1)],
+        ),
+        (DataLoader(Numbers(), 8, drop_last=True), {}, "sequential", [list(range(16))] * 2),
+        (
+            DataLoader(Numbers(), 8, shuffle=True, drop_last=True),
+            {},
+            "shuffled",
+            [shuffled(0)[:16], shuffled(1)[:16]],
+        ),
+        (Counting(), {}, "stream", [list(range(SIZE))] * 2),
+        (Counting(), {"samples": 11}, "stream", [list(range(11))] * 2),
+        (DataLoader(Counting(), batch_size=8), {}, "stream", [list(range(SIZE))] * 2),
+    ],
+    ids=[
+        "dataset", "unshuffled", "sequential sampler", "any sampler", "list", "subset", "tensors", "brim's tensors",
+        "loader", "shuffling loader", "batch sampler", "dropping loader", "shuffling, dropping loader", "stream",
+        "part of a stream", "loader of a stream",
+    ],
+)  # fmt: skip
+def test_every_kind_of_data_is_read_in_its_order(
+    data: Any, options: dict[str, Any], order: str, expected: list[list[int]]
+) -> None:
+    batch = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
+    feed = Feed(data, seed=0, **batch, **options)
+    assert feed.order == order
+    assert feed.global_batch_size == BATCH
+    assert orders(feed) == expected
+
+
+def test_a_micro_batch_says_which_samples_it_has() -> None:
+    feed = Feed(Numbers(), seed=3, global_batch_size=BATCH)
+    for each in read(feed):
+        span = each.request.span
+        order = EpochOrder(seed=3, epoch=each.request.epoch, size=SIZE)
+        assert each.crc32 == sample_checksum(order.samples(span.start, span.stop))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Noisy(),
+        DataLoader(Noisy(), BATCH, sampler=WeightedRandomSampler(torch.arange(20.0), 20)),
+        Counting(noise=0.5),
+    ],
+    ids=["augmented", "weighted", "stream"],
+)
+def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_before(data: Any) -> None:
+    batch = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
+    whole = values(read(Feed(data, seed=1, **batch)))
+    assert any(number % 1 for part in whole for number in part) or not isinstance(data, Counting)
+    one, other = Feed(data, seed=1, **batch), Feed(data, seed=1, **batch)
+    torch.rand(7), random.random(), np.random.rand(5)
+    shares = [read(one, micros=[0]), read(other, micros=[1])]
+    parts = {(each.request.step, each.request.micro): each for share in shares for each in share}
+    assert values(parts[key] for key in sorted(parts)) == whole
+    assert values(read(Feed(data, seed=1, **batch), after=4)) == whole[-len(read(one, after=4)) :]
+    assert values(read(Feed(data, seed=2, **batch))) != whole
+
+
+def test_a_stream_draws_from_a_chance_of_its_own() -> None:
+    feed = Feed(Counting(noise=0.5), seed=1, global_batch_size=BATCH)
+    undisturbed = values(read(feed))
+    disturbed = []
+    for each in feed.read(requests(feed)):
+        disturbed += values([each])
+        random.seed(0)
+    assert disturbed == undisturbed
+
+
+def test_a_step_that_is_done_again_needs_no_new_iteration_of_a_stream() -> None:
+    stream = Counting(noise=0.5)
+    feed = Feed(stream, seed=1, global_batch_size=BATCH)
+    whole = read(feed, epochs=1)
+    assert stream.iterations == 1
+    again = read(feed, epochs=1, after=1)
+    assert stream.iterations == 1
+    assert values(again) == values(whole[2:])
+
+
+def test_a_stream_that_shards_itself_among_loaders_is_read_whole() -> None:
+    class Sharded(Counting):
+        def __iter__(self) -> Iterator[float]:
+            info = get_worker_info()
+            number, count = (info.id, info.num_workers) if info else (0, 1)
+            yield from map(float, range(number, SIZE, count))
+
+    assert orders(Feed(Sharded(), seed=0, global_batch_size=BATCH))[0] == list(range(SIZE))
+
+
+def test_a_stream_hears_which_epoch_it_is() -> None:
+    class OfEpochs(Counting):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[float]:
+            yield from (100.0 * self.epoch + number for number in range(SIZE))
+
+    assert orders(Feed(OfEpochs(), seed=0, global_batch_size=BATCH))[1] == list(range(100, 100 + SIZE))
+
+
+def test_a_sampler_draws_each_epoch_anew_and_the_same_for_all() -> None:
+    def fresh(seed: int = 0) -> Feed:
+        sampler = WeightedRandomSampler([0.0] * 10 + [1.0] * 10, 14)
+        return Feed(DataLoader(Numbers(), BATCH, sampler=sampler), seed=seed)
+
+    feed = fresh()
+    assert (feed.samples, feed.order) == (14, "sampler")
+    drawn = orders(feed)
+    assert min(map(min, drawn)) >= 10
+    assert drawn[0] != drawn[1]
+    assert orders(fresh()) == drawn
+    assert orders(fresh(seed=1)) != drawn
+    assert [each.crc32 for each in read(fresh())] == [each.crc32 for each in read(feed)]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_samplers_own_generator_is_seeded_for_each_epoch(epoch: int) -> None:
+    def fresh() -> Feed:
+        generator = torch.Generator()
+        generator.seed()
+        sampler = SubsetRandomSampler(range(SIZE), generator=generator)
+        return Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=sampler)
+
+    assert orders(fresh())[epoch] == orders(fresh())[epoch]
+
+
+def test_a_random_sampler_with_replacement_draws_for_itself() -> None:
+    sampler = RandomSampler(Numbers(), replacement=True, num_samples=30)
+    feed = Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=sampler)
+    assert (feed.samples, feed.order) == (30, "sampler")
+
+
+def test_a_sampler_hears_which_epoch_it_is() -> None:
+    class OfEpochs(Sampler[int]):
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            yield from ((number + self.epoch) % SIZE for number in range(SIZE))
+
+    feed = Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=OfEpochs())
+    assert orders(feed)[1][:3] == [1, 2, 3]
+
+
+def test_a_collate_function_sees_the_samples_of_its_micro_batch() -> None:
+    def collate(samples: list[tuple[float, int]]) -> dict[str, Tensor]:
+        return {"noise": torch.rand(len(samples)), "last": torch.tensor(samples[-1])}
+
+    given = DataLoader(Numbers(), BATCH, collate_fn=collate)
+    reads = [read(Feed(given, seed=0)), read(Feed(given, seed=0), micros=[1])]
+    assert reads[0][1].sample["last"].tolist() == [7.0, 14.0]
+    assert torch.equal(reads[0][1].sample["noise"], reads[1][0].sample["noise"])
+    assert not torch.equal(reads[0][0].sample["noise"], reads[0][1].sample["noise"])
+    feed = Feed(TensorDataset(torch.arange(20.0)), seed=0, global_batch_size=BATCH, collate_fn=len)
+    assert [each.sample for each in read(feed)] == [4, 4, 4, 4, 2, 2] * 2
+
+
+def test_samples_of_any_shape_are_collated_as_torch_collates() -> None:
+    samples = [{"a": float(i), "b": {"c": (i, "word"), "d": torch.full((2,), i)}} for i in range(SIZE)]
+    feed = Feed(samples, seed=0, global_batch_size=BATCH, shuffle=False)
+    sample = read(feed)[0].sample
+    assert sample["a"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    numbers, words = sample["b"]["c"]
+    assert (numbers.tolist(), words) == ([0, 1, 2, 3], ("word",) * 4)
+    assert sample["b"]["d"].shape == (4, 2)
+
+
+def test_the_first_samples_can_be_looked_at() -> None:
+    stream = Feed(Counting(), seed=0, global_batch_size=BATCH)
+    for feed in (Feed(Numbers(), seed=0, global_batch_size=BATCH), stream):
+        assert torch.as_tensor(first(feed.first(3))).tolist() == [0.0, 1.0, 2.0]
+        assert len(first(feed.first(100))) == SIZE
+    assert orders(stream)[0] == list(range(SIZE))
+
+
+# Refusals ------------------------------------------------------------------------------------------------------
+
+
+class Own(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
+
+class Pairs(Sampler[list[int]]):
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([number, number + 1] for number in range(0, SIZE, 2))
+
+
+class Unforeseen(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from np.random.default_rng().permutation(SIZE).tolist()
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+
+class Sizeless(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        (
+            DataLoader(Numbers(), 8),
+            {"global_batch_size": 16},
+            "global_batch_size: got 16, and a DataLoader with batch_size=8, need one number of samples per step\n"
+            "  hint: DataLoader(…, batch_size=16), or leave global_batch_size out",
+        ),
+        (
+            DataLoader(Numbers(), 8),
+            {"shuffle": True},
+            "shuffle: got shuffle= beside a DataLoader, need one place that says it\n"
+            "  hint: DataLoader(dataset, shuffle=…), or the dataset itself without a DataLoader",
+        ),
+        (
+            DataLoader(Numbers(), 8, sampler=DistributedSampler(Numbers(), num_replicas=2, rank=0)),
+            {},
+            "DistributedSampler: got a sampler that cuts the data by rank, need none: brim gives each worker its "
+            "part of every batch\n  hint: DataLoader(dataset, shuffle=True)",
+        ),
+        (
+            DataLoader(Numbers(), batch_sampler=Pairs()),
+            {},
+            "batch_sampler Pairs: got a sampler that makes batches of its own, need one that draws single samples: "
+            "brim cuts each batch into micro-batches\n  hint: DataLoader(dataset, batch_size=512, sampler=…)",
+        ),
+        (
+            DataLoader(Numbers(), batch_size=None),
+            {},
+            "DataLoader(batch_size=None): got a DataLoader whose dataset makes the batches, need one whose dataset "
+            "gives single samples: brim cuts each batch into micro-batches\n"
+            "  hint: DataLoader(dataset, batch_size=512)",
+        ),
+        (
+            DataLoader(Numbers(), 21, drop_last=True),
+            {},
+            "DataLoader(drop_last=True): got 20 samples, which do not fill a batch of 21, need at least one whole "
+            "batch\n  hint: batch_size=20",
+        ),
+        (
+            DataLoader(Numbers(), 8, num_workers=1, multiprocessing_context="spawn"),
+            {},
+            "DataLoader(multiprocessing_context=): got 'spawn', need 'fork' or none: brim forks the processes that "
+            "read\n  hint: num_workers=0 reads in the step",
+        ),
+        (
+            Own(Numbers(), 8),
+            {},
+            "Own: got a DataLoader that iterates in its own way, need torch's, or a dataset: brim reads the samples "
+            "of each micro-batch itself\n  hint: give its dataset: loader.dataset",
+        ),
+        (
+            Numbers(),
+            {"sampler": Pairs()},
+            "sampler Pairs: got [0, 1] as a sample, need an index of the dataset",
+        ),
+        (
+            Numbers(),
+            {"sampler": BatchSampler(range(SIZE), 8, False)},
+            "sampler: got a BatchSampler, which draws batches, need one that draws single samples: brim cuts each "
+            "batch into micro-batches\n  hint: sampler=sampler.sampler, global_batch_size=sampler.batch_size",
+        ),
+        (
+            Numbers(),
+            {"sampler": range(15, 25)},
+            "sampler range: got sample 20, need an index of the dataset: 0 to 19",
+        ),
+        (Numbers(), {"sampler": []}, "sampler list: got no samples, need at least one"),
+        (
+            Numbers(),
+            {"sampler": Unforeseen()},
+            "sampler Unforeseen: got another order each time it is asked under the same seed, need one that draws "
+            "from torch's, numpy's or Python's global generator, or from `self.generator`\n"
+            "  hint: a torch.Generator in self.generator, which brim seeds for each epoch",
+        ),
+        (
+            Numbers(),
+            {"sampler": range(3), "shuffle": False},
+            "shuffle: got shuffle= beside sampler=, need one of them",
+        ),
+        (
+            Numbers(),
+            {"samples": 10},
+            "samples: got 10 for a dataset that has 20, need samples= with a stream alone\n"
+            "  hint: torch.utils.data.Subset(dataset, range(10))",
+        ),
+        (
+            Endless(),
+            {},
+            "Endless: got a stream that does not say how many samples an epoch has, need samples=, or __len__\n"
+            "  hint: job.batches(stream, samples=100_000, global_batch_size=512)",
+        ),
+        (
+            Counting(),
+            {"shuffle": True},
+            "shuffle: got a stream, whose samples come one after the other, need a map-style dataset (__len__ and "
+            "__getitem__), or a stream that shuffles itself",
+        ),
+        (
+            (number for number in range(3)),
+            {},
+            "data: got a generator, which can be read once, need something that can be iterated anew for each epoch"
+            "\n  hint: a torch.utils.data.IterableDataset with __iter__",
+        ),
+        (
+            {"train": Numbers(), "test": Numbers()},
+            {},
+            "data: got a dict of 'train', 'test', need one dataset\n  hint: data['train']",
+        ),
+        (
+            None,
+            {},
+            "data: got a NoneType, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
+            "  hint: torch.utils.data.TensorDataset(inputs, targets)",
+        ),
+        (
+            Sizeless(),
+            {},
+            "data: got a Sizeless, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
+            "  hint: torch.utils.data.TensorDataset(inputs, targets)",
+        ),
+        ([], {}, "dataset('train'): got no samples, need at least one"),
+    ],
+)
+def test_data_that_cannot_be_read_exactly_is_refused_with_the_reason(
+    data: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError) as refusal:
+        Feed(data, seed=0, **options)
+    assert str(refusal.value) == words
+
+
+def test_a_stream_that_ends_early_is_an_error_and_not_a_short_epoch() -> None:
+    feed = Feed(Counting(), seed=0, global_batch_size=BATCH, samples=25)
+    with pytest.raises(SpecError) as refusal:
+        read(feed)
+    assert str(refusal.value) == (
+        "Counting: got a stream that ended after 20 samples of epoch 1, need the 25 that len() or samples= "
+        "promised\n  hint: samples=20"
+    )
+
+
+def test_a_sampler_draws_as_many_in_every_epoch() -> None:
+    class Growing(Sampler[int]):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            yield from range(10 + self.epoch)
+
+    with pytest.raises(SpecError, match="11 samples in epoch 2 and 10 in the first, need the same number"):
+        read(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Growing()))
+
+
+def test_a_dataset_by_itself_needs_a_batch_size() -> None:
+    with pytest.raises(SpecError, match=r"hint: job\.batches"):
+        Feed(Numbers(), seed=0).global_batch_size
