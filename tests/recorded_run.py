@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from brim.clock import VirtualClock
 from brim.coordination.reduction import even_shares
@@ -53,6 +54,8 @@ class RecordedRun:
     run_dir: Path
     spec: JobSpec
     samples: int = 4096
+    order: str = "shuffled"
+    order_size: int = 0
     start: float = 1_790_000_000.0
     step_seconds: float = 0.012
     workers: list[str] = field(default_factory=list)
@@ -102,7 +105,14 @@ class RecordedRun:
         self.events.append("run_started", **{**fields, **changes})
         self.clock.advance(1.4)
         self.events.append(
-            "dataset", samples=self.samples, test_samples=512, quarantined=0, quarantine_path="", block_size=1
+            "dataset",
+            samples=self.samples,
+            test_samples=512,
+            quarantined=0,
+            quarantine_path="",
+            block_size=1,
+            order=self.order,
+            order_size=self.order_size,
         )
         for _ in range(workers):
             self.start_worker()
@@ -253,12 +263,22 @@ class RecordedRun:
 
     def _parts(self, epoch: int, first: int, last: int) -> list[list[int]]:
         count, size = self.spec.micro_batches, len(self.workers)
-        order = EpochOrder(seed=self.spec.seed, epoch=epoch, size=self.samples)
+        order = self._order(epoch)
         edges = [first + (last - first) * micro // count for micro in range(count + 1)]
         return [
-            [micro * size // count, micro, start, stop, sample_checksum(order.samples(start, stop))]
+            [micro * size // count, micro, start, stop, sample_checksum(order[start:stop])]
             for micro, (start, stop) in enumerate(itertools.pairwise(edges))
         ]
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        match self.order:
+            case "shuffled":
+                size = self.order_size or self.samples
+                return EpochOrder(seed=self.spec.seed, epoch=epoch, size=size).samples(0, self.samples)
+            case "sampler":
+                return np.random.default_rng(epoch).integers(0, 100, self.samples)
+            case _:
+                return np.arange(self.samples)
 
     def _end_epoch(self) -> None:
         self.clock.advance(0.25)

@@ -123,6 +123,7 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
     plain = as_plain(account(run(1, 2, 3), epochs=1))
     assert plain == {
         "exact": True,
+        "counted": "samples",
         "epochs": [
             {"epoch": 1, "samples": 20, "applied_once": 20, "missing": 0, "repeated": 0, "mismatched": 0}
         ],

@@ -271,6 +271,47 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
     assert not re.search(r"-\d[\d.,]* (s|ms)\b", render_report(history))
 
 
+@pytest.mark.parametrize(
+    ("order", "order_size", "counted"),
+    [
+        ("shuffled", 0, "samples"),
+        ("shuffled", 5000, "samples"),
+        ("sequential", 0, "samples"),
+        ("stream", 0, "samples"),
+        ("sampler", 9, "positions"),
+    ],
+)
+def test_the_ledger_counts_by_the_order_that_was_read(
+    order: str, order_size: int, counted: str, tmp_path: Path
+) -> None:
+    run = RecordedRun(tmp_path, spec(), order=order, order_size=order_size)
+    run.begin()
+    run.train_to_end()
+    run.end()
+    ledger = audit_run(tmp_path, read(tmp_path))
+    assert (ledger.exact, ledger.counted) == (True, counted)
+
+
+@pytest.mark.parametrize("pretended", ["shuffled", "sequential"])
+def test_the_ledger_finds_another_order_than_the_one_on_record(pretended: str, tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), order=pretended)
+    run.begin()
+    run.order = "sampler"
+    run.train_to_end()
+    ledger = audit_run(tmp_path, read(tmp_path))
+    assert not ledger.exact
+    assert ledger.epochs[0].mismatched == 64
+
+
+def test_the_ledger_finds_what_a_sampler_drew_and_nobody_applied(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), order="sampler")
+    run.begin()
+    run.train(run.steps_per_epoch + 3)
+    ledger = audit_run(tmp_path, read(tmp_path))
+    assert not ledger.exact
+    assert [each.missing for each in ledger.epochs] == [0, 4096 - 3 * 512]
+
+
 def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_path: Path) -> None:
     """The first resume had a clock far ahead, so it seems to have come after everything else."""
     run = RecordedRun(tmp_path, spec(), samples=2048)

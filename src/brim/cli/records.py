@@ -149,7 +149,9 @@ def _render(account: Ledger) -> str:
     lines += [f"problem: {problem}" for problem in shown]
     if len(account.problems) > len(shown):
         lines.append(f"… and {len(account.problems) - len(shown):,} more problems")
-    if account.exact:
+    if account.exact and account.counted == "positions":
+        lines.append("exact: every sample that the sampler drew for an epoch was applied exactly once")
+    elif account.exact:
         lines.append("exact: every sample of every epoch was applied exactly once")
     else:
         lines.append("not exact: see missing, repeated and the problems above")

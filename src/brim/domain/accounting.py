@@ -115,14 +115,23 @@ class EpochLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The account of a whole run; `problems` says in words what is not as it should be."""
+    """The account of a whole run.
+
+    Args:
+        problems: what is not as it should be, in words.
+        counted: `samples`, or `positions` where nobody but a sampler knew which samples were there.
+    """
 
     epochs: tuple[EpochLedger, ...]
     problems: tuple[str, ...]
+    counted: str = "samples"
 
     @property
     def exact(self) -> bool:
-        """Every sample of every planned epoch was applied exactly once, as the workers' checksums confirm."""
+        """Every sample of every planned epoch was applied exactly once, as the workers' checksums confirm.
+
+        Where only positions were counted, each of them was.
+        """
         return not self.problems and all(epoch.exact for epoch in self.epochs)
 
 
@@ -162,7 +171,7 @@ def audit(
     *,
     samples_per_epoch: int,
     epochs: int,
-    order: Order,
+    order: Order | None,
 ) -> Ledger:
     """Count the uses of every sample of every epoch.
 
@@ -171,7 +180,8 @@ def audit(
         samples_per_epoch: size of the training set.
         epochs: how many the run planned.
         order: recomputes the order that the run must have followed, so that the workers' checksums are
-            compared with something that they did not write.
+            compared with something that they did not write. None where it cannot be recomputed: then the uses of
+            every position are counted.
     """
     by_epoch: dict[int, list[StepRecord]] = {}
     for step in lasting(steps, restores):
@@ -183,26 +193,26 @@ def audit(
         problems += found
         if not 0 <= epoch < epochs:
             problems.append(f"epoch {epoch + 1}: applied, but the run has {epochs} epochs")
-    return Ledger(epochs=tuple(ledgers), problems=tuple(problems))
+    counted = "positions" if order is None else "samples"
+    return Ledger(epochs=tuple(ledgers), problems=tuple(problems), counted=counted)
 
 
 def _audit_epoch(
-    epoch: int, steps: Sequence[StepRecord], size: int, order: Order
+    epoch: int, steps: Sequence[StepRecord], size: int, order: Order | None
 ) -> tuple[EpochLedger, list[str]]:
     uses = np.zeros(size, dtype=np.uint32)
     problems: list[str] = []
     mismatched = 0
-    in_order = order(epoch, 0, size) if steps else np.empty(0, dtype=np.int64)
+    in_order = order(epoch, 0, size) if steps and order is not None else None
     for step in steps:
         for part in step.parts:
             where = f"epoch {epoch + 1}, step {step.step}, micro-batch {part.micro} of rank {part.rank}"
             if not 0 <= part.start <= part.stop <= size:
                 problems.append(f"{where}: positions {part.start} to {part.stop} of {size}")
                 continue
-            samples = in_order[part.start : part.stop]
-            # The order is a permutation, so a part has no sample twice and plain indexing counts each once.
-            uses[samples] += 1
-            if part.crc32 != sample_checksum(samples):
+            # An order has each of its samples once: who counts its positions has counted those.
+            uses[part.start : part.stop] += 1
+            if in_order is not None and part.crc32 != sample_checksum(in_order[part.start : part.stop]):
                 mismatched += 1
                 problems.append(f"{where}: fed other samples than the epoch's order says")
     return (
@@ -294,6 +304,7 @@ def as_plain(ledger: Ledger) -> dict[str, Any]:
     """The ledger as the JSON that `brim ledger --json` prints: a public contract."""
     return {
         "exact": ledger.exact,
+        "counted": ledger.counted,
         "epochs": [
             {
                 "epoch": each.epoch,

@@ -114,6 +114,8 @@ class Telling:
             quarantined=facts.quarantined,
             quarantine_path=facts.quarantine_path,
             block_size=facts.block_size,
+            order=facts.order,
+            order_size=facts.order_size,
         )
         if self.note:
             self.out.event("warning", message=self.note)

@@ -32,17 +32,18 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
 
     @lru_cache(maxsize=1)
     def epoch_order(epoch: int) -> EpochOrder:
-        return EpochOrder(seed=seed, epoch=epoch, size=dataset.samples, block_size=dataset.block_size)
+        size = dataset.order_size or dataset.samples
+        return EpochOrder(seed=seed, epoch=epoch, size=size, block_size=dataset.block_size)
 
     def samples(epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        if history.verb != "train":  # rows in the order of the input
-            return np.arange(start, stop)
-        return epoch_order(epoch).samples(start, stop)
+        if dataset.order == "shuffled" and history.verb == "train":
+            return epoch_order(epoch).samples(start, stop)
+        return np.arange(start, stop)  # as they lie, or as they come
 
     return audit(
         history.steps,
         history.restores,
         samples_per_epoch=dataset.samples,
         epochs=epochs,
-        order=samples,
+        order=None if dataset.order == "sampler" else samples,
     )

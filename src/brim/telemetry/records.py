@@ -49,13 +49,18 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
-    """What the training file's data turned out to be; `block_size` as in `EpochOrder`."""
+    """What the training data turned out to be; `block_size` as in `EpochOrder`, `order` as in `Facts`.
+
+    `order_size` is 0 where it is that of `samples`.
+    """
 
     samples: int
     test_samples: int | None = None
     quarantined: int = 0
     quarantine_path: str = ""
     block_size: int = 1
+    order: str = "shuffled"
+    order_size: int = 0
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):

@@ -147,6 +147,8 @@ class _Job:
             steps=self._steps,
             steps_per_epoch=self._steps,
             block_size=1,
+            order="sequential",
+            order_size=self._samples,
             parameters=sum(parameter.numel() for parameter in self._task.model.parameters()),
             quarantined=int(getattr(dataset, "quarantined", 0)),
             quarantine_path=str(getattr(dataset, "quarantine_path", "") or ""),

@@ -349,6 +349,8 @@ class Job:
             steps=schedule.steps,
             steps_per_epoch=schedule.steps_per_epoch,
             block_size=int(getattr(dataset, "block_size", 1)),
+            order="shuffled",
+            order_size=schedule.samples,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             versions=versions(),
             transport=self.spec.transport,

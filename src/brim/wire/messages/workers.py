@@ -46,13 +46,19 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a worker can know of a job: its data, its model and its versions."""
+    """What only a worker can know of a job: its data, its model and its versions.
+
+    `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size` samples, of which `samples`
+    are used), `sequential`, `stream`, or `sampler` (which nobody else can recompute).
+    """
 
     samples: int
     test_samples: int
     steps: int
     steps_per_epoch: int
     block_size: int
+    order: str
+    order_size: int
     parameters: int
     quarantined: int
     quarantine_path: str
