@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,20 +150,16 @@ def under_scheduler(cluster: BrimCluster, scheduler: psutil.Process, words: Sequ
         cluster.brim("cancel", job)
 
 
-def in_turns(
-    first: Side, second: Side, *, pairs: int, seconds: float, say: Callable[[int], None] = lambda _: None
-) -> list[tuple[Speed, Speed]]:
+def in_turns(first: Side, second: Side, *, pairs: int, seconds: float) -> list[tuple[Speed, Speed]]:
     """Let two stopped jobs train in turns; who is first changes with each pair.
 
     Args:
         pairs: how often each has a turn.
         seconds: that a turn counts.
-        say: told how many pairs are done.
     """
     found = []
     for number in range(pairs):
         order = (second, first) if number % 2 else (first, second)
         speeds = [side.turn(seconds) for side in order]
         found.append((speeds[1], speeds[0]) if number % 2 else (speeds[0], speeds[1]))
-        say(number + 1)
     return found

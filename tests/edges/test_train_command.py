@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ class FakeRuntime:
 
     def start(self, spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> FakeRuntime:
         self.spec, self.run_dir, self.resume, self.listen = spec, run_dir, resume, listen
-        self._parts = self.script(RecordedRun(run_dir, spec, samples=2048))
+        known = replace(spec, epochs=spec.epochs or 1, global_batch_size=spec.global_batch_size or 512)
+        self._parts = self.script(RecordedRun(run_dir, known, samples=2048))
         return self
 
     def poll(self) -> int | None:

@@ -43,15 +43,24 @@ def test_a_run_has_four_names(name: str | None, run: RecordedRun) -> None:
     assert brim(*words).stdout == "runs/flights-1/report.html\n"
 
 
-@pytest.mark.parametrize("verb", ["status", "report", "ledger", "checkpoints", "evaluate", "export"])
-def test_a_job_of_another_scheduler_is_found_where_its_state_is(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "verb", ["status", "logs", "report", "ledger", "checkpoints", "evaluate", "predict", "export"]
+)
+def test_a_job_of_another_scheduler_is_found_where_its_state_is(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path / "elsewhere"))
     recorded = RecordedRun(tmp_path / "state" / "jobs" / "flights-7", spec(), samples=2048)
     recorded.begin()
-    more = {"export": ["--output", str(tmp_path / "model")]}.get(verb, [])
+    more = {"export": ["--output", "model"], "predict": ["--output", "p.csv", "--split", "test"]}.get(
+        verb, []
+    )
     here = brim(verb, "flights-7", *more)
     assert "got 'flights-7', need a run" in here.stderr, here.output
     there = brim(verb, "flights-7", *more, "--state", str(tmp_path / "state"))
     assert "need a run: " not in there.stderr, there.output
+    assert "--state" not in there.stderr, there.output
 
 
 def test_a_misspelt_run_is_corrected(run: RecordedRun) -> None:

@@ -44,14 +44,14 @@ def test_a_file_may_ask_that_every_worker_loads_for_itself(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "scheduled", "interval"),
     [
-        ("made", False, "epoch"),
-        ("(made,)", False, "epoch"),
-        ("(made, torch.optim.lr_scheduler.StepLR(made, 1))", True, "epoch"),
+        ("made", False, None),
+        ("(made,)", False, None),
+        ("(made, torch.optim.lr_scheduler.StepLR(made, 1))", True, None),
         ("(made, torch.optim.lr_scheduler.StepLR(made, 1), 'step')", True, "step"),
     ],
 )
 def test_an_optimizer_may_come_with_a_scheduler(
-    tmp_path: Path, given: str, scheduled: bool, interval: str
+    tmp_path: Path, given: str, scheduled: bool, interval: str | None
 ) -> None:
     changed = (
         f"def optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1)\n    return {given}\n"
@@ -78,9 +78,9 @@ def test_an_optimizer_may_come_with_a_scheduler(
         ("def optimizer(model): return torch.optim.LBFGS(model.parameters())\n", "optimizer(model)", "LBFGS"),
         (
             "def optimizer(model):\n    made = torch.optim.SGD(model.parameters())\n"
-            "    return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made)\n",
-            "optimizer(model)",
+            "    return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made), 'speed'\n",
             "ReduceLROnPlateau",
+            "'speed'",
         ),
         (
             "class Odd(torch.optim.SGD):\n    def step(self): raise KeyError('theirs')\n"

@@ -13,7 +13,7 @@ from brim.coordination.membership import World
 
 __all__ = ["Hub", "PassOn"]
 
-_LOCAL_PHASES = ("enter", "blocks", "folded")  # these concern the workers of one host only
+_LOCAL_PHASES = ("blocks", "folded")  # these concern the workers of one host only
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from brim.interfaces import Clock
+from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
 
 __all__ = ["Keeper"]
 
-_LOCK = ".scheduler.lock"
 _LOG = "up.log"
 
 
@@ -41,7 +41,7 @@ class Keeper:
     def is_up(self) -> bool:
         if self._up is not None:
             self._up.wait()
-        return is_locked(self._state / _LOCK)
+        return is_locked(self._state / SCHEDULER_LOCK)
 
     def expect_death(self, pause: float) -> None:
         """The scheduler is about to be killed; it is brought up again after so many seconds."""
@@ -59,7 +59,7 @@ class Keeper:
             self._take_end(self._up)
         if self._up is not None:
             return
-        if is_locked(self._state / _LOCK):
+        if is_locked(self._state / SCHEDULER_LOCK):
             self._absent_since = None
             return
         if self._absent_since is None:

@@ -19,6 +19,7 @@ from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.domain.deeds import Deed, DeedKind, describe_deed
 from brim.errors import EnvironmentFault, InternalError
+from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
 from brim.wire.cluster import JobView
 
@@ -26,7 +27,6 @@ __all__ = ["User"]
 
 _AGAIN = 0.1
 _TO_GO_DOWN = 60.0
-_LOCK = ".scheduler.lock"
 
 
 @dataclass
@@ -169,6 +169,6 @@ class User:
         self.going_down = True
         if self._until_yes(deed, "", lambda client: client.down()):
             end = time.monotonic() + _TO_GO_DOWN
-            while is_locked(self.state / _LOCK) and time.monotonic() < end:
+            while is_locked(self.state / SCHEDULER_LOCK) and time.monotonic() < end:
                 time.sleep(_AGAIN / 2)
         self.going_down = False

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["apply", "down", "tenants", "up"]
 
-_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
 _TO_COME_UP = 30.0
 _TO_GO_DOWN = 120.0
 _LOOK = 0.05
@@ -88,12 +87,13 @@ def _claim(state: Path, *, hint: str) -> int:
 
 def _locked(state: Path) -> int | None:
     """The lock, in a directory that is made if it is missing; None where a process has it."""
+    from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import lock
 
     try:
         if not state.is_dir():
             state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
-        return lock(state / _LOCK)
+        return lock(state / SCHEDULER_LOCK)
     except OSError as error:
         raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
 
@@ -154,6 +154,7 @@ def down(kill: bool, state: Path | None) -> int:
     brim down --kill      (jobs go on from their last checkpoints)
     """
     from brim.client import default_state_dir
+    from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked
 
     state = (state or default_state_dir()).resolve()
@@ -161,7 +162,7 @@ def down(kill: bool, state: Path | None) -> int:
     running = [view.job for view in client.jobs() if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
-    while is_locked(state / _LOCK):
+    while is_locked(state / SCHEDULER_LOCK):
         if time.monotonic() > end:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"

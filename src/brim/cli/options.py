@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
-from brim.domain.job import DEVICES, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
+from brim.domain.job import DEVICES, ON_NAN, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
 from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
 from brim.storage.places import absolute
@@ -153,10 +153,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
         },
     ),
-    (("--epochs",), {"type": whole(least=1), "default": 1, "help": "Passes over the training data."}),
+    (
+        ("--epochs",),
+        {"type": whole(least=1), "help": "Passes over the training data. [default: 1, or as a script says]"},
+    ),
     (
         ("--global-batch-size",),
-        {"type": whole(least=1), "default": 512, "help": "Samples per step, at any number of workers."},
+        {
+            "type": whole(least=1),
+            "help": "Samples per step, at any number of workers. [default: 512, or as a script says]",
+        },
     ),
     (
         ("--micro-batches",),
@@ -201,6 +207,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--clip-norm",),
         {"type": _Parsed("X", _number), "help": "Clip the gradient to this 2-norm. [default: not clipped]"},
+    ),
+    (
+        ("--on-nan",),
+        {
+            "type": choice(ON_NAN),
+            "metavar": "|".join(ON_NAN),
+            "default": "warn",
+            "help": "Where a loss is not a number: train on, skip the update, or stop the run.",
+        },
     ),
     (("--threads",), {"type": whole(least=1), "default": 1, "help": "Torch threads per worker."}),
     (
@@ -363,7 +378,9 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     Raises:
         SpecError: values that are wrong by themselves or beside each other.
     """
-    own = ("as_json", "run_dir", "resume", "listen", "parameters", "micro_batches")
+    own = (
+        "as_json", "run_dir", "resume", "listen", "parameters", "micro_batches", "epochs", "global_batch_size"
+    )  # fmt: skip
     fields = {name: value for name, value in values.items() if name not in own}
     fields["checkpoints"] = absolute(values["checkpoints"])
     return JobSpec(
@@ -372,5 +389,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
         directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
         micro_batches=values["micro_batches"] or 0,
+        epochs=values["epochs"] or 0,
+        global_batch_size=values["global_batch_size"] or 0,
         **fields,
     )

@@ -104,14 +104,26 @@ class Best:
         )[1]
 
 
-def surplus(metrics: Mapping[int, Mapping[str, float]], *, keep: int, best: Best | None) -> list[int]:
-    """The steps of checkpoints that need not be kept: neither among the newest `keep` nor the best.
+def surplus(
+    metrics: Mapping[int, Mapping[str, float]],
+    *,
+    keep: int,
+    best: Best | None,
+    unsound_since: int | None = None,
+) -> list[int]:
+    """The steps of checkpoints that need not be kept: not the newest `keep`, the best, or the last sound one.
 
     Args:
         metrics: of each checkpoint, by its step; empty where none was measured on its weights.
+        unsound_since: the step whose loss was the first of those, up to now, that are no numbers. Its weights may
+            have been spoiled by the update before it, so the last sound checkpoint is one of an earlier step.
 
     >>> surplus({10: {"auc": 0.7}, 20: {"auc": 0.6}, 30: {}, 40: {}}, keep=2, best=Best(metric="auc"))
     [20]
+    >>> surplus({10: {}, 20: {}, 30: {}, 40: {}}, keep=1, best=None, unsound_since=20)
+    [20, 30]
     """
     kept = {*sorted(metrics)[-keep:], *([] if best is None else [best.of(metrics)])}
+    if unsound_since is not None:
+        kept.add(max((step for step in metrics if step < unsound_since), default=None))
     return [step for step in sorted(metrics) if step not in kept]

@@ -9,11 +9,21 @@ from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
 from brim.domain.inference import Inference
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["DEVICES", "START_METHODS", "TRANSPORTS", "JobSpec", "WorkerRange", "default_micro_batches"]
+__all__ = [
+    "DEVICES",
+    "ON_NAN",
+    "START_METHODS",
+    "TRANSPORTS",
+    "JobSpec",
+    "WorkerRange",
+    "default_micro_batches",
+]
 
 START_METHODS = ("auto", "fork", "spawn")
 TRANSPORTS = ("auto", "distributed")
 DEVICES = ("auto", "cpu", "cuda")
+ON_NAN = ("warn", "skip", "stop")
+_EPOCHS, _GLOBAL_BATCH_SIZE = 1, 512  # of a training file, where nobody says
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 LARGEST_SEED = 2**63 - 1
 
@@ -75,11 +85,15 @@ class JobSpec:
         file: path of the training file (level 1), or empty where `command` is given.
         command: a command that runs the user's own loop (level 2), for instance `("python", "loop.py")`.
         parameters: the values of `--set`, by name.
+        epochs: passes over the data; 0 stands for 1, or for what a command's own loop says.
+        global_batch_size: samples of a step; 0 stands for 512, or for what a command's own loop says.
         micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
             0 stands for `default_micro_batches(workers)` and is replaced by it here.
         exact: canonical reduction (the same bits for any number of workers) or, if false, the sum over
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
+        on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves it out, `stop` ends
+            the job.
         threads: torch threads per worker.
         checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
             minutes within it.
@@ -102,12 +116,13 @@ class JobSpec:
     command: tuple[str, ...] = ()
     parameters: dict[str, str]
     workers: WorkerRange
-    epochs: int = 1
-    global_batch_size: int = 512
+    epochs: int = 0
+    global_batch_size: int = 0
     micro_batches: int = 0
     seed: int = 0
     exact: bool = True
     clip_norm: float | None = None
+    on_nan: str = "warn"
     threads: int = 1
     faults: tuple[Fault, ...] = ()
     checkpoint_every: Interval = EACH_EPOCH
@@ -126,6 +141,9 @@ class JobSpec:
     def __post_init__(self) -> None:
         if self.micro_batches == 0:
             object.__setattr__(self, "micro_batches", default_micro_batches(self.workers))
+        if not self.command:
+            object.__setattr__(self, "epochs", self.epochs or _EPOCHS)
+            object.__setattr__(self, "global_batch_size", self.global_batch_size or _GLOBAL_BATCH_SIZE)
         self.validate()
 
     def validate(self) -> None:
@@ -149,13 +167,6 @@ class JobSpec:
                 need="a training file or a command, not both",
                 hint="brim train FILE.py, or brim run -- python loop.py",
             )
-        if self.command and self.keep_best:
-            raise SpecError(
-                "--keep-best",
-                got=f"{self.keep_best} for a command",
-                need="a training file whose metrics() has it",
-                hint="leave it out: --keep keeps the newest",
-            )
         for name in self.parameters:
             if not name.isidentifier():
                 raise SpecError(
@@ -167,8 +178,13 @@ class JobSpec:
 
     def _check_counts(self) -> None:
         for field, got, least, hint in (
-            ("--epochs", self.epochs, 1, "--epochs 2"),
-            ("--global-batch-size", self.global_batch_size, 1, "--global-batch-size 512"),
+            ("--epochs", self.epochs, 0 if self.command else 1, "--epochs 2"),
+            (
+                "--global-batch-size",
+                self.global_batch_size,
+                0 if self.command else 1,
+                "--global-batch-size 512",
+            ),
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
             ("--agents", self.agents, 1, "--agents 1"),
@@ -182,7 +198,7 @@ class JobSpec:
             raise SpecError("--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0")
 
     def _check_batches(self) -> None:
-        if self.global_batch_size < self.micro_batches:
+        if 0 < self.global_batch_size < self.micro_batches:
             raise SpecError(
                 "--global-batch-size",
                 got=str(self.global_batch_size),
@@ -202,6 +218,7 @@ class JobSpec:
             ("--start-method", self.start_method, START_METHODS),
             ("--transport", self.transport, TRANSPORTS),
             ("--device", self.device, DEVICES),
+            ("--on-nan", self.on_nan, ON_NAN),
         ):
             if got not in known:
                 raise SpecError(

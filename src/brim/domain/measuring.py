@@ -16,7 +16,7 @@ __all__ = ["PRIOR_RATE", "Measured", "curve_of", "divides"]
 
 PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only ratios matter then
 _SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
-_ENOUGH = 5  # steps at a size before it counts as measured
+_ENOUGH = 4.5  # steps at a size before it counts as measured: five, of which the older have faded a little
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
 _STALL = (
     3.0  # usual steps that one step counts for at most: whoever takes longer stood still for another reason
@@ -42,7 +42,7 @@ class Measured:
         A process that was stopped for a while says nothing about a size. Who is slower from now on is believed soon.
         """
         steps, total = self.totals.get(workers, (0.0, 0.0))
-        if steps >= _ENOUGH - 0.5:
+        if steps >= _ENOUGH:
             seconds = min(seconds, _STALL * total / steps)
         fade = 0.5 ** (1.0 / _MEMORY)
         self.totals[workers] = steps * fade + 1.0, total * fade + seconds
@@ -51,9 +51,7 @@ class Measured:
     def rates(self) -> dict[int, float]:
         """Steps per second by number of workers, where there is enough to tell."""
         found = {
-            n: steps / seconds
-            for n, (steps, seconds) in self.totals.items()
-            if steps >= _ENOUGH - 0.5 and seconds
+            n: steps / seconds for n, (steps, seconds) in self.totals.items() if steps >= _ENOUGH and seconds
         }
         return dict(sorted(found.items()))
 
@@ -65,7 +63,7 @@ class Measured:
         totals = dict(self.totals)
         for other in others:
             for workers, (steps, seconds) in other.totals.items():
-                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _ENOUGH - 0.5):
+                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _ENOUGH):
                     totals[workers] = steps, seconds
         return Measured(totals)
 

@@ -197,9 +197,12 @@ class Decisions:
     def _on_worker(self, worker: str, message: wire.WorkerMessage) -> None:
         match message:
             case wire.Hello(address=address, facts=facts):
-                self._learn(facts)
+                if facts is not None:
+                    self._learn(facts)
                 self._telling.state_of(worker, "ready")
                 self._handle(WorkerReady(worker, address))
+            case wire.Introduce(facts=facts):
+                self._learn(facts)
             case wire.Installed(round=round, step=step, restored_from=path):
                 self._on_installed(worker, round, step, path)
             case wire.Leave():
@@ -215,8 +218,12 @@ class Decisions:
             case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
-                self.progress.metrics = metrics
-                self._out.event("epoch", epoch=epoch, step=step, metrics=metrics)
+                if self.progress.ended(epoch, metrics):
+                    self._out.event("epoch", epoch=epoch, step=step, metrics=metrics)
+            case wire.Logged(epoch=epoch, step=step, values=values):
+                fresh = self.progress.logged(step, values)
+                if fresh:
+                    self._out.event("logged", epoch=epoch, step=step, values=fresh)
             case wire.Completed(weights_sha256=digest, metrics=metrics):
                 self.progress.weights_sha256, self.progress.metrics = digest, metrics
                 self._handle(Completed(worker))

@@ -63,12 +63,28 @@ class Progress:
     last_commit: float = 0.0
     first_installed: float = 0.0
     samples: int = 0
+    epochs: int = 0  # the last that was told to be over
+    _logged: dict[str, int] = field(default_factory=dict)  # the step that each value was logged of last
 
     def committed(self, fields: dict[str, Any]) -> None:
         self.step, self.epoch, self.loss = fields["step"], fields["epoch"], fields["loss"]
         self.first_commit = self.first_commit or fields["at"]
         self.last_commit = fields["at"]
         self.samples += fields["samples"]
+
+    def ended(self, epoch: int, metrics: dict[str, float]) -> bool:
+        """An epoch is over; whether that is news: every member says so, and a life after a restore again."""
+        if epoch <= self.epochs:
+            return False
+        self.epochs, self.metrics = epoch, metrics or self.metrics
+        return True
+
+    def logged(self, step: int, values: dict[str, float]) -> dict[str, float]:
+        """Values of a step; those that are news."""
+        fresh = {name: value for name, value in values.items() if self._logged.get(name, -1) < step}
+        self._logged |= dict.fromkeys(fresh, step)
+        self.metrics = {**self.metrics, **fresh}
+        return fresh
 
     def installed(self, step: int, now: float) -> None:
         """A round is under way, at `step`; a step behind what was committed before is redone."""

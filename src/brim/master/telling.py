@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -100,7 +100,7 @@ class Telling:
             run=run,
             file=spec.file,
             command=list(spec.command),
-            spec=msgspec.to_builtins(spec),
+            spec=msgspec.to_builtins(_as_it_is(spec, facts)),
             steps=facts.steps,
             steps_per_epoch=facts.steps_per_epoch,
             versions=facts.versions,
@@ -119,3 +119,15 @@ class Telling:
         )
         if self.note:
             self.out.event("warning", message=self.note)
+
+
+def _as_it_is(spec: JobSpec, facts: wire.Facts) -> JobSpec:
+    """The spec with what a loop of one's own says itself."""
+    return replace(
+        spec,
+        epochs=facts.epochs,
+        global_batch_size=facts.global_batch_size,
+        seed=facts.seed,
+        clip_norm=facts.clip_norm,
+        on_nan=facts.on_nan,
+    )

@@ -27,7 +27,13 @@ from brim.process import be_called
 from brim.scheduler.api import application
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
-from brim.storage.contact import SCHEDULER, SchedulerContact, token_of, write_scheduler_contact
+from brim.storage.contact import (
+    SCHEDULER,
+    SCHEDULER_LOCK,
+    SchedulerContact,
+    token_of,
+    write_scheduler_contact,
+)
 from brim.storage.database import Database
 from brim.storage.files import lock
 
@@ -128,7 +134,7 @@ def main() -> None:
     # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at first, are few.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    held = lock(settings.state_dir / ".scheduler.lock")
+    held = lock(settings.state_dir / SCHEDULER_LOCK)
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")
     try:

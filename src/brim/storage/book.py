@@ -259,7 +259,7 @@ class Book:
         if name not in self._amounts:
             self._amounts[name] = self._database.amount(name)
         per_epoch = self._amounts[name]
-        return per_epoch * submission.spec.epochs if per_epoch else None
+        return per_epoch * max(1, submission.spec.epochs) if per_epoch else None
 
     def learn(self, submission: Submission, measured: Measured, steps: int | None) -> None:
         """Keep what a job has taught, for the next one like it."""
@@ -268,5 +268,5 @@ class Book:
             known = self._measured[name] = measured.merged([self.measured(name)])
             self._database.put_measurements(name, known.totals)
         if steps:
-            per_epoch = self._amounts[name] = max(1, steps // submission.spec.epochs)
+            per_epoch = self._amounts[name] = max(1, steps // max(1, submission.spec.epochs))
             self._database.put_amount(name, per_epoch)

@@ -196,13 +196,20 @@ class Store:
         return self.where(draft.step)
 
     def prune(
-        self, *, keep: int, best: Best | None, writers: Collection[str] = (), newest: int | None = None
+        self,
+        *,
+        keep: int,
+        best: Best | None,
+        writers: Collection[str] = (),
+        newest: int | None = None,
+        unsound_since: int | None = None,
     ) -> None:
-        """Remove all but the newest `keep` checkpoints and the best one, and what dead writers left.
+        """Remove checkpoints but the newest `keep`, the best and the last sound one, and what dead writers left.
 
         Args:
             keep: from 1.
             newest: the step that the job is at: what is beyond it is not its own, does not count and stays.
+            unsound_since: the step since which losses are no numbers; None where they are.
             best: by which metric, or None.
             writers: whose drafts are to be left alone.
 
@@ -213,7 +220,7 @@ class Store:
         manifests = {step: self._complete(step, names) for step in _official(names)}
         own = {step: manifest for step, manifest in manifests.items() if newest is None or step <= newest}
         sound = {step: manifest.metrics for step, manifest in own.items() if manifest}
-        gone = set(surplus(sound, keep=keep, best=best))
+        gone = set(surplus(sound, keep=keep, best=best, unsound_since=unsound_since))
         # What is damaged does not count; it goes when it is older than all that are kept.
         gone |= {step for step in manifests if step < min(sound.keys() - gone, default=0)}
         for step in sorted(gone):

@@ -16,6 +16,7 @@ from brim.storage.files import write_whole
 __all__ = [
     "CONTACT",
     "SCHEDULER",
+    "SCHEDULER_LOCK",
     "Contact",
     "SchedulerContact",
     "is_alive",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 CONTACT = "master.json"
+SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
 T = TypeVar("T")
 
 

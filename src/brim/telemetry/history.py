@@ -21,6 +21,7 @@ from brim.telemetry.records import (
     RoundFormed,
     RunEnded,
     RunStarted,
+    ValuesLogged,
     Warned,
     WorkerChanged,
 )
@@ -224,6 +225,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
             return f"fault: {event.text}" + (f" ({event.worker})" if event.worker else "")
         case EpochEnded():
             return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(event.metrics)
+        case ValuesLogged():
+            return f"step {event.step}{describe_metrics(event.values)}"
         case CheckpointWritten():
             return f"checkpoint at step {event.step}: {_within(history, event.path)}"
         case Restored():

@@ -22,6 +22,7 @@ __all__ = [
     "RoundFormed",
     "RunEnded",
     "RunStarted",
+    "ValuesLogged",
     "Warned",
     "WorkerChanged",
     "WorkerState",
@@ -114,6 +115,14 @@ class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
     metrics: dict[str, float | None] = {}
 
 
+class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
+    """What the user's code logged of the state after `step`; `epoch` counts the epochs that are over."""
+
+    epoch: int
+    step: int
+    values: dict[str, float | None] = {}
+
+
 class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
     """A checkpoint became official; training stood still for `pause`, and it was written in `seconds`."""
 
@@ -160,6 +169,7 @@ Event = (
     | ReFormed
     | FaultPerformed
     | EpochEnded
+    | ValuesLogged
     | CheckpointWritten
     | Restored
     | Warned

@@ -71,19 +71,20 @@ class Checkpoints:
 
     # Writing -----------------------------------------------------------------------------------------------
 
-    def at_step(self) -> None:
-        """A step is committed, and it does not end an epoch: write where it is time to."""
-        if self._is_due():
-            self._begin(patience=0.0)
+    def is_due(self, step: int) -> bool:
+        """Whether it is time for a checkpoint behind this step, as this worker's clock has it."""
+        if self._writer is None:
+            return False
+        return self._spec.checkpoint_every.is_due(step, time.monotonic() - self._last)
 
-    def at_epoch_end(self) -> None:
-        """An epoch is evaluated: its metrics are those of this state."""
+    def is_due_at_epochs_end(self) -> bool:
+        """Whether the end of each epoch has a checkpoint: its metrics are those of that state."""
         every = self._spec.checkpoint_every
-        if self._spec.keep_best or not (every.steps or every.seconds) or self._is_due():
-            self._begin(patience=_SHORT)
+        return bool(self._spec.keep_best) or not (every.steps or every.seconds)
 
-    def _is_due(self) -> bool:
-        return self._spec.checkpoint_every.is_due(self.state.committed, time.monotonic() - self._last)
+    def begin(self, *, ends_epoch: bool) -> None:
+        """Copy the state and have it written; at the end of an epoch it is worth a short wait for another's end."""
+        self._begin(patience=_SHORT if ends_epoch else 0.0)
 
     def _begin(self, *, patience: float, needed: bool = False) -> None:
         """Copy the state and have it written; leave it out where another write is under way for too long."""
@@ -107,7 +108,12 @@ class Checkpoints:
             written_at=SystemClock().wall(),
             metrics=self.state.metrics if self.state.measured == step else {},
         )
-        self._writer.start(checkpoint, pause=time.monotonic() - started, needed=needed)
+        self._writer.start(
+            checkpoint,
+            pause=time.monotonic() - started,
+            needed=needed,
+            unsound_since=self.state.unsound_since,
+        )
 
     def _settle(self, patience: float) -> bool:
         """Wait until nothing is being written, and hear the master meanwhile; whether it is so."""

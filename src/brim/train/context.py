@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from dataclasses import dataclass
 
 import msgspec
@@ -84,6 +85,7 @@ def context_from_environment() -> WorkerContext | None:
     )
 
 
-def spec_of_a_loner(seed: int) -> JobSpec:
+def spec_of_a_loner(seed: int = 0) -> JobSpec:
     """The job of a script that is run by itself, without brim around it."""
-    return JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed)
+    command = ("python", *sys.argv)
+    return JobSpec(command=command, parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed)

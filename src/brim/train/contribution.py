@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,59 +11,176 @@ from torch import Tensor, nn
 from brim.errors import SpecError
 from brim.train.layout import Layout
 
-__all__ = ["Contributions"]
+__all__ = ["Contributions", "Outcome"]
+
+_STOP, _DUE = 0, 1  # words that any worker may say to all of them, with a step
+_WORDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a step came to, the same on every worker.
+
+    Args:
+        losses: of each optimizer, the mean over the samples of the step.
+        stop: a worker asks that this be the last step.
+        due: the first worker asks for a checkpoint behind this step.
+    """
+
+    losses: tuple[float, ...]
+    stop: bool
+    due: bool
+
+
+class _Buffer:
+    """A buffer of the network: the tensor that it was at first, wherever modules hold it.
+
+    A module may assign another tensor to its buffer. What counts is what the modules hold when a micro-batch is done.
+    """
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.name, self.home = name, tensor
+        self.start = tensor.clone()
+        self.places: list[tuple[dict[str, Tensor | None], str]] = []
+
+    def now(self) -> Tensor:
+        """What the network has in its place.
+
+        Raises:
+            SpecError: something of another shape or type.
+        """
+        for holder, key in self.places:
+            held = holder.get(key)
+            if held is not self.home:
+                return self._checked(held)
+        return self.home
+
+    def _checked(self, held: Tensor | None) -> Tensor:
+        if held is not None and held.shape == self.home.shape and held.dtype == self.home.dtype:
+            return held.detach()
+        raise SpecError(
+            f"buffer {self.name!r}",
+            got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
+            need=f"{self.home.dtype} of shape {list(self.home.shape)}, as at first: every worker has a place for it",
+            hint="allocate the buffer with its largest shape in __init__, and fill it in place",
+        )
+
+    def return_home(self) -> None:
+        for holder, key in self.places:
+            holder[key] = self.home
+
+
+def _buffers_of(model: nn.Module) -> list[_Buffer]:
+    found: dict[int, _Buffer] = {}
+    for prefix, module in model.named_modules():
+        for key, tensor in module._buffers.items():
+            if tensor is None or not tensor.numel():
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
+            buffer.places.append((module._buffers, key))
+    return list(found.values())
 
 
 class Contributions:
     """The view of a network as a list of tensors that are summed over the micro-batches of a step.
 
     The list holds the gradient of every parameter, what each floating-point buffer changed by (weighted as the
-    samples are, so that constants stay what they are, to the bit), one mark per parameter for "was used", and
-    every whole-number buffer (of which the largest is taken: all micro-batches start from the same one).
+    samples are, so that constants stay what they are, to the bit), the loss of each optimizer, one mark per parameter
+    for "was used" with the words that a worker says to all, and every whole-number buffer. Of whole numbers the
+    largest is taken: all micro-batches start from the same ones.
 
     Args:
         model: the network; its parameters that require a gradient and all its buffers take part.
+        losses: how many losses a micro-batch has, one for each optimizer.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, losses: int = 1) -> None:
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-        buffers = [buffer for buffer in model.buffers() if buffer.numel()]
-        self._averaged = [b for b in buffers if b.dtype.is_floating_point or b.dtype.is_complex]
-        self._counted = [b for b in buffers if not (b.dtype.is_floating_point or b.dtype.is_complex)]
         if not self._parameters:
             raise SpecError("model()", got="no parameter that requires a gradient", need="at least one")
+        buffers = _buffers_of(model)
+        self._averaged = [each for each in buffers if _is_averaged(each.home)]
+        self._counted = [each for each in buffers if not _is_averaged(each.home)]
+        self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
         device = self._parameters[0].device
-        self._unused = torch.zeros(len(self._parameters), dtype=torch.int64, device=device)
-        self._own_gradients = [torch.empty(0)] * len(self._parameters)
-        self.layout = Layout([*self._parameters, *self._averaged, self._unused, *self._counted])
+        self._no_marks = torch.zeros(len(self._parameters) + _WORDS, dtype=torch.int64, device=device)
+        self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
+        self._own_gradients: list[Tensor] = []
+        self._strides = [p.stride() for p in self._parameters]
+        self.layout = Layout(
+            [
+                *self._parameters,
+                *(each.home for each in self._averaged),
+                self._no_losses,
+                self._no_marks,
+                *(each.home for each in self._counted),
+            ]
+        )
         self.begin()
+
+    # Buffers -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
-        self._start_averaged = [buffer.clone() for buffer in self._averaged]
-        self._start_counted = [buffer.clone() for buffer in self._counted]
+        if not self._homes:
+            return
+        for each in self._buffers():
+            now = each.now()
+            if now is not each.home:
+                each.home.copy_(now)
+                each.return_home()
+        torch._foreach_copy_(self._starts, self._homes)
 
     def reset(self) -> None:
         """Put the buffers back to the start of the step: every micro-batch sees the same ones."""
-        if self._averaged:
-            torch._foreach_copy_(self._averaged, self._start_averaged)
-        if self._counted:
-            torch._foreach_copy_(self._counted, self._start_counted)
+        if not self._homes:
+            return
+        for each in self._buffers():
+            each.return_home()
+        with torch.no_grad():
+            torch._foreach_copy_(self._homes, self._starts)
 
-    def take(self, weight: float) -> list[Tensor]:
-        """Take what the backward pass of a micro-batch left; `weight` is its part of the step's samples.
+    def _buffers(self) -> Iterator[_Buffer]:
+        yield from self._averaged
+        yield from self._counted
+
+    # Micro-batches -----------------------------------------------------------------------------------------
+
+    def check_untouched(self) -> None:
+        """Check that nobody did a backward pass of their own since the last micro-batch.
 
         Raises:
-            SpecError: a gradient that cannot be added up with those of other workers.
+            SpecError: a parameter has a gradient already.
+        """
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if parameter.grad is not None:
+                raise SpecError(
+                    "your training loop",
+                    got=f"a gradient of {name!r} before job.step(loss)",
+                    need="no backward pass but that of job.step: gradients would count twice",
+                    hint="remove loss.backward() and optimizer.zero_grad() from the loop",
+                )
+
+    def take(self, weight: float, losses: Sequence[Tensor | None], *, stop: bool, due: bool) -> list[Tensor]:
+        """Take what the backward passes of a micro-batch left.
+
+        Args:
+            weight: its part of the step's samples.
+            losses: of each optimizer, a scalar, or None where it had none.
+            stop, due: words to all workers, see `Outcome`.
+
+        Raises:
+            SpecError: a gradient or a buffer that cannot be added up with those of other workers.
         """
         self._check_frozen()
-        gradients, used = [], [1] * len(self._parameters)
+        gradients, marks = [], [1] * len(self._parameters)
         for index, parameter in enumerate(self._parameters):
             gradient = parameter.grad
             if gradient is None:
-                gradient, used[index] = torch.zeros_like(parameter), 0
+                gradient, marks[index] = torch.zeros_like(parameter), 0
             elif gradient.layout is not torch.strided:
                 raise SpecError(
                     f"parameter {self._names[index]!r}",
@@ -72,12 +190,17 @@ class Contributions:
                 )
             parameter.grad = None
             gradients.append(gradient)
-        changed = []
+        changed: list[Tensor] = []
         if self._averaged:
-            changed = list(torch._foreach_sub(self._averaged, self._start_averaged))
+            now = [each.now() for each in self._averaged]
+            changed = list(torch._foreach_sub(now, self._starts[: len(now)]))
             torch._foreach_mul_(changed, weight)
-        marks = self._unused.new_tensor(used)
-        return [*gradients, *changed, marks, *(buffer.clone() for buffer in self._counted)]
+        weighed = self._no_losses.clone()
+        for index, loss in enumerate(losses):
+            if loss is not None:
+                weighed[index] = loss.double() * weight
+        words = self._no_marks.new_tensor([*marks, int(stop), int(due)])
+        return [*gradients, *changed, weighed, words, *(each.now().clone() for each in self._counted)]
 
     def _check_frozen(self) -> None:
         thawed = next((name for name, parameter in self._frozen.items() if parameter.requires_grad), None)
@@ -89,14 +212,29 @@ class Contributions:
                 hint="leave requires_grad on, and hold it still by a parameter group of its own with lr=0",
             )
 
-    def nothing(self) -> list[Tensor]:
-        """The contribution of a micro-batch without samples."""
-        like = [*self._parameters, *self._averaged]
-        return [
-            *(torch.zeros_like(t) for t in like),
-            self._unused.clone(),
-            *(b.clone() for b in self._start_counted),
-        ]
+    def nothing(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:
+        """The contribution of a micro-batch without samples; the words to all as in `take`."""
+        zeros = [torch.zeros_like(t) for t in [*self._parameters, *self._homes[: len(self._averaged)]]]
+        words = self._no_marks.clone()
+        words[-_WORDS + _STOP], words[-_WORDS + _DUE] = int(stop), int(due)
+        counted = [start.clone() for start in self._starts[len(self._averaged) :]]
+        return [*zeros, self._no_losses.clone(), words, *counted]
+
+    # The sum -----------------------------------------------------------------------------------------------
+
+    def outcome(self, total: Sequence[Tensor]) -> Outcome:
+        """Read what a step came to from the sum over all its micro-batches."""
+        return self._read(total)[0]
+
+    def _read(self, total: Sequence[Tensor]) -> tuple[Outcome, list[int]]:
+        losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
+        used, words = marks[:-_WORDS], marks[-_WORDS:]
+        outcome = Outcome(losses=tuple(losses), stop=bool(words[_STOP]), due=bool(words[_DUE]))
+        return outcome, used
+
+    @property
+    def _losses_at(self) -> int:
+        return len(self._parameters) + len(self._averaged)
 
     def put_back(self, total: Sequence[Tensor], *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
@@ -107,25 +245,38 @@ class Contributions:
                 optimizers write to them.
         """
         count = len(self._parameters)
-        averaged, marks, counted = total[count : -1 - len(self._counted)], total[-1 - len(self._counted)], []
-        if self._counted:
-            counted = list(total[-len(self._counted) :])
-        gradients = list(total[:count])
-        if shared:
-            if self._own_gradients[0].shape != gradients[0].shape:
-                self._own_gradients = [torch.empty_like(gradient) for gradient in gradients]
-            torch._foreach_copy_(self._own_gradients, gradients)
-            gradients = self._own_gradients
-        for parameter, gradient, used in zip(self._parameters, gradients, marks.tolist(), strict=True):
-            parameter.grad = gradient if used else None
-        if self._averaged:
-            torch._foreach_copy_(
-                self._averaged, list(torch._foreach_add(self._start_averaged, list(averaged)))
-            )
-        if self._counted:
-            torch._foreach_copy_(self._counted, counted)
+        gradients = self._as_parameters(list(total[:count]), shared=shared)
+        _, used = self._read(total)
+        for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=True):
+            parameter.grad = gradient if was_used else None
+        averaged, counted = len(self._averaged), len(self._counted)
+        if averaged:
+            changes = list(total[count : count + averaged])
+            sums = list(torch._foreach_add(self._starts[:averaged], changes))
+            torch._foreach_copy_(self._homes[:averaged], sums)
+        if counted:
+            torch._foreach_copy_(self._homes[averaged:], list(total[-counted:]))
+
+    def _as_parameters(self, gradients: list[Tensor], *, shared: bool) -> list[Tensor]:
+        """Gradients that lie in memory as their parameters do: a norm adds up in that order, on any worker."""
+        if not shared and all(
+            gradient.stride() == stride for gradient, stride in zip(gradients, self._strides, strict=True)
+        ):
+            return gradients
+        if not self._own_gradients:
+            self._own_gradients = [torch.empty_like(parameter) for parameter in self._parameters]
+        torch._foreach_copy_(self._own_gradients, gradients)
+        return self._own_gradients
 
     def clear(self) -> None:
         """Forget the gradients of a step that is done or given up."""
         for parameter in self._parameters:
             parameter.grad = None
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _homes_and_starts(buffers: Sequence[_Buffer]) -> tuple[list[Tensor], list[Tensor]]:
+    return [each.home for each in buffers], [each.start for each in buffers]

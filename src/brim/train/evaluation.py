@@ -1,16 +1,16 @@
-"""Metrics of the test split, computed by all workers together and merged exactly.
+"""Metrics of some data, computed by all workers together and merged exactly.
 
-The split is cut into chunks of a fixed size. A chunk's partial state depends on nothing but the chunk, and the
+The data is cut into chunks of a fixed size. A chunk's partial state depends on nothing but the chunk, and the
 result on nothing but the states in their order: so the value is the same for any number of workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,53 +19,101 @@ from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
-from brim.train.data import fetch
-from brim.train.job import Evaluate, Job, seed_everything, to_device
+from brim.train.chance import Sources
+from brim.train.data.feed import Feed, Request
 from brim.train.metrics import Metric
+from brim.train.samples import pair_of, to_device
 
-__all__ = ["evaluation", "forward", "observe", "results"]
+__all__ = ["Forward", "evaluate_together", "observe", "outputs", "results", "undisturbed"]
 
+Forward = Callable[[nn.Module, Any], Any]
 _EVALUATION = 1 << 40  # in the place of a step, where no step is
 
 
-def evaluation(dataset: Any, metrics: Mapping[str, Metric]) -> Evaluate:
-    """The function that a job calls after each epoch.
+def evaluate_together(
+    model: nn.Module,
+    feed: Feed,
+    metrics: Mapping[str, Metric],
+    *,
+    forward: Forward | None,
+    seed: int,
+    rank: int,
+    world_size: int,
+    gather: Callable[[bytes], list[bytes]],
+) -> dict[str, float]:
+    """The metrics over all samples of a feed.
 
     Args:
-        dataset: the test split, map-style.
-        metrics: by name.
+        forward: `forward(model, inputs)` gives the output; None calls `model(inputs)`.
+        seed: of the job.
+        rank, world_size: which share of the chunks is this worker's.
+        gather: gives everyone's payload, in rank order, for one's own.
     """
-
-    def evaluate(job: Job) -> dict[str, float]:
-        chunks = -(-len(dataset) // CHUNK)
-        spans = chunks_of_step(0, max(1, chunks), len(dataset))
-        mine = []
-        for chunk in share(chunks, job.world_size, job.rank):
-            output, target = forward(job.model, dataset, chunk, spans[chunk], seed=job.spec.seed)
-            mine.append(observe(metrics, output, target))
-        everyone = job.gather(msgspec.msgpack.encode(mine))
-        return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
-
-    return evaluate
+    chunks = max(1, -(-feed.samples // CHUNK))
+    spans = chunks_of_step(0, chunks, feed.samples)
+    mine = [(chunk, spans[chunk]) for chunk in share(chunks, world_size, rank)]
+    with undisturbed(model) as put_back:
+        seen = []
+        for output, target in outputs(model, feed, mine, forward=forward, seed=seed):
+            seen.append(observe(metrics, output, target))
+            put_back()
+    everyone = gather(msgspec.msgpack.encode(seen))
+    return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
 
 
-def forward(model: nn.Module, dataset: Any, chunk: int, span: Span, *, seed: int) -> tuple[Any, Any]:
-    """The model's output for a chunk of samples, on the host, and their target (None where samples have none).
+def outputs(
+    model: nn.Module,
+    feed: Feed,
+    chunks: Sequence[tuple[int, Span]],
+    *,
+    forward: Forward | None,
+    seed: int,
+) -> Iterator[tuple[Any, Any]]:
+    """The model's output for each chunk of samples, on the host, and their target (None where samples have none).
 
-    The chunk's chance (a dataset may augment) follows from its number alone.
+    A chunk's chance (a dataset may augment) follows from its number alone.
     """
-    seed_everything(mix(seed, _EVALUATION, chunk))
-    sample = fetch(dataset, np.arange(span.start, span.stop))
-    inputs, target = sample if isinstance(sample, (tuple, list)) and len(sample) == 2 else (sample, None)
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    was_training = model.training
+    sources = Sources([model])
+    requests = (Request(_EVALUATION, chunk, 0, span) for chunk, span in chunks)
+    for read in feed.read(requests):
+        inputs, target = pair_of(read.sample)
+        sources.seed(mix(seed, _EVALUATION, read.request.micro))
+        with torch.no_grad():
+            on_device = to_device(inputs, device)
+            output = model(on_device) if forward is None else forward(model, on_device)
+        yield (output.cpu() if isinstance(output, Tensor) else output), target
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[Callable[[], None]]:
+    """A model in eval mode; behind it every module has the mode and the buffers that it had before.
+
+    Yields:
+        What puts the buffers back at once: one chunk must not see what another left.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    places = [
+        (module._buffers, name, tensor)
+        for module in model.modules()
+        for name, tensor in module._buffers.items()
+    ]
+    copies = [None if tensor is None else tensor.clone() for _, _, tensor in places]
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for (holder, name, tensor), copy in zip(places, copies, strict=True):
+                holder[name] = tensor
+                if tensor is not None and copy is not None:
+                    tensor.copy_(copy)
+
     model.eval()
     try:
-        with torch.no_grad():
-            output = model(to_device(inputs, device))
-        return output.cpu() if isinstance(output, Tensor) else output, target
+        yield put_back
     finally:
-        model.train(was_training)
+        put_back()
+        for module, training in modes:
+            module.training = training
 
 
 def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str, bytes]:

@@ -45,6 +45,9 @@ class Task(Protocol):
     @property
     def dataset(self) -> Any: ...
 
+    @property
+    def samples(self) -> int: ...
+
     def compute(self, chunk: int, span: Span) -> bytes:
         """The result of a chunk; it depends on the chunk alone."""
         ...
@@ -64,8 +67,8 @@ def infer(task: Task, spec: JobSpec, context: WorkerContext) -> None:
 
 class _Job:
     def __init__(self, task: Task, spec: JobSpec, context: WorkerContext) -> None:
-        self._task, self._per_step = task, spec.micro_batches
-        self._samples = len(task.dataset)
+        self._task, self._per_step, self._spec = task, spec.micro_batches, spec
+        self._samples = task.samples
         self._steps = steps_of(self._samples, self._per_step)
         self._members = Membership(context)
         self._run_dir = Path(context.run_dir)
@@ -146,6 +149,11 @@ class _Job:
             test_samples=0,
             steps=self._steps,
             steps_per_epoch=self._steps,
+            global_batch_size=self._spec.global_batch_size,
+            epochs=1,
+            seed=self._spec.seed,
+            clip_norm=None,
+            on_nan=self._spec.on_nan,
             block_size=1,
             order="sequential",
             order_size=self._samples,

@@ -6,87 +6,177 @@ neighbour dies, joins or leaves, stays in here: the loop of a user sees micro-ba
 
 from __future__ import annotations
 
+import contextlib
+import math
 import platform
-import random
 import time
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 import brim
 from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
-from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
-from brim.errors import EnvironmentFault, InternalError, SpecError
+from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
 from brim.train.accumulate import Accumulator
+from brim.train.attributes import Attributes
+from brim.train.chance import Sources
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
-from brim.train.contribution import Contributions
-from brim.train.data import fetch
+from brim.train.contribution import Contributions, Outcome
+from brim.train.data.feed import Feed, Read, Request
+from brim.train.digests import describe_difference, root_of
+from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
-from brim.train.job_state import JobState
+from brim.train.job_state import JobState, Stateful
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
+from brim.train.metrics import Metric
+from brim.train.optimization import Optimization
+from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
-from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, failure_of
+from brim.wire.messages import (
+    Completed,
+    Evaluated,
+    Facts,
+    Introduce,
+    Logged,
+    MicroReport,
+    StepReport,
+    Warn,
+    failure_of,
+)
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Evaluate", "Job", "MicroBatch", "seed_everything", "to_device", "versions"]
+__all__ = ["Job", "MicroBatch", "versions"]
 
-IntArray = npt.NDArray[np.int64]
-Evaluate = Callable[["Job"], dict[str, float]]
+_UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward and backward pass is run on: `inputs` and `target` as the dataset gives them."""
+    """What one forward and backward pass is run on.
+
+    Attributes:
+        inputs: of a sample that is a pair, its first part; else all of it. Collated, on the job's device.
+        target: of a sample that is a pair, its second part; else None.
+    """
 
     inputs: Any
     target: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    """A round that this worker is in."""
+
+    exchange: Exchange
+    accumulator: Accumulator
+    mine: range  # micro-batches of each step
+    commits: int = 0
+    held: bool = False  # its last commit was the last
+
+
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    """A step under way on this worker."""
+
+    number: int
+    spans: tuple[Span, ...]
+    todo: deque[int]
+    due: bool
+    reports: list[MicroReport] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    micro: _Micro | None = None
+
+    @property
+    def samples(self) -> int:
+        return self.spans[-1].stop - self.spans[0].start
+
+
+@dataclass(slots=True, kw_only=True)
+class _Micro:
+    """The micro-batch that the user's code is at work on."""
+
+    read: Read
+    weight: float
+    since: float
+    losses: list[Tensor | None]
+
+
+class _WhileItLasts:
+    """Lets a caller say which of the errors within it end it, and nothing else."""
+
+    def __init__(self, ends: Callable[[BaseException], bool]) -> None:
+        self._ends = ends
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return error is not None and self._ends(error)
 
 
 class Job:
     """A job as one of its workers has it.
 
     Args:
-        model: the network; moved to the job's device.
-        optimizer: over its parameters.
+        model: the network, or several; on the job's device.
+        optimizer: over its parameters; several are stepped in their order.
         spec: what the job was asked to do.
         context: the worker's place among others, or None for a process by itself.
-        scheduler: its `step` is called after every epoch, or after every step.
-        scheduler_interval: `epoch` or `step`.
-        evaluate: called after each epoch on all workers; the metrics of the test split.
+        scheduler: of the learning rate, or several, or None.
+        scheduler_interval: `step`, `epoch`, or None for what the kind of scheduler asks for.
+        monitor: the metric that ReduceLROnPlateau looks at.
+        scaler: of losses in float16, or None.
+
+    Attributes:
+        model: the network; several are in a `ModuleList`.
+        device: where its parameters are.
+        has_left: this worker was asked to leave.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         spec: JobSpec,
         context: WorkerContext | None,
         scheduler: Any = None,
-        scheduler_interval: str = "epoch",
-        evaluate: Evaluate | None = None,
+        scheduler_interval: str | None = None,
+        monitor: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        self.model, self.optimizer, self.spec = model, optimizer, spec
-        self.scheduler, self._scheduler_interval = scheduler, scheduler_interval
+        self.model = model if isinstance(model, nn.Module) else nn.ModuleList(model)
+        self.spec = spec
         self.members: Members = Membership(context) if context else Loner()
-        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self._evaluate = evaluate
-        self._contributions = Contributions(model)
-        self._state = JobState(model, optimizer, scheduler=scheduler, spec=spec)
+        self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        schedulers = (
+            scheduler if isinstance(scheduler, (list, tuple)) else [scheduler] * (scheduler is not None)
+        )
+        self._optimization = Optimization(
+            self.model,
+            optimizers,
+            schedulers=schedulers,
+            interval=scheduler_interval,
+            monitor=monitor,
+            scaler=scaler,
+            clip_norm=spec.clip_norm,
+        )
+        self._contributions = Contributions(self.model, losses=len(optimizers))
+        self._attributes = Attributes(self.model)
+        self._sources = Sources([self.model])
+        self._state = JobState(self.model, self._optimization, spec=spec)
         self._checkpoints = Checkpoints(
             self._state,
             spec,
@@ -94,11 +184,20 @@ class Job:
             tell=lambda message: self.members.tell(message),
             listen=lambda seconds: self.members.listen(seconds),
         )
-        self._weight = 0.0
-        self._stepped = True
-        self._losses: list[Tensor] = []
-        self._contribution: list[Tensor] = []
+        self._start_method = context.start_method if context else "alone"
+        self._epochs = 0  # planned; 0 before the loop
+        self._over = False
+        self.has_left = False
+        self._round: _Round | None = None
+        self._step: _Step | None = None
+        self._epoch_read = -1  # the last epoch whose batches were asked for
+        self._introduced = False
+        self._stop_asked = False
+        self._interrupted = False  # the round ended under the last job.step
+        self._data_facts: dict[str, Any] = {}
         self._seconds: dict[str, float] = defaultdict(float)
+
+    # What a user may know and say ----------------------------------------------------------------------------
 
     @property
     def committed(self) -> int:
@@ -106,151 +205,462 @@ class Job:
         return self._state.committed
 
     @property
+    def epoch(self) -> int:
+        """Epochs that are over; within the loop, the number of the present one, from 0."""
+        return self._state.epoch
+
+    @property
     def rank(self) -> int:
+        """This worker's place among the others, from 0; it changes as workers come and go."""
         return self.members.rank
 
     @property
     def world_size(self) -> int:
+        """Workers that train together now."""
         return self.members.world_size
 
-    # The loop ----------------------------------------------------------------------------------------------
-
-    def batches(
-        self, dataset: Any, *, global_batch_size: int, epochs: int, facts: dict[str, Any] | None = None
-    ) -> Iterator[MicroBatch]:
-        """This worker's micro-batches of every step until the job is done.
+    def register_state(self, name: str, thing: Stateful | MutableMapping[str, Any]) -> None:
+        """Have a state of your own carried to workers that join, and into checkpoints.
 
         Args:
-            dataset: map-style: `len(dataset)`, `dataset[i] -> (inputs, target)`.
-            global_batch_size: samples of a step, whatever the number of workers.
-            epochs: passes over the data.
-            facts: what else the records should say of the data.
+            name: one for each state.
+            thing: an object with `state_dict()` and `load_state_dict(state)`, such as an average of the weights, or a
+                dict that you change in place. It must change in the same way on all workers.
 
         Raises:
+            SpecError: the loop has begun, the name is taken, or the thing has no state to carry.
+        """
+        if self._epochs:
+            raise SpecError(
+                "job.register_state",
+                got="a call within the loop",
+                need="a call before it: newcomers need it too",
+            )
+        self._state.register(name, thing)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of the state at hand, for the end of its epoch."""
+        self._state.metrics.update(metrics)
+        self._state.measured = self.committed
+
+    def log(self, **values: float) -> None:
+        """Record values of this step: they are in the records, the report, and what `--keep-best` looks at.
+
+        Args:
+            values: numbers, the same on all workers (of a loss: what `job.step` returned).
+        """
+        numbers = {name: float(value) for name, value in values.items()}
+        self.measured(numbers)
+        self.members.tell(Logged(epoch=self.epoch, step=self.committed, values=numbers))
+
+    def stop(self) -> None:
+        """End the job early, as done: behind the step under way, or, between steps and epochs, at once.
+
+        In the middle of a step one worker's call is enough; elsewhere all workers must make it.
+        """
+        if self._step is not None and self._step.number == self.committed:
+            self._stop_asked = True
+        else:
+            self._state.stop_after = self.epoch + 1
+
+    # The loop ------------------------------------------------------------------------------------------------
+
+    def epochs(self, epochs: int | None = None) -> Iterator[int]:
+        """The epochs of the job that are still to do, by number from 0; loop over `batches` in each.
+
+        A worker that joins begins with the present one.
+
+        Args:
+            epochs: how many the job has; None takes `--epochs`.
+
+        Raises:
+            SpecError: the loop was left early, or the job is over.
             SystemExit: this worker was asked to leave, and has left.
         """
-        schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
-        if not schedule.samples:
-            raise SpecError("dataset('train')", got="no samples", need="at least one")
-        self._state.schedule = schedule
-        self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
+        self._check_first_loop()
+        self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
+        facts = None if self._state.schedule is None else self._facts()
+        self._introduced = facts is not None
+        self.members.join(self._contributions.layout, facts)
         while True:
-            try:
-                exchange = self.members.next_round(self._checkpoints)
-                self._contributions.begin()
-                yield from self._round(dataset, schedule, exchange)
-                self._finish()
-                return
-            except RoundChanged:
-                pass
-            except SystemExit:
-                self._checkpoints.drain()
-                raise
-            except (Interrupted, PeerLost):
-                self.members.await_replacement()
-            finally:
-                self._contributions.reset()
-                self._contributions.clear()
-
-    def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
-        """Steps until the job is done; leaves by RoundChanged where the round is over before."""
-        parts = parts_of(self.spec, self.members.world_size)
-        plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
-        accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
-        mine = plan.micro_batches(self.members.rank)
-        try:
-            if self.members.world_size > 1:
-                # Someone of this host may still be adding up in the round before, in the memory that all share.
-                self.members.arrive(self.committed, "enter")
-            while True:
-                if self._state.evaluated < self.committed // schedule.steps_per_epoch:
-                    self._end_epoch()
-                if self.committed == schedule.steps:
-                    return
-                reports: list[MicroReport] = []
-                spans = cut(schedule.span(self.committed), parts)
-                accumulator.begin()
-                yield from self._micro_batches(
-                    dataset, schedule, {m: spans[m] for m in mine}, accumulator, reports
-                )
-                self._own = accumulator.only() if self.members.world_size == 1 else []
-                self._commit(schedule, exchange, reports)
-        finally:
-            exchange.close()
-
-    def _micro_batches(
-        self,
-        dataset: Any,
-        schedule: Schedule,
-        mine: dict[int, Span],
-        accumulator: Accumulator,
-        reports: list[MicroReport],
-    ) -> Iterator[MicroBatch]:
-        """Hand out this rank's part of a step, and add up what comes back."""
-        step = self.committed
-        self._losses.clear()
-        samples = self._samples(dataset, schedule, mine)
-        for micro, span in mine.items():
-            self.members.poll()
-            self._contributions.reset()
-            if not len(span):
-                accumulator.add(micro, self._contributions.nothing())
+            if not self._at_boundary():
                 continue
-            started = time.perf_counter()
-            seed_everything(mix(self.spec.seed, step, micro))
-            inputs, target = fetch(dataset, samples[micro])
-            crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
-            batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
-            self._weight, self._stepped = len(span) / len(schedule.span(step)), False
-            started = self._spent("data", started)
-            yield batch
-            if not self._stepped:
-                raise SpecError(
-                    "your training loop",
-                    got="a batch without a step",
-                    need="one call of job.step(loss) for every batch",
-                    hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
-                )
-            accumulator.add(micro, self._contribution)
-            self._contribution = []
-            self._spent("compute", started)
-            reports.append(MicroReport(self.members.rank, micro, span.start, span.stop, crc32, 0.0))
+            if self._state.epoch >= min(self._epochs, self._state.stop_after or self._epochs):
+                if self._has_finished():
+                    return
+                continue
+            self._sources.seed(mix(self.spec.seed, _EPOCH, self.epoch))
+            yield self.epoch
+            self._close_epoch()
 
-    def _samples(self, dataset: Any, schedule: Schedule, mine: dict[int, Span]) -> dict[int, IntArray]:
-        """The sample indices of each of this rank's micro-batches, which are contiguous."""
-        started = time.perf_counter()
-        first = min((span.start for span in mine.values()), default=0)
-        last = max((span.stop for span in mine.values()), default=0)
-        order = EpochOrder(
+    def batches(
+        self,
+        data: Any,
+        *,
+        global_batch_size: int | None = None,
+        epochs: int | None = None,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        collate_fn: Any = None,
+        samples: int | None = None,
+        loaders: int | None = None,
+    ) -> Iterator[MicroBatch]:
+        """This worker's micro-batches of every step: of one epoch within `epochs`, else of the whole job.
+
+        Args:
+            data: a map-style dataset, a torch DataLoader, or an IterableDataset.
+            global_batch_size: samples of a step, whatever the number of workers; None takes that of the DataLoader,
+                or `--global-batch-size`.
+            epochs: passes over the data, where this is the only loop; None takes `--epochs`.
+            shuffle: False reads the data as it lies.
+            sampler: draws the indices of each epoch, instead of a shuffle.
+            collate_fn: makes a list of samples a batch; None collates as torch does.
+            samples: of an epoch, where the data is iterable and does not say it.
+            loaders: processes that read ahead; None takes the DataLoader's `num_workers`, or `--loaders`.
+
+        Raises:
+            SpecError: the data or the loop will not do.
+            SystemExit: this worker was asked to leave, and has left.
+        """
+        feed = Feed(
+            data,
             seed=self.spec.seed,
-            epoch=schedule.epoch_of(self.committed),
-            size=schedule.samples,
-            block_size=getattr(dataset, "block_size", 1),
-        ).samples(first, last)
-        self._spent("data", started)
-        return {micro: order[span.start - first : span.stop - first] for micro, span in mine.items()}
+            global_batch_size=global_batch_size or self.spec.global_batch_size or None,
+            shuffle=shuffle,
+            sampler=sampler,
+            collate_fn=collate_fn,
+            samples=samples,
+        )
+        if self._epochs and not self._over:
+            if epochs is not None:
+                raise SpecError(
+                    "job.batches(epochs=)",
+                    got=f"{epochs} within a loop over job.epochs({self._epochs})",
+                    need="epochs in one place",
+                    hint="job.batches(train, global_batch_size=512)",
+                )
+            self.plan(feed, self._epochs)
+            yield from self._batches_of_epoch(feed)
+            return
+        self._check_first_loop()
+        planned = self._agreed("epochs", epochs, self.spec.epochs, default=1)
+        self.plan(feed, planned)
+        for _ in self.epochs(planned):
+            yield from self._batches_of_epoch(feed)
 
-    def step(self, loss: Tensor) -> None:
+    def _check_first_loop(self) -> None:
+        if self._epochs:
+            raise SpecError(
+                "your training loop",
+                got=f"another loop over a job that {'has ended' if self._over else 'has begun'}, with {self._epochs} "
+                f"{'epoch' if self._epochs == 1 else 'epochs'}",
+                need="one loop over all epochs of a job",
+                hint="for epoch in job.epochs(N): for batch in job.batches(train, global_batch_size=512): ...",
+            )
+
+    def _agreed(self, name: str, given: int | None, asked: int, *, default: int) -> int:
+        """What the script and the command line say of one number; 0 is a command line that says nothing."""
+        if given is not None and asked and given != asked:
+            raise SpecError(
+                f"--{name}", got=str(asked), need=f"{given}, as the script has it", hint=f"leave out --{name}"
+            )
+        number = asked or default if given is None else given
+        if number < 1:
+            raise SpecError(name, got=str(number), need="a whole number from 1")
+        return number
+
+    def plan(self, feed: Feed, epochs: int, *, test_samples: int = 0) -> None:
+        """Learn the data of the job, and tell of it.
+
+        Raises:
+            SpecError: it does not fit the job, or is not that of the epochs before.
+        """
+        self._agreed("global-batch-size", feed.global_batch_size, self.spec.global_batch_size, default=1)
+        if self.spec.exact and feed.global_batch_size < self.spec.micro_batches:
+            raise SpecError(
+                "global_batch_size",
+                got=str(feed.global_batch_size),
+                need=f"at least 1 sample for each of the {self.spec.micro_batches} micro-batches of a step",
+                hint=f"{self.spec.micro_batches} or more, or fewer micro_batches",
+            )
+        schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
+        if self._state.schedule not in (None, schedule):
+            raise SpecError(
+                "job.batches",
+                got=f"{schedule.samples:,} samples in steps of {schedule.global_batch_size}",
+                need=f"{self._state.schedule.samples:,} in steps of {self._state.schedule.global_batch_size}, "
+                "as in the epochs before",
+                hint="one dataset for all epochs",
+            )
+        self._optimization.check_horizon(epochs, schedule.steps)
+        self._state.plan(schedule)
+        self._data_facts = {
+            "block_size": feed.block_size,
+            "order": feed.order,
+            "order_size": feed.order_size,
+            "quarantined": int(getattr(feed.dataset, "quarantined", 0)),
+            "quarantine_path": str(getattr(feed.dataset, "quarantine_path", "") or ""),
+            "test_samples": test_samples or self._data_facts.get("test_samples", 0),
+        }
+        if self._epochs and not self._introduced:
+            self._introduced = True
+            self.members.tell(Introduce(facts=self._facts()))
+
+    # Rounds --------------------------------------------------------------------------------------------------
+
+    def _while_it_lasts(self) -> _WhileItLasts:
+        """Something that the members of a round do together, and that ends where the round does."""
+        return _WhileItLasts(self._on_rounds_end)
+
+    def _on_rounds_end(self, error: BaseException) -> bool:
+        """What ended a common action; whether the next round is to be entered."""
+        match error:
+            case RoundChanged():
+                self._leave_round()
+            case Interrupted() | PeerLost():
+                self._leave_round()
+                self.members.await_replacement()
+            case SystemExit():
+                self.has_left = True
+                self._leave_round()
+                self._checkpoints.drain()
+                return False
+            case _:
+                return False
+        return True
+
+    def _leave_round(self) -> None:
+        if self._round is not None:
+            self._round.exchange.close()
+        self._round = self._step = None
+        self._contributions.reset()
+        self._contributions.clear()
+
+    def _in_round(self) -> _Round:
+        """The round at hand, or the next one once it is there."""
+        if self._round is None:
+            exchange = self.members.next_round(self._checkpoints)
+            parts = parts_of(self.spec, self.members.world_size)
+            plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
+            blocks = plan.rank_blocks(self.members.rank)
+            self._round = _Round(
+                exchange=exchange,
+                accumulator=Accumulator(parts, blocks, exchange.rows),
+                mine=plan.micro_batches(self.members.rank),
+            )
+            self._contributions.begin()
+            # Someone of this host may still be adding up in the round before, in the memory that all share: what
+            # follows begins once all have agreed.
+            self._agree()
+        return self._round
+
+    def _at_boundary(self) -> bool:
+        """Do what is to be done between two steps; False where the round ended over it."""
+        with self._while_it_lasts():
+            self._between_steps(self._in_round())
+            return True
+        return False
+
+    def _between_steps(self, round: _Round) -> None:
+        self._step = None
+        if round.held:
+            self._agree()  # the master may have this state written
+            raise RoundChanged
+        if self._state.due:
+            self._agree()
+            self._state.due = False
+            if self.members.rank == 0:
+                self._checkpoints.begin(ends_epoch=self._ends_epoch())
+
+    def _agree(self) -> None:
+        """Compare the state with those of the others.
+
+        Raises:
+            UserCodeError: they differ; nothing brim carries does by itself.
+        """
+        self._attributes.check()
+        if self.members.world_size == 1:
+            return
+        started = time.perf_counter()
+        digests = self._state.digests()
+        roots = self.members.arrive(self.committed, "agree", root_of(digests)).payloads
+        self._spent("agree", started)
+        if len(set(roots)) == 1:
+            return
+        payload = msgspec.msgpack.encode(digests)
+        everyone = self.members.arrive(self.committed, "differ", payload).payloads
+        tables = [msgspec.msgpack.decode(each, type=dict[str, bytes]) for each in everyone]
+        what = describe_difference(tables, self.members.names)
+        raise UserCodeError(
+            f"the workers do not agree after step {self.committed}: {what}\n"
+            "  brim carries parameters, buffers, optimizers, schedulers and what job.register_state names.\n"
+            "  What differs was changed by something else: a variable of the script, the rank, or the clock.\n"
+            "  The last checkpoint on which all agreed is kept.\n"
+            "  hint: job.register_state(name, thing), or change it in the same way on all workers"
+        )
+
+    # Steps ---------------------------------------------------------------------------------------------------
+
+    def _ends_epoch(self) -> bool:
+        return self.committed % self._schedule.steps_per_epoch == 0
+
+    @property
+    def _schedule(self) -> Schedule:
+        assert self._state.schedule is not None, "batches plans it"
+        return self._state.schedule
+
+    def _batches_of_epoch(self, feed: Feed) -> Iterator[MicroBatch]:
+        if self._epoch_read == self.epoch:
+            raise SpecError(
+                "your training loop",
+                got=f"a second loop over job.batches in epoch {self.epoch}",
+                need="one loop over the batches of an epoch",
+                hint="job.evaluate(test, metrics) measures; a second training set is joined by ConcatDataset",
+            )
+        self._epoch_read = self.epoch
+        end = (self.epoch + 1) * self._schedule.steps_per_epoch
+        while self.committed < end and self._state.stop_after is None:
+            with self._while_it_lasts():
+                yield from self._steps(self._in_round(), feed, end)
+        self._step = None
+
+    def _steps(self, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
+        """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""
+        with contextlib.closing(feed.read(self._requests(round.mine, end))) as reads:
+            while self.committed < end and self._state.stop_after is None:
+                self._between_steps(round)
+                yield from self._micro_batches(round, reads)
+
+    def _requests(self, mine: range, end: int) -> Iterator[Request]:
+        """What this rank reads from here to the end of the epoch."""
+        parts = parts_of(self.spec, self.members.world_size)
+        for step in range(self.committed, end):
+            spans = cut(self._schedule.span(step), parts)
+            for micro in mine:
+                if len(spans[micro]):
+                    yield Request(step, micro, self._schedule.epoch_of(step), spans[micro])
+
+    def _micro_batches(self, round: _Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
+        """Hand out this rank's part of a step, and add up what comes back."""
+        number = self.committed
+        spans = cut(self._schedule.span(number), parts_of(self.spec, self.members.world_size))
+        due = self.members.rank == 0 and self._checkpoints.is_due(number + 1)
+        step = self._step = _Step(number=number, spans=spans, todo=deque(round.mine), due=due)
+        round.accumulator.begin()
+        self._optimization.begin()
+        self._skip_empty(round, step)
+        while step.todo:
+            self.members.poll()
+            yield self._hand_out(step, next(reads))
+            if self._round is not round:
+                raise RoundChanged  # job.step found it out
+            if step.micro is not None:
+                self._complete(round, step)
+        if self.committed == number:
+            self._commit(round, step)
+
+    def _skip_empty(self, round: _Round, step: _Step) -> None:
+        while step.todo and not len(step.spans[step.todo[0]]):
+            nothing = self._contributions.nothing(stop=self._stop_asked, due=step.due)
+            round.accumulator.add(step.todo.popleft(), nothing)
+
+    def _hand_out(self, step: _Step, read: Read) -> MicroBatch:
+        started = time.perf_counter()
+        self._interrupted = False
+        inputs, target = pair_of(to_device(read.sample, self.device))
+        self._contributions.reset()
+        self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
+        weight = len(read.request.span) / step.samples
+        since = self._spent("data", started)
+        step.micro = _Micro(
+            read=read, weight=weight, since=since, losses=[None] * len(self._optimization.optimizers)
+        )
+        return MicroBatch(inputs, target)
+
+    def step(self, loss: Tensor, *, optimizer: torch.optim.Optimizer | None = None) -> float | None:
         """Take the loss of the micro-batch at hand: the mean over its samples, a scalar.
 
-        The optimizer steps once all micro-batches of a step are in, on whichever workers they are.
-        """
-        if self._stepped:
-            raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
-        if loss.numel() != 1:
-            raise SpecError(
-                "loss",
-                got=f"a tensor of shape {list(loss.shape)}",
-                need="a scalar: the mean over the micro-batch",
-                hint="reduction='mean'",
-            )
-        (loss * self._weight).backward()  # type: ignore[no-untyped-call]
-        self._losses.append(loss.detach().reshape(()))  # a shape of [1] or [1, 1] will do as well
-        self._contribution = self._contributions.take(self._weight)
-        self._stepped = True
+        It does the backward pass. The optimizer steps once all micro-batches of a step are in, on all workers.
 
-    def _commit(self, schedule: Schedule, exchange: Exchange, reports: list[MicroReport]) -> None:
-        step = self.committed
+        Args:
+            loss: a scalar tensor.
+            optimizer: whose parameters the loss is for, where the job has several; all of them step together.
+
+        Returns:
+            The mean loss over the whole step where this call was the last of it on this worker, and the network
+            has its update; else None.
+
+        Raises:
+            SpecError: the loop does what it must leave to brim.
+        """
+        step, round = self._step, self._round
+        if step is None or step.micro is None or round is None:
+            if not self._interrupted:
+                raise SpecError(
+                    "job.step", got="a second call for one batch", need="one call for every batch"
+                )
+            return None
+        index = self._index_of(optimizer, step.micro)
+        _check_loss(loss)
+        self._optimization.check_rates()
+        if not any(each is not None for each in step.micro.losses):
+            self._contributions.check_untouched()
+        self._optimization.backward(loss, step.micro.weight, optimizer)
+        step.micro.losses[index] = loss.detach().reshape(())  # a shape of [1] or [1, 1] will do as well
+        if None in step.micro.losses:
+            return None
+        self._complete(round, step)
+        if step.todo:
+            return None
+        with self._while_it_lasts():
+            return self._commit(round, step).losses[index]
+        self._interrupted = True
+        return None
+
+    def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: _Micro) -> int:
+        known = self._optimization.optimizers
+        if optimizer is None and len(known) > 1:
+            raise SpecError(
+                "job.step",
+                got=f"a loss for one of {len(known)} optimizers",
+                need="to know for which",
+                hint="job.step(loss, optimizer=...)",
+            )
+        index = next((i for i, each in enumerate(known) if optimizer in (None, each)), None)
+        if index is None:
+            raise SpecError(
+                "job.step(optimizer=)", got="a stranger", need="an optimizer that brim.join was given"
+            )
+        if micro.losses[index] is not None:
+            raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
+        return index
+
+    def _complete(self, round: _Round, step: _Step) -> None:
+        """A micro-batch is done: add up what it left."""
+        micro = step.micro
+        assert micro is not None
+        step.micro = None
+        taken = [loss for loss in micro.losses if loss is not None]
+        if not taken:
+            raise SpecError(
+                "your training loop",
+                got="a batch without a step",
+                need="one call of job.step(loss) for every batch",
+                hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
+            )
+        contribution = self._contributions.take(
+            micro.weight, micro.losses, stop=self._stop_asked, due=step.due
+        )
+        number, span = step.todo.popleft(), micro.read.request.span
+        round.accumulator.add(number, contribution)
+        step.losses.append(torch.stack(taken).sum() if len(taken) > 1 else taken[0])
+        step.reports.append(
+            MicroReport(self.members.rank, number, span.start, span.stop, micro.read.crc32, 0.0)
+        )
+        self._skip_empty(round, step)
+        self._spent("compute", micro.since)
+
+    def _commit(self, round: _Round, step: _Step) -> Outcome:
         started = time.perf_counter()
         if self.device.type == "cuda":  # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(self.device)
@@ -260,101 +670,232 @@ class Job:
         def arrive(phase: str) -> None:
             nonlocal waited
             before = time.perf_counter()
-            self.members.arrive(step, phase)
+            self.members.arrive(step.number, phase)
             waited += time.perf_counter() - before
 
-        total = exchange.reduce(self._own, arrive)
-        losses = torch.stack(self._losses).double().tolist() if self._losses else []
-        self._losses.clear()
+        own = round.accumulator.only() if self.members.world_size == 1 else []
+        total = round.exchange.reduce(own, arrive)
         self._seconds["wait"] += waited
         self._spent("reduce", started + waited)
+        before = time.perf_counter()
+        report = msgspec.msgpack.encode(self._report(step))
+        released = self.members.arrive(step.number, COMMIT, report)
+        started = self._spent("wait", before)
+        outcome = self._contributions.outcome(total)
+        self._apply(total, outcome, shared=round.exchange.shares_result)
+        self._spent("apply", started)
+        round.commits += 1
+        round.held = released.hold
+        return outcome
+
+    def _report(self, step: _Step) -> StepReport:
+        losses = torch.stack(step.losses).double().tolist() if step.losses else []
+        parts = [
+            msgspec.structs.replace(each, loss=loss) for each, loss in zip(step.reports, losses, strict=True)
+        ]
         report = StepReport(
-            epoch=schedule.epoch_of(step),
-            parts=[
-                msgspec.structs.replace(each, loss=loss) for each, loss in zip(reports, losses, strict=True)
-            ],
-            seconds=dict(self._seconds),
+            epoch=self._schedule.epoch_of(step.number), parts=parts, seconds=dict(self._seconds)
         )
         self._seconds.clear()
-        before = time.perf_counter()
-        released = self.members.arrive(step, COMMIT, msgspec.msgpack.encode(report))
-        started = self._spent("wait", before)
-        self._apply(total, exchange, schedule)
-        self._spent("apply", started)
-        if self.members.rank == 0 and self.committed % schedule.steps_per_epoch:
-            self._checkpoints.at_step()
-        if released.hold:
-            raise RoundChanged
+        return report
 
-    def _apply(self, total: list[Tensor], exchange: Exchange, schedule: Schedule) -> None:
+    def _apply(self, total: list[Tensor], outcome: Outcome, *, shared: bool) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
         self._contributions.reset()
-        self._contributions.put_back(total, shared=exchange.shares_result)
-        if self.spec.clip_norm is not None:
-            clip_grad_norm_(self.model.parameters(), self.spec.clip_norm)
-        self.optimizer.step()
-        self._contributions.clear()
+        self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
+        if self._is_to_be_applied(outcome):
+            self._contributions.put_back(total, shared=shared)
+            self._optimization.step()
+            self._contributions.clear()
         self._state.committed += 1
-        ends_epoch = self.committed % schedule.steps_per_epoch == 0
-        if self.scheduler is not None and (ends_epoch or self._scheduler_interval == "step"):
-            self.scheduler.step()
+        self._state.due = outcome.due
+        if outcome.stop:
+            self._state.stop_after = self.epoch + 1
         self._contributions.begin()
+
+    def _is_to_be_applied(self, outcome: Outcome) -> bool:
+        """Whether the losses of a step are numbers; else do what `--on-nan` says.
+
+        Raises:
+            UserCodeError: it says stop.
+        """
+        if all(math.isfinite(loss) for loss in outcome.losses):
+            self._state.unsound_since = None
+            return True
+        number, is_first = self.committed, self._state.unsound_since is None
+        text = f"the loss of step {number + 1} (epoch {self.epoch + 1}) is {outcome.losses[0]}"
+        if self.spec.on_nan == "stop":
+            raise self._not_finite(text)
+        if is_first and self.members.rank == 0:
+            does = "its update is left out" if self.spec.on_nan == "skip" else "training goes on"
+            self.members.tell(Warn(message=f"{text}; {does}; the last checkpoint before it is kept"))
+        if is_first:
+            self._state.unsound_since = number
+        return self.spec.on_nan == "warn"
+
+    def _not_finite(self, text: str) -> BrimError:
+        """End at the state before the step, with a checkpoint where that state is sound."""
+        if self.members.rank == 0 and all(bool(p.isfinite().all()) for p in self.model.parameters()):
+            with contextlib.suppress(EnvironmentFault):
+                self._checkpoints.now()
+        return UserCodeError(
+            f"{text}\n  hint: a smaller learning rate, --clip-norm 1, or --on-nan skip to leave such steps out"
+        )
 
     def _spent(self, what: str, since: float) -> float:
         now = time.perf_counter()
         self._seconds[what] += now - since
         return now
 
-    # The ends of epochs and of the job ---------------------------------------------------------------------
+    # Measuring -----------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        data: Any,
+        metrics: Mapping[str, Metric],
+        *,
+        forward: Forward | None = None,
+        collate_fn: Any = None,
+    ) -> dict[str, float]:
+        """Metrics of some data, computed by all workers together: the same value for any number of them.
+
+        The model is in eval mode meanwhile, and its buffers are afterwards what they were before.
+
+        Args:
+            data: as `batches` takes it.
+            metrics: by name; see `brim.metrics`.
+            forward: `forward(model, inputs)` gives the output that metrics look at; None calls `model(inputs)`.
+            collate_fn: makes a list of samples a batch; None collates as torch does.
+
+        Raises:
+            SpecError: called in the middle of a step, or a metric does not fit.
+        """
+        if self._is_within_step:
+            raise SpecError(
+                "job.evaluate",
+                got="a call in the middle of a step",
+                need="a call between steps or epochs: workers have different numbers of micro-batches",
+                hint="if job.step(loss) is not None and job.committed % 100 == 0: job.evaluate(...)",
+            )
+        feed = Feed(data, seed=self.spec.seed, global_batch_size=1, shuffle=False, collate_fn=collate_fn)
+        measure = partial(evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed)
+        # All members of a round that has made a step stand at this very line of the script. Where it has made none,
+        # some came from elsewhere: then each measures everything, and comes to the same.
+        if self._round is not None and self._round.commits and not self._over:
+            with self._while_it_lasts():
+                return measure(rank=self.rank, world_size=self.world_size, gather=self.gather)
+        return measure(rank=0, world_size=1, gather=lambda payload: [payload])
+
+    @property
+    def _is_within_step(self) -> bool:
+        step = self._step
+        return step is not None and step.number == self.committed and bool(step.reports or step.micro)
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Everyone's payload, in rank order, on every worker."""
         return self.members.arrive(self.committed, "gather", payload).payloads
 
-    def _end_epoch(self) -> None:
-        if self._evaluate is not None:
-            self._state.metrics, self._state.measured = self._evaluate(self), self.committed
-        self._state.evaluated += 1
-        if self.members.rank == 0:
-            self.members.tell(
-                Evaluated(epoch=self._state.evaluated, step=self.committed, metrics=self._state.metrics)
-            )
-            self._checkpoints.at_epoch_end()
+    # The ends of epochs and of the job -----------------------------------------------------------------------
 
-    def _finish(self) -> None:
-        """Agree on the weights, have the first worker write them, and wait until all of that is safe."""
-        digest = weights_sha256(self.model)
-        digests = set(self.members.arrive(self.committed, "end", digest.encode()).payloads)
-        if len(digests) > 1:
-            raise InternalError(f"workers ended with different weights: {sorted(digests)}")
-        if self.members.rank == 0:
-            try:
-                self._checkpoints.now()  # that of the last epoch's end, or another: who began it may have died
-            except EnvironmentFault as fault:
-                self.members.tell(failure_of(fault))
-                raise
-            self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
-        self.members.wait_for_dismissal()
-        self._checkpoints.drain()
+    def _close_epoch(self) -> None:
+        """The user's code is done with an epoch."""
+        end = (self.epoch + 1) * (self._state.schedule.steps_per_epoch if self._state.schedule else 1)
+        if self.committed < end and self._state.stop_after is None:
+            raise self._left_early()
+        measured = self._state.metrics if self._state.measured == self.committed else {}
+        self._optimization.end_epoch(measured)
+        self._state.epoch += 1
+        self._step = None
+        # Every worker says so, and the master takes the first: whoever should have may be dying.
+        self.members.tell(Evaluated(epoch=self.epoch, step=self.committed, metrics=measured))
+        self._state.due = self._state.due or self._checkpoints.is_due_at_epochs_end()
 
-    def _facts(self, schedule: Schedule, dataset: Any, more: dict[str, Any]) -> Facts:
+    def _left_early(self) -> SpecError:
+        schedule = self._state.schedule
+        where = (
+            "before its first step"
+            if schedule is None
+            else f"after step {self.committed} of {schedule.steps}"
+        )
+        return SpecError(
+            "your training loop",
+            got=f"a loop that was left {where}",
+            need="a loop to its end: elsewhere it would be left at another sample",
+            hint="job.stop() ends a job early, at the same step on all workers",
+        )
+
+    def _has_finished(self) -> bool:
+        """Agree on the end, have the first worker write it, and wait until all of that is safe."""
+        with self._while_it_lasts():
+            self._agree()
+            if not self._introduced and self._state.plan_as_found(self._epochs):
+                self.members.tell(Introduce(facts=self._facts()))
+            if self.members.rank == 0:
+                try:
+                    self._checkpoints.now()  # that of the last epoch's end, or another: who began it may have died
+                except EnvironmentFault as fault:
+                    self.members.tell(failure_of(fault))
+                    raise
+                digest = weights_sha256(self.model)
+                self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
+            self.members.wait_for_dismissal()
+            self._checkpoints.drain()
+            self._over = True
+            return True
+        return False
+
+    def close(self) -> None:
+        """The script ends: check that it came to the end of the loop that it began.
+
+        Raises:
+            SpecError: it left it early, or never began one.
+        """
+        if self._epochs and not self._over:
+            raise self._left_early()
+
+    def _facts(self) -> Facts:
+        schedule = self._schedule
         known = {
+            "block_size": 1,
+            "order": "sampler",
+            "order_size": schedule.samples,
+            "quarantined": 0,
+            "quarantine_path": "",
             "test_samples": 0,
-            "quarantined": int(getattr(dataset, "quarantined", 0)),
-            "quarantine_path": str(getattr(dataset, "quarantine_path", "") or ""),
-            "start_method": "",
         }
         return Facts(
             samples=schedule.samples,
             steps=schedule.steps,
             steps_per_epoch=schedule.steps_per_epoch,
-            block_size=int(getattr(dataset, "block_size", 1)),
-            order="shuffled",
-            order_size=schedule.samples,
+            global_batch_size=schedule.global_batch_size,
+            epochs=schedule.epochs,
+            seed=self.spec.seed,
+            clip_norm=self.spec.clip_norm,
+            on_nan=self.spec.on_nan,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             versions=versions(),
+            start_method=self._start_method,
             transport=self.spec.transport,
-            **{**known, **more},
+            **{**known, **self._data_facts},
+        )
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = (
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
+        raise SpecError(
+            "loss", got=what, need="a scalar: the mean over the micro-batch", hint="reduction='mean'"
+        )
+    if not loss.requires_grad:
+        raise SpecError(
+            "loss",
+            got="a tensor that no parameter has a part in",
+            need="the result of the model, with its graph",
+            hint="no .detach(), .item() or torch.no_grad() on the way from the model to the loss",
         )
 
 
@@ -365,26 +906,3 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
-
-
-def seed_everything(seed: int) -> None:
-    """All sources of chance that a micro-batch may draw from."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """A collated value on another device."""
-    if device.type == "cpu":
-        return value
-    match value:
-        case Tensor():
-            return value.to(device, non_blocking=True)
-        case dict():
-            return {key: to_device(each, device) for key, each in value.items()}
-        case tuple() | list():
-            return type(value)(to_device(each, device) for each in value)
-    return value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,22 @@ from torch import Tensor, nn
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from brim.train.digests import Digests, digests_of
+from brim.train.optimization import Optimization
+from brim.train.state import flatten
 
-__all__ = ["JobState"]
+__all__ = ["JobState", "Stateful"]
+
+_NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a user may have carried to newcomers and into checkpoints: an average of weights, for instance."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
 class JobState:
@@ -19,52 +34,86 @@ class JobState:
 
     Args:
         model: the network, with its buffers.
-        optimizer: over its parameters.
-        scheduler: of the learning rate, or None.
+        optimization: of its parameters.
         spec: of the job; what decides the bits must not change between its lives.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        scheduler: Any,
-        spec: JobSpec,
-    ) -> None:
-        self._model, self._optimizer, self._scheduler = model, optimizer, scheduler
-        self._spec = spec
+    def __init__(self, model: nn.Module, optimization: Optimization, *, spec: JobSpec) -> None:
+        self._model, self._optimization, self._spec = model, optimization, spec
+        self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
+        self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
         self.committed = 0  # steps
-        self.evaluated = 0  # epochs
+        self.epoch = 0  # epochs that are over
+        self.due = False  # a checkpoint, at the boundary where the job stands
+        self.stop_after: int | None = None  # epochs, where job.stop() was called
+        self.unsound_since: int | None = (
+            None  # the first step of the losses that are not finite, up to the last one
+        )
         self.metrics: dict[str, float] = {}
         self.measured = 0  # the step whose weights have these metrics
 
-    @property
-    def _schedule(self) -> Schedule:
-        assert self.schedule is not None, "a state is given and taken within the loop"
-        return self.schedule
+    def register(self, name: str, thing: Stateful | MutableMapping[str, Any]) -> None:
+        """Have a state of the user's carried.
+
+        Raises:
+            SpecError: the name is taken, or the thing has no state to carry.
+        """
+        if name in self._registered:
+            raise SpecError("job.register_state", got=f"{name!r} twice", need="a name for each state")
+        if not isinstance(thing, (Stateful, MutableMapping)):
+            raise SpecError(
+                "job.register_state",
+                got=f"a {type(thing).__name__} as {name!r}",
+                need="an object with state_dict() and load_state_dict(), or a dict that you change in place",
+            )
+        try:
+            flatten(_state_of(thing))
+        except TypeError as error:
+            raise SpecError(
+                f"job.register_state({name!r})",
+                got=str(error),
+                need="tensors, numbers, strings, and lists and dicts of them",
+            ) from error
+        self._registered[name] = thing
+
+    # The tree ----------------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
 
-    def get(self) -> Any:
+    def get(self) -> dict[str, Any]:
         """The state as a tree; its tensors are the network's own, not copies."""
         return {
             "model": self._tensors(),
-            "optimizer": self._optimizer.state_dict(),
-            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "extra": {name: module.get_extra_state() for name, module in _with_extra_state(self._model)},
+            **self._optimization.get(),
+            "registered": {name: _state_of(thing) for name, thing in self._registered.items()},
             "committed": self.committed,
-            "evaluated": self.evaluated,
+            "epoch": self.epoch,
+            "due": self.due,
+            "stop_after": self.stop_after,
+            "unsound_since": self.unsound_since,
             "metrics": self.metrics,
             "measured": self.measured,
-            "samples": self._schedule.samples,
-            "global_batch_size": self._schedule.global_batch_size,
+            **self._data(),
             "micro_batches": self._spec.micro_batches,
             "seed": self._spec.seed,
         }
 
-    def put(self, tree: Any) -> None:
+    def _data(self) -> dict[str, Any]:
+        if self.schedule is None:
+            return {"samples": None, "global_batch_size": None, **self._found}
+        return {
+            "samples": self.schedule.samples,
+            "global_batch_size": self.schedule.global_batch_size,
+        }
+
+    def digests(self) -> Digests:
+        """The digest of each part of the state that all members must have alike."""
+        return digests_of({key: value for key, value in self.get().items() if key not in _NOT_COMPARED})
+
+    def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere.
 
         Raises:
@@ -73,16 +122,74 @@ class JobState:
         for field, key, got in (
             ("--micro-batches", "micro_batches", self._spec.micro_batches),
             ("--seed", "seed", self._spec.seed),
-            ("--global-batch-size", "global_batch_size", self._schedule.global_batch_size),
-            ("dataset('train')", "samples", self._schedule.samples),
         ):
             if tree[key] != got:
-                raise SpecError(field, got=str(got), need=f"{tree[key]}, as the state to go on from has it")
+                raise _other_job(field, got, tree[key])
+        self._found = {key: tree[key] for key in ("samples", "global_batch_size")}
+        self._check_data()
+        if set(tree["registered"]) != set(self._registered):
+            raise SpecError(
+                "job.register_state",
+                got=", ".join(sorted(self._registered)) or "nothing",
+                need=f"{', '.join(sorted(tree['registered'])) or 'nothing'}, as the state to go on from has it",
+                hint="register every state before the loop begins, on all workers",
+            )
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(tree["model"][name])
-        self._optimizer.load_state_dict(tree["optimizer"])
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(tree["scheduler"])
-        self.committed, self.evaluated = tree["committed"], tree["evaluated"]
+        for name, module in _with_extra_state(self._model):
+            module.set_extra_state(tree["extra"][name])
+        self._optimization.put(tree)
+        for name, thing in self._registered.items():
+            _put_state(thing, tree["registered"][name])
+        self.committed, self.epoch = tree["committed"], tree["epoch"]
+        self.due, self.stop_after = tree["due"], tree["stop_after"]
+        self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]
+
+    def plan(self, schedule: Schedule) -> None:
+        """Learn the steps of the job.
+
+        Raises:
+            SpecError: a state that was taken is of other data.
+        """
+        self.schedule = schedule
+        self._check_data()
+
+    def plan_as_found(self, epochs: int) -> bool:
+        """Learn the steps of the job from the state that was taken, where nothing is left to read; whether it says."""
+        if self.schedule is None and self._found.get("samples") is not None:
+            self.schedule = Schedule(**self._found, epochs=epochs)
+        return self.schedule is not None
+
+    def _check_data(self) -> None:
+        if self.schedule is None or self._found.get("samples") is None:
+            return
+        for field, key, got in (
+            ("--global-batch-size", "global_batch_size", self.schedule.global_batch_size),
+            ("dataset('train')", "samples", self.schedule.samples),
+        ):
+            if self._found[key] != got:
+                raise _other_job(field, got, self._found[key])
+
+
+def _other_job(field: str, got: object, need: object) -> SpecError:
+    return SpecError(field, got=str(got), need=f"{need}, as the state to go on from has it")
+
+
+def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules that say what else belongs to their state."""
+    own = nn.Module.get_extra_state
+    return [(name, each) for name, each in model.named_modules() if type(each).get_extra_state is not own]
+
+
+def _state_of(thing: Stateful | MutableMapping[str, Any]) -> dict[str, Any]:
+    return dict(thing) if isinstance(thing, MutableMapping) else dict(thing.state_dict())
+
+
+def _put_state(thing: Stateful | MutableMapping[str, Any], state: dict[str, Any]) -> None:
+    if isinstance(thing, MutableMapping):
+        thing.clear()
+        thing.update(state)
+    else:
+        thing.load_state_dict(state)

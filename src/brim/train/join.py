@@ -2,55 +2,153 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from brim.domain.job import JobSpec
+from brim.errors import SpecError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
 from brim.train.job import Job
 
-__all__ = ["born_with", "join"]
+__all__ = ["born_with", "close", "has_left", "join"]
 
 _born_with: WorkerContext | None = None
+_joined: Job | None = None
 
 
 def born_with(context: WorkerContext) -> None:
     """Tell a process that was forked what one started anew finds in its environment."""
-    global _born_with
-    _born_with = context
+    global _born_with, _joined
+    _born_with, _joined = context, None
 
 
-def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any = None, seed: int = 0) -> Job:
+def join(
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    scheduler: Any = None,
+    scheduler_interval: str | None = None,
+    monitor: str | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    seed: int | None = None,
+    micro_batches: int | None = None,
+    clip_norm: float | None = None,
+    on_nan: str | None = None,
+    threads: int | None = None,
+) -> Job:
     """Join the job that this process was started for, or train alone where nobody started it.
 
+    The options that `brim run` has too may be said in one place or in both, if they are the same: so
+    `python loop.py` and `brim run -- python loop.py` are one training.
+
     Args:
-        model: the network. The first worker's weights are everybody's: seed them where runs must agree.
-        optimizer: over its parameters.
-        scheduler: optional; its `step` is called after every epoch.
-        seed: of the order of samples and of chance in micro-batches, where this process trains alone.
+        model: the network, or several, on the device that they train on. The first worker's weights are everybody's:
+            seed them where runs must agree.
+        optimizer: over its parameters; several step in their order.
+        scheduler: of the learning rate, or several; brim steps it.
+        scheduler_interval: `step` or `epoch`: when; None: with every step for OneCycleLR and CyclicLR, else with every
+            epoch.
+        monitor: the value of `job.log` that ReduceLROnPlateau looks at; None where one is logged.
+        scaler: of losses in float16; brim scales, unscales and updates it.
+        seed: of the order of samples and of chance in micro-batches; 0 where nobody says.
+        micro_batches: parts that every step is cut into, whatever the number of workers: so many times gradients are
+            accumulated where one worker trains alone. 8 where nobody says.
+        clip_norm: upper bound of the gradient's 2-norm over all parameters.
+        on_nan: `warn`, `skip` or `stop`: what becomes of a step whose loss is not a number.
+        threads: torch threads of this process; 1 where nobody says, as sums depend on it.
 
     Returns:
         The job; loop over `job.batches(...)` and call `job.step(loss)` for each.
+
+    Raises:
+        SpecError: an option or an optimizer that a job cannot have, or this process has joined already.
     """
+    global _joined
     context = _born_with or context_from_environment()
-    if context is not None and _born_with is None:
-        _report_failures(context)
+    if context is not None and _joined is not None:
+        raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
+    given: dict[str, Any] = {
+        "seed": seed, "micro_batches": micro_batches, "clip_norm": clip_norm, "on_nan": on_nan, "threads": threads
+    }  # fmt: skip
+    chosen = {name: value for name, value in given.items() if value is not None}
+    spec = _together(context.spec, chosen) if context else replace(spec_of_a_loner(), **chosen)
+    torch.set_num_threads(spec.threads)
+    job = Job(
+        model,
+        optimizer,
+        spec=spec,
+        context=context,
+        scheduler=scheduler,
+        scheduler_interval=scheduler_interval,
+        monitor=monitor,
+        scaler=scaler,
+    )
     if context is not None:
-        torch.set_num_threads(context.spec.threads)
-    spec: JobSpec = context.spec if context else spec_of_a_loner(seed)
-    return Job(model, optimizer, spec=spec, context=context, scheduler=scheduler)
+        _joined = job
+        if _born_with is None:
+            _report_failures(context)
+    return job
+
+
+def close() -> None:
+    """The script of this process has ended: see `Job.close`.
+
+    Raises:
+        SpecError: it left its loop early.
+    """
+    if _joined is not None:
+        _joined.close()
+
+
+def has_left() -> bool:
+    """Whether this worker was asked to leave its job."""
+    return _joined is not None and _joined.has_left
+
+
+def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
+    """What the command line and the script say; where the command line has a default, the script decides.
+
+    Raises:
+        SpecError: they say different things.
+    """
+    usual = spec_of_a_loner()
+    for name, value in chosen.items():
+        said, field = getattr(asked, name), name.replace("_", "-")
+        # Shares of micro-batches are the master's, which knows the command line only.
+        if said != value and (said != getattr(usual, name) or name == "micro_batches"):
+            raise SpecError(
+                f"brim.join({name}=)",
+                got=repr(value),
+                need=f"{said!r}, as the command line has it",
+                hint=f"brim run --{field} {value} -- ...",
+            )
+    return replace(asked, **chosen)
 
 
 def _report_failures(context: WorkerContext) -> None:
-    """What the script raises ends the job with its traceback first."""
+    """What the script raises ends the job with its traceback first, and so does its end before the loop's."""
     usual = sys.excepthook
+    failed = False
 
     def tell(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        nonlocal failed
+        failed = True
         usual(kind, error, trace)
         report(context, error)
 
+    def at_exit() -> None:
+        try:
+            if not failed and not has_left():
+                close()
+        except SpecError as error:
+            report(context, error)
+
     sys.excepthook = tell
+    atexit.register(at_exit)

@@ -90,8 +90,13 @@ class Members(Protocol):
         """Parts of a step that each rank computes; empty for a process by itself, which computes all."""
         ...
 
-    def join(self, layout: Layout, facts: Facts) -> None:
-        """Say that this worker is warm and may be named in a round."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members of the round, in rank order."""
+        ...
+
+    def join(self, layout: Layout, facts: Facts | None) -> None:
+        """Say that this worker is warm and may be named in a round; None where its data is not known yet."""
         ...
 
     def next_round(self, kept: Kept) -> Exchange:
@@ -140,8 +145,9 @@ class Loner:
     rank = 0
     world_size = 1
     shares: tuple[int, ...] = ()
+    names = ("this process",)
 
-    def join(self, layout: Layout, facts: Facts) -> None:
+    def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
 
     def next_round(self, kept: Kept) -> Exchange:
@@ -199,6 +205,10 @@ class Membership:
         return self._round.shares
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.worker for member in self._round.members)
+
+    @property
     def _round(self) -> World:
         assert self._world is not None, "no round has been installed"
         return self._world
@@ -206,7 +216,7 @@ class Membership:
     def tell(self, message: WorkerMessage) -> None:
         self._link.send(message)
 
-    def join(self, layout: Layout, facts: Facts) -> None:
+    def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout = layout
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,11 +17,12 @@ from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.data import Columnar
-from brim.train.evaluation import forward, observe, results
+from brim.train.data.feed import Feed
+from brim.train.evaluation import Forward, observe, outputs, results, undisturbed
 from brim.train.inference import Task
 from brim.train.metrics import Metric
 from brim.train.predictions import output_columns, pack, rows_of, write_predictions
-from brim.train.training_file import call
+from brim.train.training_file import call, check_split, forward_of
 from brim.train.weights import trained_model
 
 __all__ = ["prepare_task"]
@@ -45,14 +47,17 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
                 need="a function metrics() that names some",
                 hint='def metrics(): return {"auc": brim.metrics.auc()}',
             )
-        return _Evaluation(model, dataset, spec.seed, metrics)
+        return _Evaluation(model, dataset, spec.seed, forward_of(module), metrics)
     if wanted.keep:
         call(lambda: dataset.source.check(wanted.keep))
-    return _Prediction(model, dataset, spec.seed, getattr(module, "predict", None), wanted)
+    return _Prediction(
+        model, dataset, spec.seed, forward_of(module), getattr(module, "predict", None), wanted
+    )
 
 
 def _rows(module: ModuleType, wanted: Inference) -> Any:
     if not wanted.input:
+        check_split(module, wanted.split)
         dataset = call(lambda: module.dataset(wanted.split))
         if dataset is None or not len(dataset):
             got = "None" if dataset is None else "no samples"
@@ -70,14 +75,32 @@ def _rows(module: ModuleType, wanted: Inference) -> Any:
 
 
 @dataclass(frozen=True)
-class _Evaluation:
+class _OverChunks:
     model: nn.Module
     dataset: Any
     seed: int
+    forward: Forward | None
+
+    @cached_property
+    def feed(self) -> Feed:
+        return Feed(self.dataset, seed=self.seed, global_batch_size=1, shuffle=False)
+
+    @property
+    def samples(self) -> int:
+        return self.feed.samples
+
+    def output(self, chunk: int, span: Span) -> tuple[Any, Any]:
+        """The model's output for one chunk, and its target; no chunk sees what another left in a buffer."""
+        with undisturbed(self.model):
+            return next(outputs(self.model, self.feed, [(chunk, span)], forward=self.forward, seed=self.seed))
+
+
+@dataclass(frozen=True)
+class _Evaluation(_OverChunks):
     metrics: Mapping[str, Metric]
 
     def compute(self, chunk: int, span: Span) -> bytes:
-        output, target = forward(self.model, self.dataset, chunk, span, seed=self.seed)
+        output, target = self.output(chunk, span)
         return msgspec.msgpack.encode(observe(self.metrics, output, target))
 
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
@@ -85,15 +108,12 @@ class _Evaluation:
 
 
 @dataclass(frozen=True)
-class _Prediction:
-    model: nn.Module
-    dataset: Any
-    seed: int
+class _Prediction(_OverChunks):
     function: Callable[[Any], Any] | None
     wanted: Inference
 
     def compute(self, chunk: int, span: Span) -> bytes:
-        output, _ = forward(self.model, self.dataset, chunk, span, seed=self.seed)
+        output, _ = self.output(chunk, span)
         columns = output_columns(output, self.function, len(span))
         for name in self.wanted.keep:
             if name in (*columns, "row"):

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,13 +20,15 @@ from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.context import WorkerContext
-from brim.train.data import fetch
-from brim.train.evaluation import evaluation, observe
-from brim.train.job import Job, to_device
+from brim.train.data.feed import Feed
+from brim.train.evaluation import Forward, observe
+from brim.train.job import Job
 from brim.train.metrics import Metric
+from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
+from brim.train.samples import pair_of, to_device
 
-__all__ = ["Prepared", "load", "prepare", "train"]
+__all__ = ["Prepared", "check_split", "forward_of", "load", "prepare", "train"]
 
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -75,8 +76,10 @@ class Prepared:
     model: nn.Module
     loss: Callable[[Any, Any], Tensor]
     optimizer: torch.optim.Optimizer
+    forward: Forward | None
     scheduler: Any
-    scheduler_interval: str
+    scheduler_interval: str | None
+    monitor: str | None
     train: Any
     test: Any
     metrics: Mapping[str, Metric]
@@ -96,61 +99,80 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
         raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
     model.to(device)
     made = call(lambda: module.optimizer(model))
-    optimizer, scheduler, interval = _three(made)
+    optimizer, scheduler, interval, monitor = _parts_of(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_all_used()
+    measured = metrics if test is not None else {}
     if spec.keep_best is not None:
-        _check_measured(spec.keep_best.metric, metrics if test is not None else {})
+        _check_measured("--keep-best", spec.keep_best.metric, measured)
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        monitor = monitor or (next(iter(measured)) if len(measured) == 1 else "")
+        _check_measured("ReduceLROnPlateau", monitor, measured)
     return Prepared(
         model=model,
         loss=module.loss,
+        forward=forward_of(module),
         optimizer=optimizer,
         scheduler=scheduler,
         scheduler_interval=interval,
+        monitor=monitor,
         train=train,
         test=test,
         metrics=metrics,
     )
 
 
-def _check_measured(metric: str, metrics: Mapping[str, Metric]) -> None:
-    """A metric by which the best checkpoint is kept must be one that is measured."""
+def _check_measured(field: str, metric: str, metrics: Mapping[str, Metric]) -> None:
+    """A metric that something depends on must be one that is measured."""
     if metric not in metrics:
         raise SpecError(
-            "--keep-best",
+            field,
             got=repr(metric),
             need="a metric of metrics(), measured on dataset('test')",
             hint=did_you_mean(metric, metrics) if metrics else "this file measures none",
         )
 
 
-def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
-    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`."""
+def forward_of(module: ModuleType) -> Forward | None:
+    """How the file gives inputs to its model, where it says so: `forward(model, inputs)`."""
+    return getattr(module, "forward", None)
+
+
+def check_split(module: ModuleType, split: str) -> None:
+    """Check that a file has a split of this name: what it does not know, it would take for another.
+
+    Raises:
+        SpecError: it has none.
+    """
+    known = ("train", "test", *getattr(module, "splits", ()))
+    if split not in known:
+        raise SpecError(
+            "--split",
+            got=repr(split),
+            need="train, test, or a name in the file's `splits`",
+            hint=f'{did_you_mean(split, known)}, or splits = ("{split}",) in the file',
+        )
+
+
+def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
+    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`, and what to monitor.
+
+    ReduceLROnPlateau steps with every epoch: what stands behind it is the metric that it looks at.
+    """
     given = made if isinstance(made, tuple) else (made,)
-    optimizer, scheduler, interval = (*given, None, "epoch")[:3] if len(given) < 2 else (*given, "epoch")[:3]
+    optimizer, scheduler, interval = (*given, None, None)[:3]
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(
             "optimizer(model)",
             got=f"a {type(optimizer).__name__}",
             need="a torch.optim.Optimizer, or (optimizer, lr_scheduler)",
         )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise SpecError(
-            "optimizer(model)",
-            got="LBFGS, which computes the loss again within a step",
-            need="an optimizer whose step() takes no closure: a step here is one pass over its micro-batches",
-            hint="torch.optim.Adam(model.parameters())",
-        )
+    check_optimizer(optimizer, "optimizer(model)")
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise SpecError(
-            "optimizer(model)",
-            got="ReduceLROnPlateau, whose step() needs a metric",
-            need="a scheduler whose step() takes nothing",
-            hint="torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)",
-        )
-    if interval not in ("step", "epoch"):
+        return optimizer, scheduler, "epoch", interval
+    if interval not in ("step", "epoch", None):
         raise SpecError("optimizer(model)", got=f"interval {interval!r}", need="'step' or 'epoch'")
-    return optimizer, scheduler, interval
+    return optimizer, scheduler, interval, None
 
 
 def device_of(spec: JobSpec) -> torch.device:
@@ -193,14 +215,18 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
 def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples."""
     inputs, target = _samples(prepared.train, size, model)
-    return call(lambda: prepared.loss(model(inputs), target))
+    return call(lambda: prepared.loss(_output(prepared, model, inputs), target))
+
+
+def _output(prepared: Prepared, model: nn.Module, inputs: Any) -> Any:
+    return model(inputs) if prepared.forward is None else prepared.forward(model, inputs)
 
 
 def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
-    """Inputs on the device of the model, and the target beside them."""
+    """Inputs and target on the device of the model."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    inputs, target = call(lambda: fetch(dataset, np.arange(size)))
-    return to_device(inputs, device), to_device(target, device)
+    feed = Feed(dataset, seed=0, global_batch_size=size)
+    return pair_of(to_device(call(lambda: feed.first(size)), device))
 
 
 def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
@@ -236,14 +262,13 @@ def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     inputs, target = _samples(prepared.test, min(len(prepared.test), 2), model)
     model.eval()
     with torch.no_grad():
-        output = call(lambda: model(inputs))
+        output = call(lambda: _output(prepared, model, inputs))
     on_host = output.cpu() if isinstance(output, Tensor) else output
     call(lambda: observe(prepared.metrics, on_host, target.cpu() if isinstance(target, Tensor) else target))
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:
     """Train until the job is done, or until this worker has left (SystemExit)."""
-    evaluate = evaluation(prepared.test, prepared.metrics) if prepared.test is not None else None
     job = Job(
         prepared.model,
         prepared.optimizer,
@@ -251,15 +276,17 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         context=context,
         scheduler=prepared.scheduler,
         scheduler_interval=prepared.scheduler_interval,
-        evaluate=evaluate,
+        monitor=prepared.monitor,
     )
-    facts = {
-        "test_samples": 0 if prepared.test is None else len(prepared.test),
-        "start_method": context.start_method if context else "alone",
-    }
-    batches = job.batches(
-        prepared.train, global_batch_size=spec.global_batch_size, epochs=spec.epochs, facts=facts
+    test = prepared.test
+    job.plan(
+        Feed(prepared.train, seed=spec.seed, global_batch_size=spec.global_batch_size),
+        spec.epochs,
+        test_samples=0 if test is None else Feed(test, seed=spec.seed, global_batch_size=1).samples,
     )
-    for batch in batches:
-        job.step(prepared.loss(job.model(batch.inputs), batch.target))
+    for _ in job.epochs():
+        for batch in job.batches(prepared.train):
+            job.step(prepared.loss(_output(prepared, job.model, batch.inputs), batch.target))
+        if test is not None:
+            job.measured(job.evaluate(test, prepared.metrics, forward=prepared.forward))
     return job

@@ -42,14 +42,23 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
 def run_script(command: Sequence[str], context: WorkerContext) -> int:
     """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
     torch.set_num_threads(context.spec.threads)
-    import brim.train.join as join
+    from brim.train import join
 
     join.born_with(context)
     sys.argv = list(command[1:])
     sys.path[0] = str(
         Path(command[1]).resolve().parent
     )  # as `python script.py` does: it imports its neighbours
-    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
+
+    def work() -> None:
+        try:
+            runpy.run_path(command[1], run_name="__main__")
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0) or join.has_left():
+                raise
+        join.close()
+
+    return _guarded(context, work)
 
 
 def _keep_freed_memory() -> None:

@@ -37,6 +37,7 @@ class _Order:
     checkpoint: Checkpoint
     pause: float
     needed: bool
+    unsound_since: int | None
 
 
 class Writer:
@@ -60,19 +61,24 @@ class Writer:
         self.official: int | None = None  # the step of the last one that this worker knows to be official
         self.fault: EnvironmentFault | None = None  # why the last one was not
 
-    def start(self, checkpoint: Checkpoint, *, pause: float, needed: bool) -> None:
+    def start(
+        self, checkpoint: Checkpoint, *, pause: float, needed: bool, unsound_since: int | None = None
+    ) -> None:
         """Begin to write; its bytes must stay as they are until `in_flight` is None.
 
         Args:
             pause: seconds that training stood still for its copy, for the record.
             needed: whoever began it looks at `fault`; else a failure is a warning.
+            unsound_since: the step since which losses are no numbers: the newest checkpoint before it is kept.
         """
         assert self.in_flight is None, "one at a time"
         self.in_flight, self.fault = checkpoint.step, None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="brim-checkpoint", daemon=True)
             self._thread.start()
-        self._orders.put(_Order(checkpoint=checkpoint, pause=pause, needed=needed))
+        self._orders.put(
+            _Order(checkpoint=checkpoint, pause=pause, needed=needed, unsound_since=unsound_since)
+        )
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a draft."""
@@ -85,7 +91,7 @@ class Writer:
             while True:
                 order = self._orders.get()
                 try:
-                    self._write(order.checkpoint, order.pause)
+                    self._write(order)
                 except EnvironmentFault as fault:
                     self.fault = fault
                     if not order.needed:
@@ -95,8 +101,8 @@ class Writer:
                     raise
                 self.in_flight = None
 
-    def _write(self, checkpoint: Checkpoint, pause: float) -> None:
-        started = time.perf_counter()
+    def _write(self, order: _Order) -> None:
+        started, checkpoint = time.perf_counter(), order.checkpoint
         draft = self._store.draft(checkpoint, writer=self._name)
         answer = self._permission(draft)
         path = self._store.publish(draft)
@@ -107,13 +113,15 @@ class Writer:
                 path=path,
                 size_bytes=len(checkpoint.data),
                 seconds=time.perf_counter() - started,
-                pause=pause,
+                pause=order.pause,
             )
         )
         try:
             others = set(answer.writers) - {self._name}
             keep, best = self._spec.keep, self._spec.keep_best
-            self._store.prune(keep=keep, best=best, writers=others, newest=draft.step)
+            self._store.prune(
+                keep=keep, best=best, writers=others, newest=draft.step, unsound_since=order.unsound_since
+            )
         except EnvironmentFault as fault:
             self._tell(Warn(message=f"old checkpoints are not removed: {fault}"))
 

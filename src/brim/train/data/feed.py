@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,7 @@ class Feed:
             )
         return self._given.batch_size
 
-    def read(self, requests: Iterator[Request]) -> Iterator[Read]:
+    def read(self, requests: Iterator[Request]) -> Generator[Read, None, None]:
         """What is asked for, in this order."""
         for request in requests:
             indices = self.indices(request.epoch, request.span)

@@ -22,7 +22,9 @@ __all__ = [
     "Hello",
     "InstallRound",
     "Installed",
+    "Introduce",
     "Leave",
+    "Logged",
     "Message",
     "MicroReport",
     "NowWritten",
@@ -56,6 +58,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     test_samples: int
     steps: int
     steps_per_epoch: int
+    global_batch_size: int
+    epochs: int
+    seed: int
+    clip_norm: float | None
+    on_nan: str
     block_size: int
     order: str
     order_size: int
@@ -90,10 +97,19 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(Message, frozen=True):
-    """The worker is warm and may be named in a round; `layout` must be the same for all workers."""
+    """The worker is warm and may be named in a round; `layout` must be the same for all workers.
+
+    A loop of one's own may know its data only later: then `Introduce` tells the facts.
+    """
 
     address: str
     layout: str
+    facts: Facts | None
+
+
+class Introduce(Message, frozen=True):
+    """What the worker knows of the job's data; before its first step."""
+
     facts: Facts
 
 
@@ -139,9 +155,19 @@ class NowWritten(Message, frozen=True):
 
 
 class Evaluated(Message, frozen=True):
+    """An epoch is over; every member says so."""
+
     epoch: int
     step: int
     metrics: dict[str, float]
+
+
+class Logged(Message, frozen=True):
+    """Values that the user's code has of a step; every member says so. `epoch` counts those that are over."""
+
+    epoch: int
+    step: int
+    values: dict[str, float]
 
 
 class Completed(Message, frozen=True):
@@ -165,6 +191,7 @@ class Warn(Message, frozen=True):
 
 WorkerMessage = (
     Hello
+    | Introduce
     | Arrive
     | Installed
     | Beat
@@ -173,6 +200,7 @@ WorkerMessage = (
     | CheckpointMade
     | NowWritten
     | Evaluated
+    | Logged
     | Completed
     | Failed
     | Warn

@@ -1,0 +1,248 @@
+"""How a step's gradients become an update: clipping, loss scaling, optimizers, and schedulers of the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+from brim.errors import SpecError
+
+__all__ = ["INTERVALS", "Optimization", "check_optimizer"]
+
+INTERVALS = ("step", "epoch")
+_BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
+_HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
+
+
+class Optimization:
+    """The optimizers of a job with all that belongs to them; the same on every worker.
+
+    Args:
+        model: whose gradients are clipped.
+        optimizers: in the order in which they step.
+        schedulers: of learning rates; each steps after every step or every epoch, as `interval` says.
+        interval: `step`, `epoch`, or None for what the kind of scheduler asks for.
+        monitor: the metric that ReduceLROnPlateau looks at; None where only one is logged.
+        scaler: of losses in float16, or None.
+        clip_norm: upper bound of the gradient's 2-norm, or None.
+
+    Raises:
+        SpecError: an optimizer or a scheduler that a job cannot have.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        schedulers: Sequence[Any] = (),
+        interval: str | None = None,
+        monitor: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        for optimizer in optimizers:
+            check_optimizer(optimizer)
+        self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
+        self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
+        self._monitor = monitor
+        self._intervals = [_interval_of(each, interval) for each in schedulers]
+        self._is_stepping = False
+        self._rates: list[Any] | None = None
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
+
+    # Micro-batches -----------------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None) -> None:
+        """Add the gradients of a micro-batch's loss.
+
+        Args:
+            weight: its part of the step's samples.
+            optimizer: whose parameters alone get gradients; None for all.
+        """
+        weighed = loss * weight
+        if self._scaler is not None:
+            weighed = self._scaler.scale(weighed)
+        if optimizer is None:
+            weighed.backward()  # type: ignore[no-untyped-call]
+            return
+        own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        torch.autograd.backward(weighed, inputs=own)
+
+    def begin(self) -> None:
+        """A step begins: learning rates may have been changed since the last one, and stay until its end."""
+        self._rates = None
+
+    def check_rates(self) -> None:
+        """Check that nobody changed a learning rate since the first micro-batch of this step.
+
+        Raises:
+            SpecError: a loop counts micro-batches, of which workers have different numbers.
+        """
+        rates = [_plain(group.get(name)) for group in self._groups() for name in _BY_HAND]
+        if self._rates is None:
+            self._rates = rates
+        if rates != self._rates:
+            changed = next(i for i, (a, b) in enumerate(zip(rates, self._rates, strict=True)) if a != b)
+            name = _BY_HAND[changed % len(_BY_HAND)]
+            raise SpecError(
+                "your training loop",
+                got=f"{name!r} changed from {self._rates[changed]} to {rates[changed]} within a step",
+                need="one value for all micro-batches of a step: the loop's body runs once for each micro-batch",
+                hint="give a scheduler to brim.join, or set the value from job.committed or job.epoch",
+            )
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        for optimizer in self.optimizers:
+            yield from optimizer.param_groups
+
+    def _refuse_steps_by_hand(self, *_: object) -> None:
+        if not self._is_stepping:
+            raise SpecError(
+                "your training loop",
+                got="a call of optimizer.step()",
+                need="job.step(loss) alone: brim steps the optimizer once all workers' gradients are in",
+                hint="remove optimizer.step() from the loop",
+            )
+
+    # Steps and epochs --------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Update the parameters from their gradients, then step the schedulers that step with every step."""
+        self._is_stepping = True
+        try:
+            if self.clip_norm is not None:
+                self._unscale()
+                clip_grad_norm_(self._model.parameters(), self.clip_norm)
+            for optimizer in self.optimizers:
+                self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
+            if self._scaler is not None:
+                self._scaler.update()
+        finally:
+            self._is_stepping = False
+        self._step_schedulers("step", {})
+
+    def _unscale(self) -> None:
+        if self._scaler is not None:
+            for optimizer in self.optimizers:
+                self._scaler.unscale_(optimizer)
+
+    def end_epoch(self, metrics: Mapping[str, float]) -> None:
+        """Step the schedulers that step with every epoch.
+
+        Args:
+            metrics: what was logged of this epoch.
+
+        Raises:
+            SpecError: a scheduler needs a metric that was not logged.
+        """
+        self._step_schedulers("epoch", metrics)
+
+    def _step_schedulers(self, interval: str, metrics: Mapping[str, float]) -> None:
+        for scheduler, own in zip(self._schedulers, self._intervals, strict=True):
+            if own != interval:
+                continue
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(self._monitored(metrics))
+            else:
+                scheduler.step()
+
+    def _monitored(self, metrics: Mapping[str, float]) -> float:
+        name = self._monitor or (next(iter(metrics)) if len(metrics) == 1 else None)
+        if name is not None and name in metrics:
+            return metrics[name]
+        raise SpecError(
+            "ReduceLROnPlateau",
+            got=f"{', '.join(metrics) or 'no metric'} at the end of the epoch",
+            need=f"the metric {name!r}" if name else "to know which metric to look at",
+            hint='job.log(loss=...) in each epoch, and brim.join(..., monitor="loss")',
+        )
+
+    def check_horizon(self, epochs: int, steps: int) -> None:
+        """Check that a scheduler which steps with every epoch was not made to step with every step.
+
+        Raises:
+            SpecError: it reckons with more steps of its own than there are epochs, and nobody said when it steps.
+        """
+        for scheduler, interval in zip(self._schedulers, self._intervals, strict=True):
+            horizon = next((getattr(scheduler, name) for name in _HORIZONS if hasattr(scheduler, name)), None)
+            if interval == "epoch" and isinstance(horizon, int) and horizon > epochs and horizon >= steps:
+                raise SpecError(
+                    type(scheduler).__name__,
+                    got=f"a schedule of {horizon:,} steps that steps after each of {epochs} epochs",
+                    need="to know when it steps",
+                    hint='scheduler_interval="step" steps it with the optimizer, "epoch" after each epoch',
+                )
+
+    # State -------------------------------------------------------------------------------------------------
+
+    def get(self) -> dict[str, Any]:
+        """The state as a tree; its tensors are the optimizers' own, not copies."""
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        return {
+            "optimizer": states[0] if len(states) == 1 else states,
+            "scheduler": [each.state_dict() for each in self._schedulers],
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+        }
+
+    def put(self, tree: Mapping[str, Any]) -> None:
+        """Take the state that `get` gave elsewhere."""
+        states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+            _keep_types(optimizer, state)
+        for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
+            scheduler.load_state_dict(state)
+        if self._scaler is not None and tree["scaler"]:
+            self._scaler.load_state_dict(tree["scaler"])
+
+
+def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
+    """Check that a job can have this optimizer.
+
+    Raises:
+        SpecError: it is none, or one that computes the loss again within a step.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SpecError(field, got=f"a {type(optimizer).__name__}", need="a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SpecError(
+            field,
+            got="LBFGS, which computes the loss again within a step",
+            need="an optimizer whose step() takes no closure: a step here is one pass over its micro-batches",
+            hint="torch.optim.Adam(model.parameters())",
+        )
+
+
+def _interval_of(scheduler: Any, given: str | None) -> str:
+    if given is not None and given not in INTERVALS:
+        raise SpecError("scheduler_interval", got=repr(given), need="'step' or 'epoch'")
+    step: Callable[..., Any] | None = getattr(scheduler, "step", None)
+    if step is None or not hasattr(scheduler, "state_dict"):
+        raise SpecError(
+            "scheduler", got=f"a {type(scheduler).__name__}", need="a scheduler of torch.optim.lr_scheduler"
+        )
+    if given is not None:
+        return given
+    return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+
+
+def _keep_types(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put back the types of an optimizer's state: torch casts what it loads to the type of the parameter."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, parts in state["state"].items():
+        own = optimizer.state.get(parameters[index], {}) if isinstance(index, int) else {}
+        for name, value in parts.items() if isinstance(parts, Mapping) else ():
+            loaded = own.get(name)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                own[name] = value.to(device=loaded.device, copy=True)

@@ -1,0 +1,42 @@
+"""Collated samples: on which device they are, and which part of them is the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["pair_of", "to_device"]
+
+
+def pair_of(sample: Any) -> tuple[Any, Any]:
+    """Inputs and target of a collated sample: of a pair its two parts, of anything else all of it and None.
+
+    >>> pair_of(["images", "labels"])
+    ('images', 'labels')
+    >>> pair_of({"ids": 1, "labels": 2})
+    ({'ids': 1, 'labels': 2}, None)
+    """
+    if isinstance(sample, (tuple, list)) and len(sample) == 2:
+        return sample[0], sample[1]
+    return sample, None
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """A collated value on another device."""
+    if device.type == "cpu":
+        return value
+    match value:
+        case Tensor():
+            return value.to(device, non_blocking=True)
+        case dict():
+            return {key: to_device(each, device) for key, each in value.items()}
+        case tuple() if hasattr(value, "_fields"):
+            return type(value)(*(to_device(each, device) for each in value))
+        case tuple() | list():
+            return type(value)(to_device(each, device) for each in value)
+        case Mapping() if hasattr(value, "to"):  # what tokenizers give
+            return value.to(device)
+    return value
