@@ -381,7 +381,7 @@ class Rendezvous:
         return [*map(Dismiss, self.workers), *map(Kill, starting)]
 
     def _fail(self, reason: str) -> list[Command]:
-        if self.phase is Phase.ENDING:
+        if self.phase is Phase.ENDING and self._outcome is not Outcome.DONE:
             return []
         self.phase, self._outcome, self._reason = Phase.ENDING, Outcome.FAILED, reason
         if not self.workers:

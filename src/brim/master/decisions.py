@@ -259,11 +259,15 @@ class Decisions:
         self._handle(WorkerGone(worker, reason))
 
     def _on_failed(self, source: str, failure: wire.Failed) -> None:
-        if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED):
+        if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED) and not self._spoils_the_end(failure):
             return
         self._failure_told = True
         self._out.event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
+
+    def _spoils_the_end(self, failure: wire.Failed) -> bool:
+        """Whether a script that has trained to the end of its loop fails behind it: then it is not done."""
+        return self._goes_on_behind_loop and self.is_ending and failure.who in ("user", "spec")
 
     # Steps -------------------------------------------------------------------------------------------------
 

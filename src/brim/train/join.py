@@ -90,10 +90,9 @@ def join(
         monitor=monitor,
         scaler=scaler,
     )
-    if context is not None:
-        _joined = job
-        if _born_with is None:
-            _report_failures(context)
+    _joined = job
+    if _born_with is None:
+        _watch_the_end(context)
     return job
 
 
@@ -132,8 +131,15 @@ def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     return replace(asked, **chosen)
 
 
-def _report_failures(context: WorkerContext) -> None:
-    """What the script raises ends the job with its traceback first, and so does its end before the loop's."""
+_is_watched = False
+
+
+def _watch_the_end(context: WorkerContext | None) -> None:
+    """What a script raises ends the job, with its traceback first; so does a script that ends before its loop does."""
+    global _is_watched
+    if _is_watched:
+        return
+    _is_watched = True
     usual = sys.excepthook
     failed = False
 
@@ -141,14 +147,17 @@ def _report_failures(context: WorkerContext) -> None:
         nonlocal failed
         failed = True
         usual(kind, error, trace)
-        report(context, error)
+        if context is not None:
+            report(context, error)
 
     def at_exit() -> None:
         try:
             if not failed and not has_left():
                 close()
         except SpecError as error:
-            report(context, error)
+            print(f"brim: {error}", file=sys.stderr)  # noqa: T201 - nobody is left to raise it to
+            if context is not None:
+                report(context, error)
 
     sys.excepthook = tell
     atexit.register(at_exit)

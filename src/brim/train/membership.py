@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from typing import Any, Protocol
 
@@ -167,7 +168,9 @@ class Loner:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
 
     def tell(self, message: WorkerMessage) -> None:
-        pass
+        """There is no master; what it would warn of, the user should know all the same."""
+        if isinstance(message, Warn):
+            print(f"brim: {message.message}", file=sys.stderr)  # noqa: T201
 
     def wait_for_dismissal(self) -> None:
         pass
