@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from brim.domain.batch import Schedule
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
+from brim.process import close_in_children
 from brim.train.data import parcels
 from brim.train.data.feed import Feed, Read, requests
 
@@ -288,6 +290,18 @@ def test_loaders_die_with_their_worker_and_handle_none_of_its_signals() -> None:
             worker.kill()
         assert "asked to leave" not in worker.stdout.read()
     assert psutil.wait_procs(loaders, timeout=10)[1] == []
+
+
+def test_a_loader_keeps_no_socket_of_its_worker_open(new_feed: Any) -> None:
+    agent, link = socket.socketpair()
+    close_in_children(link)
+    feed = new_feed(Noisy(), 1)
+    next(feed.read(ask(feed)))
+    link.send(b"x")
+    link.close()
+    agent.settimeout(5.0)
+    assert (agent.recv(2), agent.recv(2)) == (b"x", b"")
+    agent.close()
 
 
 # Parcels -------------------------------------------------------------------------------------------------------

@@ -81,6 +81,8 @@ class JobSpec:
             one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
         threads: torch threads per worker.
+        loaders: processes of each worker that read data beside the step; 0 reads in the step, None does as a DataLoader
+            says, and in the step where there is none.
         checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
             minutes within it.
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
@@ -109,6 +111,7 @@ class JobSpec:
     exact: bool = True
     clip_norm: float | None = None
     threads: int = 1
+    loaders: int | None = None
     faults: tuple[Fault, ...] = ()
     checkpoint_every: Interval = EACH_EPOCH
     checkpoints: str = ""
@@ -171,6 +174,7 @@ class JobSpec:
             ("--global-batch-size", self.global_batch_size, 1, "--global-batch-size 512"),
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
+            ("--loaders", self.loaders or 0, 0, "0 reads in the step"),
             ("--agents", self.agents, 1, "--agents 1"),
             ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),
