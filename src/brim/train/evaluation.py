@@ -19,8 +19,9 @@ from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
+from brim.train.chance import seed_everything
 from brim.train.data import fetch
-from brim.train.job import Evaluate, Job, seed_everything, to_device
+from brim.train.job import Evaluate, Job, pair, to_device
 from brim.train.metrics import Metric
 
 __all__ = ["evaluation", "forward", "observe", "results"]
@@ -55,8 +56,7 @@ def forward(model: nn.Module, dataset: Any, chunk: int, span: Span, *, seed: int
     The chunk's chance (a dataset may augment) follows from its number alone.
     """
     seed_everything(mix(seed, _EVALUATION, chunk))
-    sample = fetch(dataset, np.arange(span.start, span.stop))
-    inputs, target = sample if isinstance(sample, (tuple, list)) and len(sample) == 2 else (sample, None)
+    inputs, target = pair(fetch(dataset, np.arange(span.start, span.stop)))
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()

@@ -7,17 +7,13 @@ neighbour dies, joins or leaves, stays in here: the loop of a user sees micro-ba
 from __future__ import annotations
 
 import platform
-import random
 import time
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -27,14 +23,15 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
-from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.train.accumulate import Accumulator
+from brim.train.chance import seed_everything
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
-from brim.train.data import fetch
+from brim.train.data.batches import Collate
+from brim.train.data.feed import Feed, Read, requests
 from brim.train.exchange import Exchange
 from brim.train.job_state import JobState
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
@@ -42,15 +39,17 @@ from brim.train.state import weights_sha256
 from brim.wire.messages import Completed, Evaluated, Facts, MicroReport, StepReport, failure_of
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Evaluate", "Job", "MicroBatch", "seed_everything", "to_device", "versions"]
+__all__ = ["Evaluate", "Job", "MicroBatch", "pair", "to_device", "versions"]
 
-IntArray = npt.NDArray[np.int64]
 Evaluate = Callable[["Job"], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward and backward pass is run on: `inputs` and `target` as the dataset gives them."""
+    """What one forward and backward pass is run on.
+
+    A sample that is a pair gives `inputs` and `target`; any other is `inputs` whole, and `target` is None.
+    """
 
     inputs: Any
     target: Any
@@ -116,29 +115,52 @@ class Job:
     # The loop ----------------------------------------------------------------------------------------------
 
     def batches(
-        self, dataset: Any, *, global_batch_size: int, epochs: int, facts: dict[str, Any] | None = None
+        self,
+        data: Any,
+        *,
+        global_batch_size: int | None = None,
+        epochs: int,
+        shuffle: bool | None = None,
+        sampler: Iterable[int] | None = None,
+        collate_fn: Collate | None = None,
+        samples: int | None = None,
+        facts: dict[str, Any] | None = None,
     ) -> Iterator[MicroBatch]:
         """This worker's micro-batches of every step until the job is done.
 
         Args:
-            dataset: map-style: `len(dataset)`, `dataset[i] -> (inputs, target)`.
-            global_batch_size: samples of a step, whatever the number of workers.
+            data, shuffle, sampler, collate_fn, samples: as `Feed` takes them.
+            global_batch_size: samples of a step, whatever the number of workers; None takes a DataLoader's.
             epochs: passes over the data.
             facts: what else the records should say of the data.
 
         Raises:
             SystemExit: this worker was asked to leave, and has left.
         """
-        schedule = Schedule(samples=len(dataset), global_batch_size=global_batch_size, epochs=epochs)
-        if not schedule.samples:
-            raise SpecError("dataset('train')", got="no samples", need="at least one")
+        feed = Feed(
+            data,
+            seed=self.spec.seed,
+            global_batch_size=global_batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            collate_fn=collate_fn,
+            samples=samples,
+            loaders=self.spec.loaders,
+        )
+        schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
         self._state.schedule = schedule
-        self.members.join(self._contributions.layout, self._facts(schedule, dataset, facts or {}))
+        self.members.join(self._contributions.layout, self._facts(schedule, feed, facts or {}))
+        try:
+            yield from self._rounds(feed, schedule)
+        finally:
+            feed.close()
+
+    def _rounds(self, feed: Feed, schedule: Schedule) -> Iterator[MicroBatch]:
         while True:
             try:
                 exchange = self.members.next_round(self._checkpoints)
                 self._contributions.begin()
-                yield from self._round(dataset, schedule, exchange)
+                yield from self._round(feed, schedule, exchange)
                 self._finish()
                 return
             except RoundChanged:
@@ -152,12 +174,14 @@ class Job:
                 self._contributions.reset()
                 self._contributions.clear()
 
-    def _round(self, dataset: Any, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
+    def _round(self, feed: Feed, schedule: Schedule, exchange: Exchange) -> Iterator[MicroBatch]:
         """Steps until the job is done; leaves by RoundChanged where the round is over before."""
         parts = parts_of(self.spec, self.members.world_size)
         plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
         accumulator = Accumulator(parts, plan.rank_blocks(self.members.rank), exchange.rows)
         mine = plan.micro_batches(self.members.rank)
+        wanted = requests(schedule, parts=parts, micro_batches=mine, after=self.committed)
+        reads = feed.read(wanted, meanwhile=self.members.poll)
         try:
             if self.members.world_size > 1:
                 # Someone of this host may still be adding up in the round before, in the memory that all share.
@@ -171,16 +195,17 @@ class Job:
                 spans = cut(schedule.span(self.committed), parts)
                 accumulator.begin()
                 yield from self._micro_batches(
-                    dataset, schedule, {m: spans[m] for m in mine}, accumulator, reports
+                    reads, schedule, {m: spans[m] for m in mine}, accumulator, reports
                 )
                 self._own = accumulator.only() if self.members.world_size == 1 else []
                 self._commit(schedule, exchange, reports)
         finally:
+            reads.close()
             exchange.close()
 
     def _micro_batches(
         self,
-        dataset: Any,
+        reads: Iterator[Read],
         schedule: Schedule,
         mine: dict[int, Span],
         accumulator: Accumulator,
@@ -189,7 +214,6 @@ class Job:
         """Hand out this rank's part of a step, and add up what comes back."""
         step = self.committed
         self._losses.clear()
-        samples = self._samples(dataset, schedule, mine)
         for micro, span in mine.items():
             self.members.poll()
             self._contributions.reset()
@@ -197,10 +221,10 @@ class Job:
                 accumulator.add(micro, self._contributions.nothing())
                 continue
             started = time.perf_counter()
-            seed_everything(mix(self.spec.seed, step, micro))
-            inputs, target = fetch(dataset, samples[micro])
-            crc32 = zlib.crc32(samples[micro].astype("<i8", copy=False).tobytes())
+            read = next(reads)
+            inputs, target = pair(read.sample)
             batch = MicroBatch(to_device(inputs, self.device), to_device(target, self.device))
+            seed_everything(mix(self.spec.seed, step, micro))
             self._weight, self._stepped = len(span) / len(schedule.span(step)), False
             started = self._spent("data", started)
             yield batch
@@ -214,21 +238,7 @@ class Job:
             accumulator.add(micro, self._contribution)
             self._contribution = []
             self._spent("compute", started)
-            reports.append(MicroReport(self.members.rank, micro, span.start, span.stop, crc32, 0.0))
-
-    def _samples(self, dataset: Any, schedule: Schedule, mine: dict[int, Span]) -> dict[int, IntArray]:
-        """The sample indices of each of this rank's micro-batches, which are contiguous."""
-        started = time.perf_counter()
-        first = min((span.start for span in mine.values()), default=0)
-        last = max((span.stop for span in mine.values()), default=0)
-        order = EpochOrder(
-            seed=self.spec.seed,
-            epoch=schedule.epoch_of(self.committed),
-            size=schedule.samples,
-            block_size=getattr(dataset, "block_size", 1),
-        ).samples(first, last)
-        self._spent("data", started)
-        return {micro: order[span.start - first : span.stop - first] for micro, span in mine.items()}
+            reports.append(MicroReport(self.members.rank, micro, span.start, span.stop, read.crc32, 0.0))
 
     def step(self, loss: Tensor) -> None:
         """Take the loss of the micro-batch at hand: the mean over its samples, a scalar.
@@ -337,20 +347,20 @@ class Job:
         self.members.wait_for_dismissal()
         self._checkpoints.drain()
 
-    def _facts(self, schedule: Schedule, dataset: Any, more: dict[str, Any]) -> Facts:
+    def _facts(self, schedule: Schedule, feed: Feed, more: dict[str, Any]) -> Facts:
         known = {
             "test_samples": 0,
-            "quarantined": int(getattr(dataset, "quarantined", 0)),
-            "quarantine_path": str(getattr(dataset, "quarantine_path", "") or ""),
+            "quarantined": int(getattr(feed.dataset, "quarantined", 0)),
+            "quarantine_path": str(getattr(feed.dataset, "quarantine_path", "") or ""),
             "start_method": "",
         }
         return Facts(
             samples=schedule.samples,
             steps=schedule.steps,
             steps_per_epoch=schedule.steps_per_epoch,
-            block_size=int(getattr(dataset, "block_size", 1)),
-            order="shuffled",
-            order_size=schedule.samples,
+            block_size=feed.block_size,
+            order=feed.order,
+            order_size=feed.order_size,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             versions=versions(),
             transport=self.spec.transport,
@@ -367,13 +377,15 @@ def versions() -> dict[str, str]:
     }
 
 
-def seed_everything(seed: int) -> None:
-    """All sources of chance that a micro-batch may draw from."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
+def pair(sample: Any) -> tuple[Any, Any]:
+    """Inputs and target of a collated sample; a sample that is no pair has no target.
+
+    >>> pair([1, 2]), pair((1, 2, 3)), pair({"a": 1, "b": 2})
+    ((1, 2), ((1, 2, 3), None), ({'a': 1, 'b': 2}, None))
+    """
+    if isinstance(sample, (tuple, list)) and len(sample) == 2:
+        return sample[0], sample[1]
+    return sample, None
 
 
 def to_device(value: Any, device: torch.device) -> Any:

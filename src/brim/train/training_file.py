@@ -5,27 +5,27 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.context import WorkerContext
-from brim.train.data import fetch
+from brim.train.data.feed import Feed
 from brim.train.evaluation import evaluation, observe
-from brim.train.job import Job, to_device
+from brim.train.job import Job, pair, to_device
 from brim.train.metrics import Metric
 from brim.train.params import check_all_used
+from brim.train.traces import trace_of
 
 __all__ = ["Prepared", "load", "prepare", "train"]
 
@@ -57,15 +57,6 @@ def call(function: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise UserCodeError(trace_of(error)) from error
-
-
-def trace_of(error: BaseException) -> str:
-    """The traceback as the user wants it: from the first frame outside brim."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parents[1])
-    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0)
-    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
-    return "Traceback (most recent call last):\n" + "".join(lines)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,7 +162,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
     """
-    size = max(1, min(len(prepared.train), spec.global_batch_size // spec.micro_batches))
+    feed = _feed(prepared, spec)
+    size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
     loss = _try(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -190,6 +182,15 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     _try_metrics(prepared, model)
 
 
+def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
+    """That of the spec, where the data does not say it."""
+    return None if isinstance(prepared.train, DataLoader) else spec.global_batch_size
+
+
+def _feed(prepared: Prepared, spec: JobSpec) -> Feed:
+    return Feed(prepared.train, seed=spec.seed, global_batch_size=_batch_size(prepared, spec), loaders=0)
+
+
 def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples."""
     inputs, target = _samples(prepared.train, size, model)
@@ -199,13 +200,14 @@ def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
 def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
     """Inputs on the device of the model, and the target beside them."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    inputs, target = call(lambda: fetch(dataset, np.arange(size)))
+    inputs, target = pair(call(lambda: Feed(dataset, seed=0, loaders=0).first(size)))
     return to_device(inputs, device), to_device(target, device)
 
 
 def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
     """Where a micro-batch of the last step has one sample, what cannot take one would fail only there."""
-    schedule = Schedule(samples=len(prepared.train), global_batch_size=spec.global_batch_size, epochs=1)
+    feed = _feed(prepared, spec)
+    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=1)
     if not spec.exact or 1 not in schedule.part_sizes(spec.micro_batches):
         return
     try:
@@ -258,7 +260,7 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         "start_method": context.start_method if context else "alone",
     }
     batches = job.batches(
-        prepared.train, global_batch_size=spec.global_batch_size, epochs=spec.epochs, facts=facts
+        prepared.train, global_batch_size=_batch_size(prepared, spec), epochs=spec.epochs, facts=facts
     )
     for batch in batches:
         job.step(prepared.loss(job.model(batch.inputs), batch.target))

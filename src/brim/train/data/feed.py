@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,8 +149,8 @@ class Feed:
 
     def read(
         self, requests: Iterator[Request], *, meanwhile: Callable[[], None] = lambda: None
-    ) -> Iterator[Read]:
-        """What is asked for, in this order.
+    ) -> Generator[Read]:
+        """What is asked for, in this order. To be closed where no more of it is wanted.
 
         Args:
             requests: taken some way ahead of what is given out where processes read.
