@@ -46,7 +46,9 @@ def data(kind):
     if kind == "weighted":
         sampler = WeightedRandomSampler(torch.arange(SIZE) + 1.0, SIZE)
         return DataLoader(Points(), batch_size=32, sampler=sampler)
-    return DataLoader(Points(), batch_size=32, shuffle=True, drop_last=True, collate_fn=collate, num_workers=2)
+    return DataLoader(
+        Points(), batch_size=32, shuffle=True, drop_last=True, collate_fn=collate, num_workers=2
+    )
 
 
 torch.set_num_threads(1)

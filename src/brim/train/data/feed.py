@@ -188,12 +188,13 @@ class Feed:
         return self._given.order.at(epoch, span.start, span.stop)
 
     def _load(self, work: _Work) -> Any:
+        if self._quick:
+            return fetch(self.dataset, work.indices)
         request = work.request
         seed = mix(self._seed, request.step, request.micro, _READING)
         if self._stream is not None:
             return self._stream.read(request.epoch, request.span, seed=seed)
-        if not self._quick:
-            seed_host(seed)
+        seed_host(seed)
         return fetch(self.dataset, work.indices, self._given.collate)
 
     def _start_loader(self, number: int) -> None:
