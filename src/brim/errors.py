@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 __all__ = [
     "BrimError",
@@ -47,6 +49,9 @@ class SpecError(BrimError):
     def __init__(self, field: str, *, got: str, need: str, hint: str = "") -> None:
         self.field, self.got, self.need, self.hint = field, got, need, hint
         super().__init__(field, got, need, hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SpecError, self.field, got=self.got, need=self.need, hint=self.hint), ()
 
     def __str__(self) -> str:
         line = f"{self.field}: got {self.got}, need {self.need}"

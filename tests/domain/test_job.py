@@ -44,6 +44,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
         ({"seed": -1}, "--seed"),
         ({"seed": 2**63}, "--seed"),
         ({"threads": 0}, "--threads"),
+        ({"loaders": -1}, "--loaders"),
         ({"agents": 0}, "--agents"),
         ({"spares": -1}, "--spares"),
         ({"keep": 0}, "--keep"),

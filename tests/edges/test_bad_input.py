@@ -122,6 +122,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
         "train good.py --start-method frok", {}, "--start-method", "'frok'", "auto, fork, spawn", "'fork'",
     ),
     "transport": ("train good.py --transport nccl", {}, "--transport", "'nccl'", "auto, distributed", "known"),
+    "loaders": ("train good.py --loaders -1", {}, "--loaders", "'-1'", "a whole number from 0", "--loaders 1"),
     "device": ("train good.py --device gpu", {}, "--device", "'gpu'", "auto, cpu, cuda", "hint"),
     "listen": ("train good.py --listen 4000", {}, "--listen", "'4000'", "HOST:PORT", "0.0.0.0:0"),
     "agents": ("train good.py --agents 0", {}, "--agents", "'0'", "from 1", "--agents 1"),

@@ -219,6 +219,14 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (("--threads",), {"type": whole(least=1), "default": 1, "help": "Torch threads per worker."}),
     (
+        ("--loaders",),
+        {
+            "type": whole(least=0),
+            "help": "Processes per worker that read data beside the step. [default: as a DataLoader says, else 0]",
+            "show_default": False,
+        },
+    ),
+    (
         ("--checkpoint-every",),
         {
             "type": _INTERVAL,

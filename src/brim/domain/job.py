@@ -95,6 +95,8 @@ class JobSpec:
         on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves it out, `stop` ends
             the job.
         threads: torch threads per worker.
+        loaders: processes of each worker that read data beside the step; 0 reads in the step, None does as a DataLoader
+            says, and in the step where there is none.
         checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
             minutes within it.
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
@@ -124,6 +126,7 @@ class JobSpec:
     clip_norm: float | None = None
     on_nan: str = "warn"
     threads: int = 1
+    loaders: int | None = None
     faults: tuple[Fault, ...] = ()
     checkpoint_every: Interval = EACH_EPOCH
     checkpoints: str = ""
@@ -187,6 +190,7 @@ class JobSpec:
             ),
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
+            ("--loaders", self.loaders or 0, 0, "0 reads in the step"),
             ("--agents", self.agents, 1, "--agents 1"),
             ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),

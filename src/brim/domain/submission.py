@@ -44,7 +44,7 @@ def fingerprint(spec: JobSpec, source: bytes) -> str:
     """
     decides = (
         spec.command, sorted(spec.parameters.items()), spec.global_batch_size, spec.micro_batches, spec.exact,
-        spec.threads, spec.device, spec.transport,
+        spec.threads, spec.loaders, spec.device, spec.transport,
     )  # fmt: skip
     return hashlib.sha256(repr(decides).encode() + b"\0" + source).hexdigest()[:16]
 

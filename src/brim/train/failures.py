@@ -9,7 +9,7 @@ import torch
 
 from brim.errors import BrimError, EnvironmentFault, UserCodeError
 from brim.train.context import WorkerContext
-from brim.train.training_file import trace_of
+from brim.train.traces import trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Failed, Warn, failure_of
 

@@ -11,7 +11,7 @@ import math
 import platform
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import brim
 from brim.coordination.barrier import COMMIT
@@ -33,7 +34,8 @@ from brim.train.chance import Sources
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions, Outcome
-from brim.train.data.feed import Feed, Read, Request
+from brim.train.data.batches import Collate
+from brim.train.data.feed import Feed, Read, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
@@ -81,6 +83,7 @@ class _Round:
     exchange: Exchange
     accumulator: Accumulator
     mine: range  # micro-batches of each step
+    reads: Generator[Read] | None = None
     commits: int = 0
     held: bool = False  # its last commit was the last
 
@@ -194,6 +197,8 @@ class Job:
         self._introduced = False
         self._stop_asked = False
         self._interrupted = False  # the round ended under the last job.step
+        self._feed: Feed | None = None
+        self._data: object = None
         self._data_facts: dict[str, Any] = {}
         self._seconds: dict[str, float] = defaultdict(float)
 
@@ -300,8 +305,8 @@ class Job:
         global_batch_size: int | None = None,
         epochs: int | None = None,
         shuffle: bool | None = None,
-        sampler: Any = None,
-        collate_fn: Any = None,
+        sampler: Iterable[int] | None = None,
+        collate_fn: Collate | None = None,
         samples: int | None = None,
         loaders: int | None = None,
     ) -> Iterator[MicroBatch]:
@@ -322,15 +327,22 @@ class Job:
             SpecError: the data or the loop will not do.
             SystemExit: this worker was asked to leave, and has left.
         """
-        feed = Feed(
-            data,
-            seed=self.spec.seed,
-            global_batch_size=global_batch_size or self.spec.global_batch_size or None,
-            shuffle=shuffle,
-            sampler=sampler,
-            collate_fn=collate_fn,
-            samples=samples,
-        )
+        if self._feed is None or self._data is not data:
+            self._use(
+                Feed(
+                    data,
+                    seed=self.spec.seed,
+                    global_batch_size=global_batch_size or self.spec.global_batch_size or None,
+                    shuffle=shuffle,
+                    sampler=sampler,
+                    collate_fn=collate_fn,
+                    samples=samples,
+                    loaders=self.spec.loaders if loaders is None else loaders,
+                ),
+                data,
+            )
+        feed = self._feed
+        assert feed is not None, "used above"
         if self._epochs and not self._over:
             if epochs is not None:
                 raise SpecError(
@@ -347,6 +359,18 @@ class Job:
         self.plan(feed, planned)
         for _ in self.epochs(planned):
             yield from self._batches_of_epoch(feed)
+
+    def _use(self, feed: Feed, data: object) -> None:
+        """Read from here; what was read ahead from elsewhere is dropped."""
+        if self._feed is not None:
+            self._stop_reading()
+            self._feed.close()
+        self._feed, self._data = feed, data
+
+    def _stop_reading(self) -> None:
+        if self._round is not None and self._round.reads is not None:
+            self._round.reads.close()
+            self._round.reads = None
 
     def _check_first_loop(self) -> None:
         if self._epochs:
@@ -431,6 +455,7 @@ class Job:
 
     def _leave_round(self) -> None:
         if self._round is not None:
+            self._stop_reading()
             self._round.exchange.close()
         self._round = self._step = None
         self._contributions.reset()
@@ -518,6 +543,7 @@ class Job:
                 hint="job.evaluate(test, metrics) measures; a second training set is joined by ConcatDataset",
             )
         self._epoch_read = self.epoch
+        self._state.order = feed.order_crc32(self.epoch) if feed.order == "sampler" else 0
         end = (self.epoch + 1) * self._schedule.steps_per_epoch
         while self.committed < end and self._state.stop_after is None:
             with self._while_it_lasts():
@@ -526,19 +552,13 @@ class Job:
 
     def _steps(self, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""
-        with contextlib.closing(feed.read(self._requests(round.mine, end))) as reads:
-            while self.committed < end and self._state.stop_after is None:
-                self._between_steps(round)
-                yield from self._micro_batches(round, reads)
-
-    def _requests(self, mine: range, end: int) -> Iterator[Request]:
-        """What this rank reads from here to the end of the epoch."""
-        parts = parts_of(self.spec, self.members.world_size)
-        for step in range(self.committed, end):
-            spans = cut(self._schedule.span(step), parts)
-            for micro in mine:
-                if len(spans[micro]):
-                    yield Request(step, micro, self._schedule.epoch_of(step), spans[micro])
+        while self.committed < end and self._state.stop_after is None:
+            self._between_steps(round)
+            if round.reads is None:
+                parts = parts_of(self.spec, self.members.world_size)
+                wanted = requests(self._schedule, parts=parts, micro_batches=round.mine, after=self.committed)
+                round.reads = feed.read(wanted, meanwhile=self.members.poll)
+            yield from self._micro_batches(round, round.reads)
 
     def _micro_batches(self, round: _Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""
@@ -755,7 +775,7 @@ class Job:
         metrics: Mapping[str, Metric],
         *,
         forward: Forward | None = None,
-        collate_fn: Any = None,
+        collate_fn: Collate | None = None,
     ) -> dict[str, float]:
         """Metrics of some data, computed by all workers together: the same value for any number of them.
 
@@ -777,7 +797,7 @@ class Job:
                 need="a call between steps or epochs: workers have different numbers of micro-batches",
                 hint="if job.step(loss) is not None and job.committed % 100 == 0: job.evaluate(...)",
             )
-        feed = Feed(data, seed=self.spec.seed, global_batch_size=1, shuffle=False, collate_fn=collate_fn)
+        feed = Feed(data, seed=self.spec.seed, shuffle=_unshuffled(data), collate_fn=collate_fn, loaders=0)
         measure = partial(evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed)
         # All members of a round that has made a step stand at this very line of the script. Where it has made none,
         # some came from elsewhere: then each measures everything, and comes to the same.
@@ -841,6 +861,9 @@ class Job:
             self.members.wait_for_dismissal()
             self._checkpoints.drain()
             self._over = True
+            self._leave_round()
+            if self._feed is not None:
+                self._feed.close()
             return True
         return False
 
@@ -878,6 +901,11 @@ class Job:
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )
+
+
+def _unshuffled(data: object) -> bool | None:
+    """What a Feed is told where the order does not matter: a DataLoader says it itself."""
+    return None if isinstance(data, DataLoader) else False
 
 
 def _check_loss(loss: object) -> None:

@@ -45,6 +45,7 @@ class JobState:
         self.schedule: Schedule | None = None  # known once the loop begins
         self.committed = 0  # steps
         self.epoch = 0  # epochs that are over
+        self.order = 0  # of the epoch's samples, where a sampler draws them: a checksum
         self.due = False  # a checkpoint, at the boundary where the job stands
         self.stop_after: int | None = None  # epochs, where job.stop() was called
         self.unsound_since: int | None = (
@@ -91,6 +92,7 @@ class JobState:
             "registered": {name: _state_of(thing) for name, thing in self._registered.items()},
             "committed": self.committed,
             "epoch": self.epoch,
+            "order": self.order,
             "due": self.due,
             "stop_after": self.stop_after,
             "unsound_since": self.unsound_since,
@@ -143,6 +145,7 @@ class JobState:
         for name, thing in self._registered.items():
             _put_state(thing, tree["registered"][name])
         self.committed, self.epoch = tree["committed"], tree["epoch"]
+        self.order = tree["order"]
         self.due, self.stop_after = tree["due"], tree["stop_after"]
         self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]

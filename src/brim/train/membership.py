@@ -11,6 +11,7 @@ from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
+from brim.process import close_in_children
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
@@ -188,6 +189,7 @@ class Membership:
         self._leave = LeaveRequest()
         self._told_to_leave = False
         self._link = WorkerLink(context.link, self._leave.wakeup)
+        close_in_children(context.link)
         self._listener = Listener(context.host)
         self._layout: Layout | None = None
         self._shelf: Shelf | None = None

@@ -83,7 +83,7 @@ class _OverChunks:
 
     @cached_property
     def feed(self) -> Feed:
-        return Feed(self.dataset, seed=self.seed, global_batch_size=1, shuffle=False)
+        return Feed(self.dataset, seed=self.seed, shuffle=False, loaders=0)
 
     @property
     def samples(self) -> int:

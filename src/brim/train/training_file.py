@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
@@ -27,6 +27,7 @@ from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
 from brim.train.samples import pair_of, to_device
+from brim.train.traces import trace_of
 
 __all__ = ["Prepared", "check_split", "forward_of", "load", "prepare", "train"]
 
@@ -58,15 +59,6 @@ def call(function: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise UserCodeError(trace_of(error)) from error
-
-
-def trace_of(error: BaseException) -> str:
-    """The traceback as the user wants it: from the first frame outside brim."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parents[1])
-    first = next((i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0)
-    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
-    return "Traceback (most recent call last):\n" + "".join(lines)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +185,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
     """
-    size = max(1, min(len(prepared.train), spec.global_batch_size // spec.micro_batches))
+    feed = _feed(prepared, spec)
+    size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
     loss = _try(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -212,6 +205,15 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     _try_metrics(prepared, model)
 
 
+def _feed(prepared: Prepared, spec: JobSpec) -> Feed:
+    return Feed(prepared.train, seed=spec.seed, global_batch_size=_batch_size(prepared, spec), loaders=0)
+
+
+def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
+    """That of the spec, where the data does not say it."""
+    return None if isinstance(prepared.train, DataLoader) else spec.global_batch_size
+
+
 def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples."""
     inputs, target = _samples(prepared.train, size, model)
@@ -225,13 +227,14 @@ def _output(prepared: Prepared, model: nn.Module, inputs: Any) -> Any:
 def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
     """Inputs and target on the device of the model."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    feed = Feed(dataset, seed=0, global_batch_size=size)
+    feed = Feed(dataset, seed=0, loaders=0)
     return pair_of(to_device(call(lambda: feed.first(size)), device))
 
 
 def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
     """Where a micro-batch of the last step has one sample, what cannot take one would fail only there."""
-    schedule = Schedule(samples=len(prepared.train), global_batch_size=spec.global_batch_size, epochs=1)
+    feed = _feed(prepared, spec)
+    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=1)
     if not spec.exact or 1 not in schedule.part_sizes(spec.micro_batches):
         return
     try:
@@ -280,12 +283,12 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
     )
     test = prepared.test
     job.plan(
-        Feed(prepared.train, seed=spec.seed, global_batch_size=spec.global_batch_size),
+        _feed(prepared, spec),
         spec.epochs,
-        test_samples=0 if test is None else Feed(test, seed=spec.seed, global_batch_size=1).samples,
+        test_samples=0 if test is None else Feed(test, seed=spec.seed, loaders=0).samples,
     )
     for _ in job.epochs():
-        for batch in job.batches(prepared.train):
+        for batch in job.batches(prepared.train, global_batch_size=_batch_size(prepared, spec)):
             job.step(prepared.loss(_output(prepared, job.model, batch.inputs), batch.target))
         if test is not None:
             job.measured(job.evaluate(test, prepared.metrics, forward=prepared.forward))

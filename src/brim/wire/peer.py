@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from brim.errors import EnvironmentFault
+from brim.process import close_in_children
 
 __all__ = ["Interrupted", "Listener", "PeerLost", "connect", "read_exactly", "swap", "write_all"]
 
@@ -43,6 +44,7 @@ class Listener:
 
     def __init__(self, host: str) -> None:
         self._socket = socket.create_server((host, 0), backlog=64)
+        close_in_children(self._socket)
         self._waiting: dict[str, socket.socket] = {}
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
@@ -67,6 +69,7 @@ class Listener:
 
     def _greeted(self, peer: socket.socket) -> None:
         peer.settimeout(5.0)
+        close_in_children(peer)
         try:
             (length,) = _GREETING.unpack(_exactly(peer, _GREETING.size))
             if length > 4096:
@@ -110,6 +113,7 @@ def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
         peer = socket.socket(family, kind, protocol)
+        close_in_children(peer)
     except OSError as error:
         raise PeerLost(f"worker at {address} cannot be called: {error}", retryable=True) from error
     try:

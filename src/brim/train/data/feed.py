@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch.utils.data import _utils
 
 from brim.domain.accounting import sample_checksum
-from brim.domain.batch import Span
+from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.chance import seed_host
 from brim.train.data.batches import Collate, Indices, fetch, is_quick
 from brim.train.data.description import describe
+from brim.train.data.loaders import Loaders
 from brim.train.data.streams import Stream
 
-__all__ = ["Feed", "Read", "Request"]
+__all__ = ["Feed", "Read", "Request", "requests"]
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
@@ -32,6 +34,25 @@ class Request:
     span: Span
 
 
+def requests(
+    schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
+) -> Iterator[Request]:
+    """What a rank needs of all steps to come, in order; micro-batches without a sample are left out.
+
+    Args:
+        schedule: of the job.
+        parts: micro-batches of a step.
+        micro_batches: those of this rank.
+        after: steps that are done.
+    """
+    mine = tuple(micro_batches)
+    for step in range(after, schedule.steps):
+        spans = cut(schedule.span(step), parts)
+        for micro in mine:
+            if len(spans[micro]):
+                yield Request(step, micro, schedule.epoch_of(step), spans[micro])
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """A micro-batch that was read: its collated sample on the host, and `sample_checksum` of its samples."""
@@ -41,8 +62,14 @@ class Read:
     crc32: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    request: Request
+    indices: Indices
+
+
 class Feed:
-    """Reads a job's micro-batches.
+    """Reads a job's micro-batches, beside the step where it is asked to.
 
     What is read follows from the request and the seed alone, also where the data draws from torch's, numpy's or
     Python's global generators: so it is the same whoever reads it, and when.
@@ -56,9 +83,12 @@ class Feed:
         sampler: draws the indices of each epoch, instead of a shuffle.
         collate_fn: makes a list of samples one; None collates as torch does.
         samples: of an epoch, where a stream does not say it.
+        loaders: processes that read beside the step, each a few micro-batches ahead; 0 reads in the step, None does as
+            the DataLoader says. A stream is read by one at most, data that is held in tensors by none.
 
     Attributes:
         samples: of an epoch.
+        loaders: how many processes read.
         block_size: as in `EpochOrder`.
         order: `shuffled`, `sequential`, `stream` or `sampler`.
         order_size: samples that a shuffle permutes: more than `samples` where the last batch is dropped.
@@ -77,6 +107,7 @@ class Feed:
         sampler: Iterable[int] | None = None,
         collate_fn: Collate | None = None,
         samples: int | None = None,
+        loaders: int | None = None,
     ) -> None:
         given = describe(
             data,
@@ -94,6 +125,11 @@ class Feed:
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
         self._quick = given.collate is None and is_quick(given.dataset)
+        wanted = (given.loaders or 0) if loaders is None else loaders
+        self.loaders = 0 if self._quick else min(wanted, 1) if given.streams else wanted
+        self._loaders: Loaders[_Work] | None = None
+        if self.loaders:
+            self._loaders = Loaders(self.loaders, self._load, ahead=given.ahead, start=self._start_loader)
 
     @property
     def global_batch_size(self) -> int:
@@ -111,11 +147,34 @@ class Feed:
             )
         return self._given.batch_size
 
-    def read(self, requests: Iterator[Request]) -> Generator[Read, None, None]:
-        """What is asked for, in this order."""
-        for request in requests:
-            indices = self.indices(request.epoch, request.span)
-            yield Read(request, self._sample(request, indices), sample_checksum(indices))
+    def read(
+        self, requests: Iterator[Request], *, meanwhile: Callable[[], None] = lambda: None
+    ) -> Generator[Read]:
+        """What is asked for, in this order. To be closed where no more of it is wanted.
+
+        Args:
+            requests: taken some way ahead of what is given out where processes read.
+            meanwhile: called now and then while these have nothing ready; may raise.
+
+        Raises:
+            UserCodeError: the user's code raised in a process that reads; in the step, what it raised comes as it is.
+            SpecError: the data is not what it promised to be.
+            EnvironmentFault: processes that read die again and again.
+        """
+        works = (_Work(request, self.indices(request.epoch, request.span)) for request in requests)
+        here = ((work, self._load(work)) for work in works)
+        read = here if self._loaders is None else self._loaders.read(works, meanwhile=meanwhile)
+        for work, sample in read:
+            yield Read(work.request, sample, sample_checksum(work.indices))
+
+    def close(self) -> None:
+        """End the processes that read; they start again where something is read again."""
+        if self._loaders is not None:
+            self._loaders.close()
+
+    def order_crc32(self, epoch: int) -> int:
+        """What tells an epoch's order from another: ranks whose samplers drew differently find it out by this."""
+        return sample_checksum(self.indices(epoch, Span(0, self.samples)))
 
     def first(self, count: int) -> Any:
         """The first so many samples as they lie, collated: to look at, and to try a model with."""
@@ -128,17 +187,32 @@ class Feed:
         """Which samples are at these positions of an epoch, int64; those of a stream are numbered as they come."""
         return self._given.order.at(epoch, span.start, span.stop)
 
-    def _sample(self, request: Request, indices: Indices) -> Any:
+    def _load(self, work: _Work) -> Any:
+        if self._quick:
+            return fetch(self.dataset, work.indices)
+        request = work.request
         seed = mix(self._seed, request.step, request.micro, _READING)
         if self._stream is not None:
             return self._stream.read(request.epoch, request.span, seed=seed)
-        if not self._quick:
-            seed_host(seed)
-        return fetch(self.dataset, indices, self._given.collate)
+        seed_host(seed)
+        return fetch(self.dataset, work.indices, self._given.collate)
+
+    def _start_loader(self, number: int) -> None:
+        """What torch does in a new process: `get_worker_info` says there what `worker_init_fn` asks for.
+
+        Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave samples out.
+        """
+        if self._given.loader_init is None:
+            return
+        worker = _utils.worker
+        seed = mix(self._seed, number) >> 1
+        worker._worker_info = worker.WorkerInfo(
+            id=number, num_workers=self.loaders, seed=seed, dataset=self.dataset
+        )
+        self._given.loader_init(number)
+        worker._worker_info = None
 
     def _new_stream(self) -> Stream:
         given = self._given
-        batch = given.batch_size or 1
-        return Stream(
-            given.dataset, samples=given.samples, collate=given.collate, seed=self._seed, kept=3 * batch
-        )
+        kept = (given.ahead + 1) * (given.batch_size or 1)  # of the steps that may be under way
+        return Stream(given.dataset, samples=given.samples, collate=given.collate, seed=self._seed, kept=kept)

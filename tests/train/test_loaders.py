@@ -1,0 +1,363 @@
+"""Reading beside the step gives what reading in the step gives, whatever becomes of the processes that do it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+
+from brim.domain.batch import Schedule
+from brim.errors import EnvironmentFault, SpecError, UserCodeError
+from brim.process import close_in_children
+from brim.train.data import parcels
+from brim.train.data.feed import Feed, Read, requests
+
+SIZE, BATCH, PARTS = 40, 8, 2
+
+
+class Noisy(Dataset[dict[str, Any]]):
+    """Augmented by all that people draw from, and read by whoever `reader` says."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        noise = torch.rand(3) + random.random() + np.random.rand()
+        return {"noise": noise, "index": index, "reader": os.getpid()}
+
+
+class Stream(IterableDataset[tuple[float, int]]):
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        for number in range(SIZE):
+            yield number + random.random(), os.getpid()
+
+
+def ask(feed: Feed, **which: Any) -> Iterator[Any]:
+    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
+    return requests(schedule, **{"parts": PARTS, "micro_batches": range(PARTS), "after": 0, **which})
+
+
+@pytest.fixture
+def new_feed() -> Iterator[Any]:
+    made: list[Feed] = []
+
+    def new(data: Any, loaders: int | None, **more: Any) -> Feed:
+        if not isinstance(data, DataLoader):
+            more["global_batch_size"] = BATCH
+        made.append(Feed(data, seed=0, loaders=loaders, **more))
+        return made[-1]
+
+    yield new
+    for feed in made:
+        feed.close()
+
+
+def noise(reads: Iterable[Read]) -> list[Any]:
+    return [(each.request, each.crc32, torch.as_tensor(part(each.sample)).tolist()) for each in reads]
+
+
+def part(sample: Any) -> Any:
+    return sample["noise"] if isinstance(sample, dict) else sample[0]
+
+
+def readers(reads: Iterable[Read]) -> set[int]:
+    return {
+        int(pid)
+        for each in reads
+        for pid in (each.sample["reader"] if isinstance(each.sample, dict) else each.sample[1])
+    }
+
+
+@pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
+def test_what_is_read_does_not_depend_on_the_number_of_loaders(data: Any, new_feed: Any) -> None:
+    in_step, *beside = [
+        list(feed.read(ask(feed))) for feed in (new_feed(data, count) for count in (0, 1, 2, 3))
+    ]
+    assert readers(in_step) == {os.getpid()}
+    for count, reads in enumerate(beside, 1):
+        assert noise(reads) == noise(in_step)
+        assert os.getpid() not in readers(reads)
+        assert len(readers(reads)) == (1 if isinstance(data, Stream) else count)
+
+
+@pytest.mark.parametrize(
+    ("data", "loaders", "expected"),
+    [
+        (Noisy(), None, 0),
+        (Noisy(), 2, 2),
+        (DataLoader(Noisy(), BATCH, num_workers=2), None, 2),
+        (DataLoader(Noisy(), BATCH, num_workers=2), 0, 0),
+        (DataLoader(Stream(), BATCH, num_workers=2), None, 1),
+        (TensorDataset(torch.zeros(SIZE)), 2, 0),
+        (DataLoader(TensorDataset(torch.zeros(SIZE)), BATCH, num_workers=2), None, 0),
+    ],
+)
+def test_the_number_of_loaders_is_as_asked_but_for_what_needs_none(
+    data: Any, loaders: int | None, expected: int, new_feed: Any
+) -> None:
+    assert new_feed(data, loaders).loaders == expected
+
+
+@pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
+def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(data: Any, new_feed: Any) -> None:
+    whole = noise(Feed(data, seed=0, global_batch_size=BATCH).read(ask(new_feed(data, 0))))
+    feed = new_feed(data, 2)
+    first = feed.read(ask(feed))
+    begun = [next(first) for _ in range(5)]
+    first.close()
+    second = list(feed.read(ask(feed, after=2)))
+    assert noise([*begun[:4], *second]) == whole
+    assert readers(second) <= readers(begun)
+
+
+class Slow(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+def test_a_new_round_does_not_wait_for_all_that_the_last_one_asked_for(new_feed: Any) -> None:
+    feed = new_feed(DataLoader(Slow(), BATCH, num_workers=1, prefetch_factor=8), None)
+    first = feed.read(ask(feed))
+    next(first)
+    first.close()
+    started = time.monotonic()
+    next(feed.read(ask(feed, after=3)))
+    assert (
+        time.monotonic() - started < 1.0
+    )  # two micro-batches of 0.2 s, and not the eight that were asked for
+
+
+class Wrong(Noisy):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise KeyError(f"no sample {index}")
+
+
+def test_what_reading_raises_comes_with_the_users_traceback(new_feed: Any) -> None:
+    feed = new_feed(Wrong(), 2, shuffle=False)
+    with pytest.raises(UserCodeError) as failure:
+        next(feed.read(ask(feed)))
+    lines = failure.value.trace.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert f'File "{__file__}"' in lines[1]
+    assert lines[-1] == "KeyError: 'no sample 0'"
+
+
+def test_what_is_wrong_with_the_data_is_said_as_it_would_be_in_the_step(new_feed: Any) -> None:
+    feed = new_feed(Stream(), 1, samples=SIZE + 1)
+    with pytest.raises(SpecError) as refusal:
+        list(feed.read(ask(feed)))
+    assert str(refusal.value).startswith("Stream: got a stream that ended after 40 samples of epoch 1")
+    assert refusal.value.hint == "samples=40"
+
+
+def unsendable(samples: list[Any]) -> Any:
+    return lambda: samples
+
+
+def test_a_sample_that_cannot_be_sent_is_the_users_error(new_feed: Any) -> None:
+    feed = new_feed(DataLoader(Noisy(), BATCH, num_workers=1, collate_fn=unsendable), None)
+    with pytest.raises(UserCodeError, match="unsendable"):
+        next(feed.read(ask(feed)))
+
+
+class Mortal(Noisy):
+    """Whoever reads sample 20 dies of it, as long as there is something to die of."""
+
+    def __init__(self, poison: Path) -> None:
+        self.poison = poison
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 20 and self.poison.exists():
+            if self.poison.read_text() == "once":
+                self.poison.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path, new_feed: Any) -> None:
+    poison = tmp_path / "poison"
+    whole = new_feed(Mortal(poison), 0)
+    expected = noise(whole.read(ask(whole)))
+    poison.write_text("once")
+    feed = new_feed(Mortal(poison), 2)
+    reads = list(feed.read(ask(feed)))
+    assert not poison.exists()
+    assert noise(reads) == expected
+
+
+def test_processes_that_die_again_and_again_are_given_up(tmp_path: Path, new_feed: Any) -> None:
+    poison = tmp_path / "poison"
+    poison.write_text("always")
+    feed = new_feed(Mortal(poison), 2)
+    with pytest.raises(EnvironmentFault, match=r"died 3 times over one micro-batch \(signal 9\)"):
+        list(feed.read(ask(feed)))
+
+
+class Changed(Exception):
+    pass
+
+
+def test_something_else_is_looked_at_while_nothing_comes(new_feed: Any) -> None:
+    class Stuck(Noisy):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            signal.pause()
+            raise AssertionError
+
+    def look() -> None:
+        raise Changed
+
+    feed = new_feed(Stuck(), 1)
+    with pytest.raises(Changed):
+        next(feed.read(ask(feed), meanwhile=look))
+    feed.close()
+    assert not psutil.Process().children()
+
+
+def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:
+    class Initialised(Noisy):
+        offset = 0
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"noise": self.offset, "info": get_worker_info() is None}
+
+    def initialise(number: int) -> None:
+        info = get_worker_info()
+        assert info is not None
+        assert (info.id, info.num_workers) == (number, 2)
+        info.dataset.offset = 10 + number  # type: ignore[attr-defined]
+
+    feed = new_feed(DataLoader(Initialised(), BATCH, num_workers=2, worker_init_fn=initialise), None)
+    samples = [each.sample for each in feed.read(ask(feed))]
+    assert [sample["noise"][0].item() for sample in samples[:4]] == [10, 11, 10, 11]
+    assert all(sample["info"].all() for sample in samples)
+
+
+WORKER = """
+import os, signal, sys, time
+from torch.utils.data import Dataset
+from brim.domain.batch import Schedule
+from brim.train.data.feed import Feed, requests
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        if index > 20:
+            signal.pause()
+        return os.getpid()
+
+signal.signal(signal.SIGTERM, lambda *_: print("asked to leave", flush=True))
+feed = Feed(Slow(), seed=0, global_batch_size=8, shuffle=False, loaders=2)
+schedule = Schedule(samples=100, global_batch_size=8, epochs=1)
+reads = feed.read(requests(schedule, parts=2, micro_batches=range(2), after=0))
+print(*{int(pid) for _ in range(2) for pid in next(reads).sample}, flush=True)
+time.sleep(60)
+"""
+
+
+def test_loaders_die_with_their_worker_and_handle_none_of_its_signals() -> None:
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        loaders = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
+        assert len(loaders) == 2
+        assert {each.name() for each in loaders} == {"brim-loader-0", "brim-loader-1"}
+        try:
+            loaders[0].terminate()
+            deadline = time.monotonic() + 10.0
+            while loaders[0].status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert loaders[0].status() == psutil.STATUS_ZOMBIE
+        finally:
+            worker.kill()
+        assert "asked to leave" not in worker.stdout.read()
+    assert psutil.wait_procs(loaders, timeout=10)[1] == []
+
+
+def test_a_loader_keeps_no_socket_of_its_worker_open(new_feed: Any) -> None:
+    agent, link = socket.socketpair()
+    close_in_children(link)
+    feed = new_feed(Noisy(), 1)
+    next(feed.read(ask(feed)))
+    link.send(b"x")
+    link.close()
+    agent.settimeout(5.0)
+    assert (agent.recv(2), agent.recv(2)) == (b"x", b"")
+    agent.close()
+
+
+# Parcels -------------------------------------------------------------------------------------------------------
+
+
+def through(value: Any) -> Any:
+    ours, theirs = Pipe()
+    parcels.send(ours, value)
+    received = parcels.receive(theirs)
+    ours.close()
+    theirs.close()
+    return received
+
+
+BASE = torch.arange(24.0)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        BASE,
+        BASE.reshape(2, 3, 4).transpose(0, 2),
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        BASE[3:7],
+        BASE[::5],
+        BASE[:1].expand(4, 6),
+        torch.tensor(3, dtype=torch.int16),
+        torch.rand(5).to(torch.bfloat16),
+        torch.rand(5) > 0.5,
+        torch.randn(3, dtype=torch.complex64),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.empty(0, 3),
+        torch.ones(2, requires_grad=True),
+        torch.eye(3).to_sparse(),
+        torch.rand(300, 400),
+    ],
+    ids=lambda tensor: f"{tensor.dtype} {list(tensor.shape)}",
+)
+def test_a_tensor_arrives_as_it_was(tensor: Tensor) -> None:
+    received = through({"tensor": tensor, "beside": "it"})["tensor"]
+    assert (received.dtype, received.layout, received.requires_grad) == (
+        tensor.dtype, tensor.layout, tensor.requires_grad,
+    )  # fmt: skip
+    assert torch.equal(received.to_dense(), tensor.to_dense())
+    if (
+        tensor.layout is torch.strided
+        and tensor.numel()
+        and not tensor.requires_grad
+        and not tensor.is_conj()
+    ):
+        assert received.stride() == tensor.stride()
+        assert received.data_ptr() % 64 == tensor.data_ptr() % 64
+
+
+def test_a_received_tensor_can_be_written_to_and_outlives_its_parcel() -> None:
+    first, second = through((torch.zeros(100_000), torch.ones(3)))
+    first += 1
+    assert first.sum() == 100_000
+    assert second.tolist() == [1.0] * 3
