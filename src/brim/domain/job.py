@@ -11,6 +11,7 @@ from brim.errors import SpecError, did_you_mean
 
 __all__ = [
     "DEVICES",
+    "GLOBAL_BATCH_SIZE",
     "ON_NAN",
     "START_METHODS",
     "TRANSPORTS",
@@ -23,7 +24,7 @@ START_METHODS = ("auto", "fork", "spawn")
 TRANSPORTS = ("auto", "distributed")
 DEVICES = ("auto", "cpu", "cuda")
 ON_NAN = ("warn", "skip", "stop")
-_EPOCHS, _GLOBAL_BATCH_SIZE = 1, 512  # of a training file, where nobody says
+GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 LARGEST_SEED = 2**63 - 1
 
@@ -86,7 +87,7 @@ class JobSpec:
         command: a command that runs the user's own loop (level 2), for instance `("python", "loop.py")`.
         parameters: the values of `--set`, by name.
         epochs: passes over the data; 0 stands for 1, or for what a command's own loop says.
-        global_batch_size: samples of a step; 0 stands for 512, or for what a command's own loop says.
+        global_batch_size: samples of a step; 0 stands for what the user's DataLoader or loop says, else 512.
         micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
             0 stands for `default_micro_batches(workers)` and is replaced by it here.
         exact: canonical reduction (the same bits for any number of workers) or, if false, the sum over
@@ -145,8 +146,7 @@ class JobSpec:
         if self.micro_batches == 0:
             object.__setattr__(self, "micro_batches", default_micro_batches(self.workers))
         if not self.command:
-            object.__setattr__(self, "epochs", self.epochs or _EPOCHS)
-            object.__setattr__(self, "global_batch_size", self.global_batch_size or _GLOBAL_BATCH_SIZE)
+            object.__setattr__(self, "epochs", self.epochs or 1)
         self.validate()
 
     def validate(self) -> None:
@@ -182,12 +182,7 @@ class JobSpec:
     def _check_counts(self) -> None:
         for field, got, least, hint in (
             ("--epochs", self.epochs, 0 if self.command else 1, "--epochs 2"),
-            (
-                "--global-batch-size",
-                self.global_batch_size,
-                0 if self.command else 1,
-                "--global-batch-size 512",
-            ),
+            ("--global-batch-size", self.global_batch_size, 0, "--global-batch-size 512"),
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
             ("--loaders", self.loaders or 0, 0, "0 reads in the step"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from brim.domain.batch import Schedule
-from brim.domain.job import JobSpec
+from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.context import WorkerContext
@@ -210,8 +210,9 @@ def _feed(prepared: Prepared, spec: JobSpec) -> Feed:
 
 
 def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
-    """That of the spec, where the data does not say it."""
-    return None if isinstance(prepared.train, DataLoader) else spec.global_batch_size
+    """That of the spec, else what a DataLoader says, else the usual."""
+    usual = None if isinstance(prepared.train, DataLoader) else GLOBAL_BATCH_SIZE
+    return spec.global_batch_size or usual
 
 
 def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
