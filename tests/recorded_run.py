@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from brim.clock import VirtualClock
 from brim.coordination.reduction import even_shares
 from brim.domain.accounting import sample_checksum
-from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
 from brim.interfaces import Clock
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
@@ -67,6 +67,8 @@ class RecordedRun:
 
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
+        batch = self.spec.global_batch_size or GLOBAL_BATCH_SIZE
+        self.spec = replace(self.spec, epochs=self.spec.epochs or 1, global_batch_size=batch)
         self.clock = VirtualClock(self.start)
         self.events = RecordLog(self.run_dir / EVENTS, clock=self.clock)
         self.log = RecordLog(self.run_dir / STEPS, clock=self.clock)

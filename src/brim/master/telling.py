@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -100,7 +101,7 @@ class Telling:
             run=run,
             file=spec.file,
             command=list(spec.command),
-            spec=msgspec.to_builtins(_as_it_is(spec, facts)),
+            spec=_as_it_is(spec, facts),
             steps=facts.steps,
             steps_per_epoch=facts.steps_per_epoch,
             versions=facts.versions,
@@ -121,13 +122,9 @@ class Telling:
             self.out.event("warning", message=self.note)
 
 
-def _as_it_is(spec: JobSpec, facts: wire.Facts) -> JobSpec:
+def _as_it_is(spec: JobSpec, facts: wire.Facts) -> dict[str, Any]:
     """The spec with what a loop of one's own says itself."""
-    return replace(
-        spec,
-        epochs=facts.epochs,
-        global_batch_size=facts.global_batch_size,
-        seed=facts.seed,
-        clip_norm=facts.clip_norm,
-        on_nan=facts.on_nan,
-    )
+    own = {
+        name: getattr(facts, name) for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
+    }
+    return {**msgspec.to_builtins(spec), **own}
