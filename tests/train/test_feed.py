@@ -455,7 +455,6 @@ class Sizeless(Dataset[int]):
             "data: got a Sizeless, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
             "  hint: torch.utils.data.TensorDataset(inputs, targets)",
         ),
-        ([], {}, "dataset('train'): got no samples, need at least one"),
     ],
 )
 def test_data_that_cannot_be_read_exactly_is_refused_with_the_reason(
@@ -488,6 +487,13 @@ def test_a_sampler_draws_as_many_in_every_epoch() -> None:
 
     with pytest.raises(SpecError, match="11 samples in epoch 2 and 10 in the first, need the same number"):
         read(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Growing()))
+
+
+@pytest.mark.parametrize("data", [[], DataLoader([], batch_size=BATCH)], ids=["list", "loader"])
+def test_a_split_may_have_no_samples(data: Any) -> None:
+    feed = Feed(data, seed=0)
+    assert feed.samples == 0
+    assert list(feed.read(iter(()))) == []
 
 
 def test_a_dataset_by_itself_needs_a_batch_size() -> None:
