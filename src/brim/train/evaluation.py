@@ -7,12 +7,14 @@ result on nothing but the states in their order: so the value is the same for an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from brim.coordination.reduction import share
 from brim.domain.batch import Span
@@ -21,6 +23,7 @@ from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.chance import seed_everything
 from brim.train.data import fetch
+from brim.train.data.feed import Feed, Request
 from brim.train.job import Evaluate, Job, pair, to_device
 from brim.train.metrics import Metric
 
@@ -33,17 +36,23 @@ def evaluation(dataset: Any, metrics: Mapping[str, Metric]) -> Evaluate:
     """The function that a job calls after each epoch.
 
     Args:
-        dataset: the test split, map-style.
+        dataset: the test split: whatever `Feed` reads.
         metrics: by name.
     """
 
     def evaluate(job: Job) -> dict[str, float]:
-        chunks = -(-len(dataset) // CHUNK)
-        spans = chunks_of_step(0, max(1, chunks), len(dataset))
-        mine = []
-        for chunk in share(chunks, job.world_size, job.rank):
-            output, target = forward(job.model, dataset, chunk, spans[chunk], seed=job.spec.seed)
-            mine.append(observe(metrics, output, target))
+        shuffle = None if isinstance(dataset, DataLoader) else False
+        with closing(Feed(dataset, seed=job.spec.seed, shuffle=shuffle, loaders=job.spec.loaders)) as feed:
+            chunks = -(-feed.samples // CHUNK)
+            spans = chunks_of_step(0, max(1, chunks), feed.samples)
+            wanted = (
+                Request(_EVALUATION, chunk, 0, spans[chunk])
+                for chunk in share(chunks, job.world_size, job.rank)
+            )
+            mine = []
+            for read in feed.read(wanted):
+                seed_everything(mix(job.spec.seed, _EVALUATION, read.request.micro))
+                mine.append(observe(metrics, *forward_sample(job.model, read.sample)))
         everyone = job.gather(msgspec.msgpack.encode(mine))
         return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
 
@@ -56,7 +65,12 @@ def forward(model: nn.Module, dataset: Any, chunk: int, span: Span, *, seed: int
     The chunk's chance (a dataset may augment) follows from its number alone.
     """
     seed_everything(mix(seed, _EVALUATION, chunk))
-    inputs, target = pair(fetch(dataset, np.arange(span.start, span.stop)))
+    return forward_sample(model, fetch(dataset, np.arange(span.start, span.stop)))
+
+
+def forward_sample(model: nn.Module, sample: Any) -> tuple[Any, Any]:
+    """As `forward`, of what was read."""
+    inputs, target = pair(sample)
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     was_training = model.training
     model.eval()

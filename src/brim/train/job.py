@@ -148,6 +148,8 @@ class Job:
             loaders=self.spec.loaders,
         )
         schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
+        if not schedule.samples:
+            raise SpecError("dataset('train')", got="no samples", need="at least one")
         self._state.schedule = schedule
         self.members.join(self._contributions.layout, self._facts(schedule, feed, facts or {}))
         try:

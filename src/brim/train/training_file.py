@@ -182,6 +182,11 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     _try_metrics(prepared, model)
 
 
+def _size_of(data: Any) -> int:
+    """Samples of a split."""
+    return Feed(data, seed=0, loaders=0).samples
+
+
 def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
     """That of the spec, where the data does not say it."""
     return None if isinstance(prepared.train, DataLoader) else spec.global_batch_size
@@ -233,9 +238,9 @@ def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
 
 def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     """Measure a few samples: a metric that does not fit the model would fail only after an epoch."""
-    if prepared.test is None or not len(prepared.test) or not prepared.metrics:
+    if prepared.test is None or not prepared.metrics or not _size_of(prepared.test):
         return
-    inputs, target = _samples(prepared.test, min(len(prepared.test), 2), model)
+    inputs, target = _samples(prepared.test, 2, model)
     model.eval()
     with torch.no_grad():
         output = call(lambda: model(inputs))
@@ -256,7 +261,7 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         evaluate=evaluate,
     )
     facts = {
-        "test_samples": 0 if prepared.test is None else len(prepared.test),
+        "test_samples": 0 if prepared.test is None else _size_of(prepared.test),
         "start_method": context.start_method if context else "alone",
     }
     batches = job.batches(
