@@ -147,6 +147,7 @@ class Job:
             samples=samples,
             loaders=self.spec.loaders,
         )
+        feed.check()
         schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
         if not schedule.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
