@@ -302,6 +302,94 @@ def test_the_first_samples_can_be_looked_at() -> None:
     assert orders(stream)[0] == list(range(SIZE))
 
 
+class Keeping(Numbers):
+    """Augmented from generators that it keeps, here and there."""
+
+    def __init__(self) -> None:
+        self.numpy, self.state = np.random.default_rng(), np.random.RandomState()
+        generator = torch.Generator()
+        generator.seed()
+        own = random.Random()
+        self.transforms = [lambda x: x + torch.rand((), generator=generator).item(), Jitter()]
+        self.draw = own.random
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        value = index + self.numpy.random() + self.state.rand() + self.draw()
+        for transform in self.transforms:
+            value = transform(value)
+        return value, index
+
+
+class Jitter:
+    def __init__(self) -> None:
+        self.rng = np.random.Generator(np.random.Philox())
+
+    def __call__(self, value: float) -> float:
+        return value + self.rng.random()
+
+
+class Drawing(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random()
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (number + self.rng.random() for number in range(SIZE))
+
+
+@pytest.mark.parametrize("kind", [Keeping, Drawing])
+def test_generators_that_data_keeps_are_seeded_too(kind: type[Any]) -> None:
+    reads = [read(Feed(kind(), seed=0, global_batch_size=BATCH), after=step) for step in (0, 0, 3)]
+    assert values(reads[0]) == values(reads[1])
+    assert values(reads[0])[-len(reads[2]) :] == values(reads[2])
+    drawn = [number % 1 for part in values(reads[0]) for number in part]
+    assert len(set(drawn)) > SIZE
+
+
+def test_a_samplers_own_numpy_generator_is_seeded_too() -> None:
+    class Own(Sampler[int]):
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng()
+
+        def __iter__(self) -> Iterator[int]:
+            yield from self.rng.permutation(SIZE).tolist()
+
+    drawn = [orders(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Own())) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0][0] != drawn[0][1]
+
+
+class Remembering(Numbers):
+    """Its samples depend on how many were read before."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> tuple[float, int]:
+        self.reads += 1
+        return float(self.reads), index
+
+
+class FromTheSystem(Numbers):
+    def __getitem__(self, index: int) -> tuple[float, int]:
+        return random.SystemRandom().random(), index
+
+
+@pytest.mark.parametrize("kind", [Remembering, FromTheSystem])
+def test_data_that_differs_each_time_it_is_read_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(SpecError) as refusal:
+        Feed(kind(), seed=0, global_batch_size=BATCH).check()
+    assert str(refusal.value) == (
+        f"{kind.__name__}: got something else each time the same samples are read under the same seed, need samples "
+        "that depend on their index and on chance alone\n"
+        "  hint: draw from torch's, numpy's or Python's global generator, or from one kept in the dataset"
+    )
+
+
+@pytest.mark.parametrize("kind", [Numbers, Noisy, Keeping, Counting])
+def test_data_that_is_the_same_again_passes_the_check(kind: type[Any]) -> None:
+    Feed(kind(), seed=0, global_batch_size=BATCH).check()
+
+
 # Refusals ------------------------------------------------------------------------------------------------------
 
 
@@ -406,8 +494,8 @@ class Sizeless(Dataset[int]):
             Numbers(),
             {"sampler": Unforeseen()},
             "sampler Unforeseen: got another order each time it is asked under the same seed, need one that draws "
-            "from torch's, numpy's or Python's global generator, or from `self.generator`\n"
-            "  hint: a torch.Generator in self.generator, which brim seeds for each epoch",
+            "from torch's, numpy's or Python's global generator, or from one of its own\n"
+            "  hint: a generator kept in the sampler, which brim seeds for each epoch",
         ),
         (
             Numbers(),
@@ -455,7 +543,6 @@ class Sizeless(Dataset[int]):
             "data: got a Sizeless, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
             "  hint: torch.utils.data.TensorDataset(inputs, targets)",
         ),
-        ([], {}, "dataset('train'): got no samples, need at least one"),
     ],
 )
 def test_data_that_cannot_be_read_exactly_is_refused_with_the_reason(
@@ -488,6 +575,13 @@ def test_a_sampler_draws_as_many_in_every_epoch() -> None:
 
     with pytest.raises(SpecError, match="11 samples in epoch 2 and 10 in the first, need the same number"):
         read(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Growing()))
+
+
+@pytest.mark.parametrize("data", [[], DataLoader([], batch_size=BATCH)], ids=["list", "loader"])
+def test_a_split_may_have_no_samples(data: Any) -> None:
+    feed = Feed(data, seed=0)
+    assert feed.samples == 0
+    assert list(feed.read(iter(()))) == []
 
 
 def test_a_dataset_by_itself_needs_a_batch_size() -> None:

@@ -10,7 +10,7 @@ import torch
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import SpecError, UserCodeError
 from brim.train import warm
-from brim.train.training_file import load, prepare
+from brim.train.training_file import Prepared, load, prepare, train
 
 FILE = """
 import torch
@@ -140,3 +140,23 @@ def test_what_would_fail_only_later_is_tried_first(tmp_path: Path, changed: str,
 @pytest.mark.parametrize("changed", [ROWS.format(rows=16) + DICTS + OWN, ROWS.format(rows=528) + NORM])
 def test_outputs_of_any_form_and_micro_batches_of_two_will_do(tmp_path: Path, changed: str) -> None:
     assert warm.prepare_file(spec(tmp_path, changed)) is not None
+
+
+OF_LOADERS = """
+import brim
+from torch.utils.data import DataLoader
+POINTS = [(torch.full((2,), float(i)), torch.zeros(1)) for i in range(20)]
+def dataset(split): return DataLoader(POINTS, batch_size=10, shuffle=split == "train")
+def metrics(): return {"error": brim.metrics.mean_squared_error()}
+"""
+
+
+def test_a_file_may_give_dataloaders(tmp_path: Path) -> None:
+    job_spec = spec(tmp_path, OF_LOADERS)
+    prepared = warm.prepare_file(job_spec)
+    assert isinstance(prepared, Prepared)
+    job = train(prepared, job_spec, None)
+    assert job.committed == 2
+    points = torch.arange(20.0).reshape(20, 1).expand(20, 2)
+    expected = job.model(points).square().mean().item()
+    assert job._state.metrics["error"] == pytest.approx(expected, rel=1e-5)

@@ -362,6 +362,9 @@ class Job:
 
     def _use(self, feed: Feed, data: object) -> None:
         """Read from here; what was read ahead from elsewhere is dropped."""
+        feed.check()
+        if not feed.samples:
+            raise SpecError("dataset('train')", got="no samples", need="at least one")
         if self._feed is not None:
             self._stop_reading()
             self._feed.close()

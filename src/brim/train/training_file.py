@@ -215,6 +215,11 @@ def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
     return spec.global_batch_size or usual
 
 
+def _size_of(data: Any) -> int:
+    """Samples of a split."""
+    return Feed(data, seed=0, loaders=0).samples
+
+
 def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples."""
     inputs, target = _samples(prepared.train, size, model)
@@ -261,9 +266,9 @@ def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
 
 def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     """Measure a few samples: a metric that does not fit the model would fail only after an epoch."""
-    if prepared.test is None or not len(prepared.test) or not prepared.metrics:
+    if prepared.test is None or not prepared.metrics or not _size_of(prepared.test):
         return
-    inputs, target = _samples(prepared.test, min(len(prepared.test), 2), model)
+    inputs, target = _samples(prepared.test, 2, model)
     model.eval()
     with torch.no_grad():
         output = call(lambda: _output(prepared, model, inputs))
@@ -286,7 +291,7 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
     job.plan(
         _feed(prepared, spec),
         spec.epochs,
-        test_samples=0 if test is None else Feed(test, seed=spec.seed, loaders=0).samples,
+        test_samples=0 if test is None else _size_of(test),
     )
     for _ in job.epochs():
         for batch in job.batches(prepared.train, global_batch_size=_batch_size(prepared, spec)):

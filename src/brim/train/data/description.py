@@ -108,7 +108,7 @@ def _of_a_loader(
         sampler = None  # torch gives streams one that says nothing
     order = _order(loader.dataset, seed=seed, shuffle=None, sampler=sampler, samples=samples)
     used = order.samples // batch_size * batch_size if drop_last else order.samples
-    if not used:
+    if order.samples and not used:
         raise SpecError(
             "DataLoader(drop_last=True)",
             got=f"{order.samples:,} samples, which do not fill a batch of {batch_size}",
@@ -180,13 +180,15 @@ def _order(data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples:
             need="samples= with a stream alone",
             hint=f"torch.utils.data.Subset(dataset, range({samples}))",
         )
-    if not size:
-        raise SpecError("dataset('train')", got="no samples", need="at least one")
-    if sampler is None:
-        sampler = RandomSampler(data) if shuffle in (None, True) else SequentialSampler(data)
-    elif shuffle is not None:
+    if sampler is not None and shuffle is not None:
         raise SpecError("shuffle", got="shuffle= beside sampler=", need="one of them")
-    return _order_of_a_sampler(data, size, sampler, seed=seed)
+    if sampler is not None:
+        return _order_of_a_sampler(data, size, sampler, seed=seed)
+    return AsTheyLie("sequential", size) if shuffle is False else _shuffled(data, size, seed)
+
+
+def _shuffled(data: Any, size: int, seed: int) -> Order:
+    return Shuffled(seed=seed, size=size, block_size=int(getattr(data, "block_size", 1)))
 
 
 def _order_of_a_sampler(data: Any, size: int, sampler: Any, *, seed: int) -> Order:
@@ -207,7 +209,7 @@ def _order_of_a_sampler(data: Any, size: int, sampler: Any, *, seed: int) -> Ord
     if type(sampler) is SequentialSampler:
         return AsTheyLie("sequential", size)
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == size:
-        return Shuffled(seed=seed, size=size, block_size=int(getattr(data, "block_size", 1)))
+        return _shuffled(data, size, seed)
     return Drawn(sampler, size=size, seed=seed)
 
 

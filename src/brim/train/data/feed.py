@@ -17,6 +17,8 @@ from brim.train.chance import seed_host
 from brim.train.data.batches import Collate, Indices, fetch, is_quick
 from brim.train.data.description import describe
 from brim.train.data.loaders import Loaders
+from brim.train.data.repeatable import Generator as OwnGenerator
+from brim.train.data.repeatable import is_same, own_generators, seed_generators
 from brim.train.data.streams import Stream
 
 __all__ = ["Feed", "Read", "Request", "requests"]
@@ -124,6 +126,7 @@ class Feed:
         self.block_size = int(getattr(given.dataset, "block_size", 1))
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
+        self._generators: list[OwnGenerator] | None = None
         self._quick = given.collate is None and is_quick(given.dataset)
         wanted = (given.loaders or 0) if loaders is None else loaders
         self.loaders = 0 if self._quick else min(wanted, 1) if given.streams else wanted
@@ -183,6 +186,24 @@ class Feed:
             return self._new_stream().read(0, Span(0, count), seed=self._seed)
         return fetch(self.dataset, np.arange(count), self._given.collate)
 
+    def check(self) -> None:
+        """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
+
+        Raises:
+            SpecError: it does. Streams are not read for this: to begin one may take long.
+        """
+        if self._quick or self._given.streams or not self.samples:
+            return
+        span = Span(0, min(2, self.samples))
+        work = _Work(Request(0, 0, 0, span), self.indices(0, span))
+        if not is_same(self._load(work), self._load(work)):
+            raise SpecError(
+                type(self.dataset).__name__,
+                got="something else each time the same samples are read under the same seed",
+                need="samples that depend on their index and on chance alone",
+                hint="draw from torch's, numpy's or Python's global generator, or from one kept in the dataset",
+            )
+
     def indices(self, epoch: int, span: Span) -> Indices:
         """Which samples are at these positions of an epoch, int64; those of a stream are numbered as they come."""
         return self._given.order.at(epoch, span.start, span.stop)
@@ -194,7 +215,10 @@ class Feed:
         seed = mix(self._seed, request.step, request.micro, _READING)
         if self._stream is not None:
             return self._stream.read(request.epoch, request.span, seed=seed)
+        if self._generators is None:  # found where they are used: a process that reads may have made its own
+            self._generators = own_generators(self.dataset, self._given.collate)
         seed_host(seed)
+        seed_generators(self._generators, seed)
         return fetch(self.dataset, work.indices, self._given.collate)
 
     def _start_loader(self, number: int) -> None:

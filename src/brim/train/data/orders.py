@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import torch
 
 from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.chance import seed_host
 from brim.train.data.batches import Indices
+from brim.train.data.repeatable import own_generators, seed_generators
 
 __all__ = ["AsTheyLie", "Drawn", "Order", "Shuffled"]
 
@@ -95,8 +95,8 @@ class Drawn:
         if not np.array_equal(self._epochs[0], self._draw(0)):
             raise self._wrong(
                 "another order each time it is asked under the same seed",
-                "one that draws from torch's, numpy's or Python's global generator, or from `self.generator`",
-                hint="a torch.Generator in self.generator, which brim seeds for each epoch",
+                "one that draws from torch's, numpy's or Python's global generator, or from one of its own",
+                hint="a generator kept in the sampler, which brim seeds for each epoch",
             )
 
     def at(self, epoch: int, start: int, stop: int) -> Indices:
@@ -118,7 +118,7 @@ class Drawn:
         set_epoch = getattr(self._sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-        _seed_generators(self._sampler, seed)
+        seed_generators(own_generators(self._sampler), seed)
         drawn = list(self._sampler)
         try:
             indices = np.array([int(index) for index in drawn], np.int64)
@@ -133,13 +133,3 @@ class Drawn:
 
     def _wrong(self, got: str, need: str, *, hint: str = "") -> SpecError:
         return SpecError(f"sampler {type(self._sampler).__name__}", got=got, need=need, hint=hint)
-
-
-def _seed_generators(sampler: Any, seed: int) -> None:
-    """Those that it keeps for itself; torch's samplers keep one as `generator`, and some a sampler inside."""
-    generator = getattr(sampler, "generator", None)
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    inner = getattr(sampler, "sampler", None)
-    if inner is not None:
-        _seed_generators(inner, seed)

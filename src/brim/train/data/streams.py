@@ -13,6 +13,7 @@ from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.chance import Chance, seed_host
 from brim.train.data.batches import Collate
+from brim.train.data.repeatable import own_generators, seed_generators
 
 __all__ = ["Stream"]
 
@@ -37,6 +38,7 @@ class Stream:
     def __init__(self, dataset: Any, *, samples: int, collate: Collate | None, seed: int, kept: int) -> None:
         self._dataset, self._samples, self._seed = dataset, samples, seed
         self._collate = collate or default_collate
+        self._generators = own_generators(collate)
         self._keep = kept
         self._kept: deque[Any] = deque()
         self._epoch, self._position = -1, 0
@@ -61,12 +63,15 @@ class Stream:
         first = self._position - len(self._kept)
         samples = [self._kept[position - first] for position in range(span.start, span.stop)]
         seed_host(seed)
+        seed_generators(self._generators, seed)
         return self._collate(samples)
 
     def _begin(self, epoch: int) -> None:
         self._kept.clear()
         self._epoch, self._position = epoch, 0
-        self._chance = Chance(mix(self._seed, _ITERATION, epoch))
+        seed = mix(self._seed, _ITERATION, epoch)
+        self._chance = Chance(seed)
+        seed_generators(own_generators(self._dataset), seed)
         with self._chance.drawing():
             if hasattr(self._dataset, "set_epoch"):
                 self._dataset.set_epoch(epoch)
