@@ -1,18 +1,30 @@
-"""Plain attributes of modules, which nobody carries to other workers: they must stay as they are while training."""
+"""Attributes of modules, which nobody carries to other workers: no micro-batch may learn from them what another left.
+
+What a forward pass leaves in an attribute is of use to that pass, or to whoever looks at it behind the step (the last
+attention, a cache of masks). Read by the next micro-batch it would make a result depend on which worker had which.
+"""
 
 from __future__ import annotations
 
-from torch import nn
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
 
 from brim.errors import SpecError
 
 __all__ = ["Attributes"]
 
-_PLAIN = (bool, int, float, str)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set, deque)
+_MODULES_OWN = frozenset(vars(nn.Module()))
+_HINT = "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"
 
 
 class Attributes:
-    """The numbers and strings that a network's modules keep in attributes, but for `training` and names with `_`.
+    """What a network's modules keep in attributes beside parameters and buffers.
 
     Args:
         model: the network, at the start.
@@ -27,31 +39,172 @@ class Attributes:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._before = self._now()
+        self._modules = list(model.named_modules())
+        self._before = self._plain_ones()
+        self._left: dict[tuple[str, str], Any] = {}
 
-    def _now(self) -> dict[tuple[str, str], object]:
-        return {
-            (prefix, name): value
-            for prefix, module in self._model.named_modules()
-            for name, value in vars(module).items()
-            if type(value) in _PLAIN and name != "training" and not name.startswith("_")
-        }
+    def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
+        for prefix, module in self._modules:
+            carries_them = type(module).get_extra_state is not nn.Module.get_extra_state
+            trained_by_library = any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
+            if carries_them:
+                continue
+            for name, value in vars(module).items():
+                if name not in _MODULES_OWN and not (trained_by_library and name.startswith("_")):
+                    yield prefix, module, name, value
+
+    # Numbers and words ---------------------------------------------------------------------------------------
+
+    def _plain_ones(self) -> dict[tuple[str, str], Any]:
+        return {(prefix, name): _copy(value) for prefix, _, name, value in self._all() if _is_plain(value)}
 
     def check(self) -> None:
-        """Check that the modules' attributes are what they were at first.
+        """Check that plain attributes are what they were at first.
 
         Raises:
             SpecError: one is not, so that it depends on which micro-batches this worker had.
         """
-        now = self._now()
-        if now == self._before:
-            return
-        prefix, name = next(key for key in {**self._before, **now} if now.get(key) != self._before.get(key))
-        whole = f"{prefix}.{name}" if prefix else name
+        now = self._plain_ones()
+        for key in now.keys() & self._before.keys():
+            if now[key] != self._before[key]:
+                raise SpecError(
+                    f"model attribute {_named(*key)!r}",
+                    got=f"{now[key]!r}, which was {self._before[key]!r} before training",
+                    need="an attribute that training leaves alone: each worker would have another value of it",
+                    hint=_HINT,
+                )
+
+    # Tensors -------------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Take from modules what the last micro-batch left in tensors, where it was not what the one before left.
+
+        A cache keeps what it holds. Anything else may be overwritten; who reads it gets a SpecError.
+        """
+        for prefix, module, name, value in list(self._all()):
+            if not _holds_tensors(value):
+                continue
+            key = (prefix, name)
+            if key in self._left and _has_changed(self._left[key], value):
+                setattr(module, name, _Gone(_named(prefix, name)))
+            self._left[key] = _snapshot(value)
+
+
+class _Gone:
+    """Stands where a micro-batch left something that the next one must not see."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        name = object.__getattribute__(self, "_name")
         raise SpecError(
-            f"model attribute {whole!r}",
-            got=f"{now.get((prefix, name))!r}, which was {self._before.get((prefix, name))!r} before training",
-            need="an attribute that training leaves alone: each worker would have another value of it",
-            hint="make it a buffer (register_buffer), or count in the loop by job.committed",
+            f"model attribute {name!r}",
+            got="a forward pass that reads what another micro-batch left there",
+            need="a result that does not depend on which micro-batches a worker had before",
+            hint=_HINT,
         )
+
+    @classmethod
+    def __torch_function__(cls, _: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+        next(each for each in _flat(args) if isinstance(each, cls))._refuse()
+
+    def __getattr__(self, _: str) -> NoReturn:
+        self._refuse()
+
+
+_OPERATORS = (
+    *(
+        "abs",
+        "add",
+        "and",
+        "bool",
+        "call",
+        "contains",
+        "float",
+        "ge",
+        "getitem",
+        "gt",
+        "index",
+        "int",
+        "invert",
+    ),
+    *(
+        "iter",
+        "le",
+        "len",
+        "lt",
+        "matmul",
+        "mul",
+        "neg",
+        "or",
+        "pow",
+        "radd",
+        "rmatmul",
+        "rmul",
+        "rpow",
+        "rsub",
+    ),
+    *("rtruediv", "setitem", "sub", "truediv"),
+)
+for _operator in _OPERATORS:
+    setattr(_Gone, f"__{_operator}__", _Gone._refuse)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    for each in value:
+        if isinstance(each, (tuple, list)):
+            yield from _flat(each)
+        else:
+            yield each
+
+
+def _named(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, _CONTAINERS):
+        parts = value.values() if isinstance(value, dict) else value
+        return all(_is_plain(part) for part in parts)
+    return type(value) in _PLAIN
+
+
+def _copy(value: Any) -> Any:
+    return type(value)(value) if isinstance(value, (list, dict, set, deque)) else value
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.Parameter)
+    if isinstance(value, Mapping):
+        return any(isinstance(part, Tensor) for part in value.values())
+    return isinstance(value, (list, tuple, deque)) and any(isinstance(part, Tensor) for part in value)
+
+
+def _snapshot(value: Any) -> Any:
+    match value:
+        case Tensor():
+            return value.detach().clone()
+        case Mapping():
+            return {key: _snapshot(part) for key, part in value.items()}
+        case list() | tuple() | deque():
+            return [_snapshot(part) for part in value]
+    return value
+
+
+def _has_changed(before: Any, now: Any) -> bool:
+    """Whether the same place holds other numbers; other shapes or keys are another place, as in caches by size."""
+    match before:
+        case Tensor():
+            alike = isinstance(now, Tensor) and now.shape == before.shape and now.dtype == before.dtype
+            return alike and not torch.equal(before, now)
+        case dict():
+            return isinstance(now, Mapping) and any(
+                key in now and _has_changed(part, now[key]) for key, part in before.items()
+            )
+        case list():
+            if not isinstance(now, (list, tuple, deque)):
+                return False
+            return len(now) != len(before) or any(map(_has_changed, before, now))
+    return False

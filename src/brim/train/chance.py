@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from brim.domain.seeds import mix
+from brim.train.data.repeatable import own_generators, seed_generators
 
 __all__ = ["Chance", "Sources", "seed_everything", "seed_host"]
-
-_OWN = 1 << 44  # in the place of a step: which generator of the user's
 
 
 def seed_host(seed: int) -> None:
@@ -33,51 +31,30 @@ def seed_everything(seed: int) -> None:
 
 
 class Sources:
-    """The global sources of chance, and the generators that a user keeps in attributes.
+    """The global sources of chance, and the generators that a network keeps in attributes of its modules.
 
     Args:
-        holders: objects whose attributes are looked through; of a module, those of its submodules too.
+        model: the network.
 
     >>> class Noisy(nn.Module):
     ...     def __init__(self) -> None:
     ...         super().__init__()
     ...         self.generator = torch.Generator()
     >>> model = Noisy()
-    >>> sources = Sources([model])
+    >>> sources = Sources(model)
     >>> sources.seed(7); first = torch.rand(1, generator=model.generator)
     >>> sources.seed(7); bool(first == torch.rand(1, generator=model.generator))
     True
     """
 
-    def __init__(self, holders: Iterable[object] = ()) -> None:
-        self._generators = [each for holder in holders for each in _generators_in(holder)]
+    def __init__(self, model: nn.Module) -> None:
+        self._generators = own_generators(*(vars(module) for module in model.modules()))
 
     def seed(self, seed: int) -> None:
         """Start every source anew from this 64-bit seed."""
         seed_everything(seed)
-        for index, generator in enumerate(self._generators):
-            _seed_one(generator, mix(seed, _OWN, index))
-
-
-def _generators_in(holder: object) -> list[Any]:
-    parts = list(holder.modules()) if isinstance(holder, nn.Module) else [holder]
-    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-    values = [value for part in parts for value in getattr(part, "__dict__", {}).values()]
-    found = {id(value): value for value in values if isinstance(value, kinds)}
-    return list(found.values())
-
-
-def _seed_one(generator: Any, seed: int) -> None:
-    match generator:
-        case torch.Generator():
-            generator.manual_seed(seed)
-        case np.random.Generator():
-            bits: Any = generator.bit_generator
-            bits.state = type(bits)(seed).state
-        case np.random.RandomState():
-            generator.seed(seed & 0xFFFFFFFF)
-        case random.Random():
-            generator.seed(seed)
+        if self._generators:
+            seed_generators(self._generators, seed)
 
 
 class Chance:

@@ -51,17 +51,17 @@ class _Buffer:
         """
         for holder, key in self.places:
             held = holder.get(key)
-            if held is not self.home:
+            if held is not self.home or held.shape != self.start.shape:
                 return self._checked(held)
         return self.home
 
     def _checked(self, held: Tensor | None) -> Tensor:
-        if held is not None and held.shape == self.home.shape and held.dtype == self.home.dtype:
+        if held is not None and held.shape == self.start.shape and held.dtype == self.start.dtype:
             return held.detach()
         raise SpecError(
             f"buffer {self.name!r}",
             got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
-            need=f"{self.home.dtype} of shape {list(self.home.shape)}, as at first: every worker has a place for it",
+            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at first: every worker has a place for it",
             hint="allocate the buffer with its largest shape in __init__, and fill it in place",
         )
 
@@ -98,6 +98,8 @@ class Contributions:
     def __init__(self, model: nn.Module, *, losses: int = 1) -> None:
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._all, self._all_names = list(model.parameters()), [name for name, _ in model.named_parameters()]
+        self._versions: list[int] = []
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         if not self._parameters:
             raise SpecError("model()", got="no parameter that requires a gradient", need="at least one")
@@ -148,6 +150,27 @@ class Contributions:
         yield from self._counted
 
     # Micro-batches -----------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Remember which parameters are which, at the start of a step: see `check_unchanged`."""
+        self._versions = [parameter._version for parameter in self._all]
+
+    def check_unchanged(self) -> None:
+        """Check that nobody changed a parameter since `watch`.
+
+        Raises:
+            SpecError: the network itself, or the loop, did so with every micro-batch.
+        """
+        versions = [parameter._version for parameter in self._all]
+        if versions != self._versions:
+            index = next(i for i, version in enumerate(versions) if version != self._versions[i])
+            frozen = not self._all[index].requires_grad
+            raise SpecError(
+                f"parameter {self._all_names[index]!r}",
+                got="a value changed in forward" if frozen else "a value changed by hand within a step",
+                need="parameters that only the step's end changes: workers have different numbers of micro-batches",
+                hint="change it where job.step(loss) is not None; what forward changes belongs into a buffer",
+            )
 
     def check_untouched(self) -> None:
         """Check that nobody did a backward pass of their own since the last micro-batch.

@@ -74,7 +74,7 @@ def outputs(
     A chunk's chance (a dataset may augment) follows from its number alone.
     """
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    sources = Sources([model])
+    sources = Sources(model)
     requests = (Request(_EVALUATION, chunk, 0, span) for chunk, span in chunks)
     for read in feed.read(requests):
         inputs, target = pair_of(read.sample)

@@ -60,6 +60,7 @@ from brim.wire.peer import Interrupted, PeerLost
 
 __all__ = ["Job", "MicroBatch", "versions"]
 
+_WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
 _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
@@ -178,7 +179,7 @@ class Job:
         )
         self._contributions = Contributions(self.model, losses=len(optimizers))
         self._attributes = Attributes(self.model)
-        self._sources = Sources([self.model])
+        self._sources = Sources(self.model)
         self._state = JobState(self.model, self._optimization, spec=spec)
         self._checkpoints = Checkpoints(
             self._state,
@@ -546,6 +547,7 @@ class Job:
                 hint="job.evaluate(test, metrics) measures; a second training set is joined by ConcatDataset",
             )
         self._epoch_read = self.epoch
+        self._state.put_again()  # what stands in front of this loop was done before this worker came
         self._state.order = feed.order_crc32(self.epoch) if feed.order == "sampler" else 0
         end = (self.epoch + 1) * self._schedule.steps_per_epoch
         while self.committed < end and self._state.stop_after is None:
@@ -574,7 +576,7 @@ class Job:
         self._skip_empty(round, step)
         while step.todo:
             self.members.poll()
-            yield self._hand_out(step, next(reads))
+            yield self._hand_out(round, step, next(reads))
             if self._round is not round:
                 raise RoundChanged  # job.step found it out
             if step.micro is not None:
@@ -587,10 +589,14 @@ class Job:
             nothing = self._contributions.nothing(stop=self._stop_asked, due=step.due)
             round.accumulator.add(step.todo.popleft(), nothing)
 
-    def _hand_out(self, step: _Step, read: Read) -> MicroBatch:
+    def _hand_out(self, round: _Round, step: _Step, read: Read) -> MicroBatch:
         started = time.perf_counter()
         self._interrupted = False
         inputs, target = pair_of(to_device(read.sample, self.device))
+        if round.commits < _WATCHED_STEPS:
+            self._attributes.forget()
+        if not step.reports:
+            self._contributions.watch()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
         weight = len(read.request.span) / step.samples
@@ -671,6 +677,9 @@ class Job:
                 need="one call of job.step(loss) for every batch",
                 hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
             )
+        self._contributions.check_unchanged()
+        if round.commits < _WATCHED_STEPS:
+            self._attributes.check()
         contribution = self._contributions.take(
             micro.weight, micro.losses, stop=self._stop_asked, due=step.due
         )

@@ -41,6 +41,7 @@ class JobState:
     def __init__(self, model: nn.Module, optimization: Optimization, *, spec: JobSpec) -> None:
         self._model, self._optimization, self._spec = model, optimization, spec
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
+        self._given: Mapping[str, Any] | None = None
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
         self.committed = 0  # steps
@@ -113,7 +114,12 @@ class JobState:
 
     def digests(self) -> Digests:
         """The digest of each part of the state that all members must have alike."""
-        return digests_of({key: value for key, value in self.get().items() if key not in _NOT_COMPARED})
+        compared = {key: value for key, value in self.get().items() if key not in _NOT_COMPARED}
+        how = {
+            "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
+            "training of": {name: each.training for name, each in self._model.named_modules()},
+        }
+        return digests_of({**compared, **how})
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere.
@@ -149,6 +155,16 @@ class JobState:
         self.due, self.stop_after = tree["due"], tree["stop_after"]
         self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]
+        self._given = tree
+
+    def put_again(self) -> None:
+        """Take once more what was taken last, where an epoch is under way and no step was made since."""
+        tree, self._given = self._given, None
+        if tree is None or self.committed != tree["committed"] or self.schedule is None:
+            return
+        if self.committed > self.epoch * self.schedule.steps_per_epoch:
+            self.put(tree)
+            self._given = None
 
     def plan(self, schedule: Schedule) -> None:
         """Learn the steps of the job.

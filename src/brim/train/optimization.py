@@ -54,6 +54,8 @@ class Optimization:
         self._intervals = [_interval_of(each, interval) for each in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
+        self._parameters = list(model.named_parameters())
+        self._group_count = len(list(self._groups()))
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
@@ -80,23 +82,40 @@ class Optimization:
         self._rates = None
 
     def check_rates(self) -> None:
-        """Check that nobody changed a learning rate since the first micro-batch of this step.
+        """Check that nobody changed a learning rate, or what is trained, since the first micro-batch of this step.
 
         Raises:
             SpecError: a loop counts micro-batches, of which workers have different numbers.
         """
-        rates = [_plain(group.get(name)) for group in self._groups() for name in _BY_HAND]
-        if self._rates is None:
-            self._rates = rates
-        if rates != self._rates:
-            changed = next(i for i, (a, b) in enumerate(zip(rates, self._rates, strict=True)) if a != b)
-            name = _BY_HAND[changed % len(_BY_HAND)]
+        if len(list(self._groups())) != self._group_count:
             raise SpecError(
                 "your training loop",
-                got=f"{name!r} changed from {self._rates[changed]} to {rates[changed]} within a step",
+                got="another parameter group, added while training",
+                need="the parameter groups that brim.join saw: newcomers and checkpoints have those",
+                hint="add every group before brim.join, with lr=0 where it is to rest at first",
+            )
+        now = self._by_hand()
+        if self._rates is None:
+            self._rates = now
+        if now != self._rates:
+            index = next(i for i, value in enumerate(now) if value != self._rates[i])
+            raise SpecError(
+                "your training loop",
+                got=f"{self._name_of(index)} changed from {self._rates[index]} to {now[index]} within a step",
                 need="one value for all micro-batches of a step: the loop's body runs once for each micro-batch",
                 hint="give a scheduler to brim.join, or set the value from job.committed or job.epoch",
             )
+
+    def _by_hand(self) -> list[Any]:
+        """What a loop may change by hand: of each group some numbers, of each parameter whether it is trained."""
+        rates = [_plain(group.get(name)) for group in self._groups() for name in _BY_HAND]
+        return rates + [parameter.requires_grad for _, parameter in self._parameters]
+
+    def _name_of(self, index: int) -> str:
+        group, name = divmod(index, len(_BY_HAND))
+        if group < self._group_count:
+            return f"{_BY_HAND[name]!r} of parameter group {group}"
+        return f"requires_grad of {self._parameters[index - self._group_count * len(_BY_HAND)][0]!r}"
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self.optimizers:

@@ -104,8 +104,11 @@ def receive_state(peer: socket.socket, cancelled: Cancelled) -> Any:
 def weights_sha256(model: nn.Module) -> str:
     """The digest of a network: sha256 over names, dtypes, shapes and bytes of its state, in order of names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        host = _on_host(tensor)
+    for name, part in sorted(model.state_dict().items()):
+        if not isinstance(part, Tensor):  # what a module's get_extra_state gives
+            digest.update(f"{name} {part!r}\n".encode())
+            continue
+        host = _on_host(part)
         digest.update(f"{name} {str(host.dtype).removeprefix('torch.')} {list(host.shape)}\n".encode())
         digest.update(memory_of(host))
     return digest.hexdigest()

@@ -19,9 +19,10 @@ from brim.domain.batch import Schedule
 from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.train.chance import Sources
 from brim.train.context import WorkerContext
 from brim.train.data.feed import Feed
-from brim.train.evaluation import Forward, observe
+from brim.train.evaluation import Forward, observe, undisturbed
 from brim.train.job import Job
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
@@ -29,7 +30,7 @@ from brim.train.params import check_all_used
 from brim.train.samples import pair_of, to_device
 from brim.train.traces import trace_of
 
-__all__ = ["Prepared", "check_split", "forward_of", "load", "prepare", "train"]
+__all__ = ["Prepared", "check_split", "forward_of", "is_compiled", "load", "prepare", "train"]
 
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -188,7 +189,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     feed = _feed(prepared, spec)
     size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
-    loss = _try(prepared, model, size)
+    loss = _try_twice(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = (
             f"a tensor of shape {list(loss.shape)}"
@@ -224,6 +225,43 @@ def _try(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples."""
     inputs, target = _samples(prepared.train, size, model)
     return call(lambda: prepared.loss(_output(prepared, model, inputs), target))
+
+
+def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
+    """The loss of the first so many samples, which must come out the same again.
+
+    Raises:
+        SpecError: it does not: what a micro-batch gives would depend on which others its worker had before.
+    """
+    sources, tries = Sources(model), []
+    with undisturbed(model) as put_back:
+        model.train()
+        for _ in range(1 if _is_on_gpu(model) else 2):
+            put_back()
+            sources.seed(0)
+            tries.append(_try(prepared, model, size))
+    values = [each.detach() for each in tries if isinstance(each, Tensor)]
+    if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
+        raise SpecError(
+            "model() and loss(output, target)",
+            got=f"{values[0].tolist()} and then {values[1].tolist()} for one micro-batch, seeded alike",
+            need="the same result whenever it is computed, on whichever worker",
+            hint="keep what changes in buffers; draw chance from torch, numpy or random, or a generator that the "
+            "model keeps in an attribute",
+        )
+    return tries[-1]
+
+
+def _is_on_gpu(model: nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in model.parameters())
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has a part in a model: its first passes start threads, which no fork survives."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
 
 
 def _output(prepared: Prepared, model: nn.Module, inputs: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from brim.domain.job import JobSpec
 from brim.train.inference import Task
 from brim.train.tasks import prepare_task
-from brim.train.training_file import Prepared, load, warm_up
+from brim.train.training_file import Prepared, is_compiled, load, warm_up
 from brim.train.training_file import prepare as prepare_training
 
 __all__ = ["forking_is_safe", "import_torch", "prepare", "prepare_file"]
@@ -37,9 +37,8 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | None:
     if not getattr(module, "preload", True):
         return None
     prepared = prepare(module, spec)
-    if (
-        isinstance(prepared, Prepared) and not torch.cuda.is_available()
-    ):  # a backward pass beside a GPU starts threads, and forking them is not safe
+    # A backward pass beside a GPU, or of what was compiled, starts threads, and forking them is not safe.
+    if isinstance(prepared, Prepared) and not torch.cuda.is_available() and not is_compiled(prepared.model):
         warm_up(prepared, spec)
     return prepared
 
