@@ -26,7 +26,7 @@ from pace import keep_pace
 import brim.agent.__main__
 import brim.master.__main__
 import brim.train.template
-import brim.train.worker  # noqa: F401
+import brim.train.worker
 from brim.agent.births import Forked, fork, perform
 from brim.process import be_called, die_with_parent
 from brim.train import warm
@@ -42,7 +42,9 @@ class Nursery:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._runs: dict[Forked, tuple[int, float, int]] = {}  # its number, when it is killed, its standard input
+        self._runs: dict[
+            Forked, tuple[int, float, int]
+        ] = {}  # its number, when it is killed, its standard input
         self._watch = selectors.DefaultSelector()
         self._watch.register(0, selectors.EVENT_READ)
         self._unread = b""

@@ -1,8 +1,8 @@
 """The zoo as a table: what people bring along, and what brim does with it.
 
 A source named `loop_….py` is a loop of one's own, any other a training file; both are scripts as users write them. An
-exact case ends with the same weights alone, on two workers, and on three of which one is killed and one joins. A refused
-case ends with the words of its row, alone and on three workers.
+exact case ends with the same weights alone, on two workers, and on three of which one is killed and one joins. A
+refused case ends with the words of its row, alone and in the same run of three.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Case:
         arguments: `NAME=VALUE` of `--set` for a training file, words of the command line for a loop.
         like: the public example in whose style it is, or what about it is odd.
         words: of the message that refuses it; empty where it is exact.
+        harmless_alone: what is refused concerns several workers only, or a run.
         steps: that its weights have seen.
         epochs: whose samples count once each; None where the data has no end that is known.
         faults: what happens to its three workers; each text is one life of the run, resumed by the next.
@@ -39,6 +40,7 @@ class Case:
     arguments: tuple[str, ...] = ()
     like: str
     words: str = ""
+    harmless_alone: bool = False
     steps: int = 10
     epochs: int | None = 2
     faults: tuple[str, ...] = (KILL_AND_JOIN,)
@@ -110,13 +112,25 @@ PUBLIC = [
         like="facebookresearch/moco: the encoder of keys changes in forward",
         words="changed in forward",
     ),
-    exact("moco_buffers", "self_supervised.py", "kind=moco_buffers", like="moco, the keys' encoder as buffers"),
+    exact(
+        "moco_buffers", "self_supervised.py", "kind=moco_buffers", like="moco, the keys' encoder as buffers"
+    ),
     exact("autoencoder", "small_nets.py", like="lightning's first example"),
     exact("gcn", "small_nets.py", "kind=gcn", like="tkipf/pygcn: a sparse adjacency"),
-    exact("gcn_buffer", "small_nets.py", "kind=gcn_buffer", like="pygcn, the sparse adjacency as a buffer"),
+    refused(
+        "gcn_buffer",
+        "small_nets.py",
+        "kind=gcn_buffer",
+        like="pygcn, the sparse adjacency as a buffer",
+        words="sparse",
+    ),
     exact("char_rnn", "small_nets.py", "kind=char_rnn", like="karpathy/char-rnn"),
     exact("mixup", "loop_mixup.py", like="facebookresearch/mixup-cifar10, label smoothing"),
     exact("ema", "loop_ema.py", like="timm's ModelEma, by torch's AveragedModel"),
+    exact("ddpm", "loop_ddpm.py", like="lucidrains/denoising-diffusion-pytorch"),
+    exact("distillation", "loop_distill.py", like="Hinton's distillation, a teacher outside the job"),
+    exact("maml", "loop_maml.py", like="learn2learn: MAML by torch.func"),
+    exact("wgan_gp", "loop_wgan.py", like="caogang/wgan-gp: the generator every second step"),
     exact("grad_scaler", "loop_scaler.py", like="torch's AMP recipe with a GradScaler", epochs=4, steps=20),
 ]
 
@@ -131,7 +145,9 @@ MODELS = [
     ),
     exact("spectral_norm", "layers.py", like="a parametrization with buffers"),
     exact("weight_norm", "layers.py", "kind=weight_norm", like="a parametrization"),
-    exact("stochastic_depth", "layers.py", "kind=stochastic_depth", like="blocks left out by Python's random"),
+    exact(
+        "stochastic_depth", "layers.py", "kind=stochastic_depth", like="blocks left out by Python's random"
+    ),
     exact("lora", "layers.py", "kind=lora", like="microsoft/LoRA"),
     exact("straight_through", "layers.py", "kind=binarised", like="a custom autograd.Function"),
     exact("observer", "layers.py", "kind=observed", like="quantisation-aware: ranges in buffers"),
@@ -148,6 +164,11 @@ MODELS = [
     exact("hooks", "layers.py", "kind=hooked", like="gradient reversal by hooks"),
     exact("compiled", "layers.py", "kind=compiled", like="torch.compile, without its compiler"),
     exact("group_norm", "layers.py", "kind=group_norm", like="GroupNorm"),
+    exact(
+        "batch_norm_cumulative", "layers.py", "kind=batch_norm_cumulative", like="BatchNorm(momentum=None)"
+    ),
+    exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
+    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
     exact("float64", "layers.py", "kind=float64", like="double precision"),
     exact("bfloat16", "layers.py", "kind=bfloat16", like="bfloat16 weights"),
     exact("float16", "layers.py", "kind=float16", like="float16 weights"),
@@ -167,8 +188,14 @@ MODELS = [
         like="buffers that evaluation changes",
     ),
     exact("extra_state", "buffers.py", "kind=extra_state", like="get_extra_state"),
+    refused("counter", "buffers.py", "kind=counter", like="a counter in a Python attribute", words="'count'"),
+    exact("cached", "buffers.py", "kind=cached", like="an attribute that forward writes and never reads"),
     refused(
-        "counter", "buffers.py", "kind=counter", like="a counter in a Python attribute", words="'count'"
+        "carried",
+        "buffers.py",
+        "kind=carried",
+        like="a hidden state carried in an attribute",
+        words="'hidden'",
     ),
     refused("list", "buffers.py", "kind=list", like="a list in a Python attribute", words="'recent'"),
     refused(
@@ -276,23 +303,33 @@ DATA = [
             ("stream", "an IterableDataset with shards"),
         )
     ),
+    exact(
+        "data_few",
+        "loop_data.py",
+        "few",
+        like="fewer samples than a batch",
+        steps=2,
+        faults=("kill rank 1 at step 1",),
+        world_sizes=frozenset({3}),
+    ),
     exact("data_ragged", "loop_data.py", "ragged", like="a last batch of five samples", steps=12),
     exact("data_drop_last", "loop_data.py", "drop_last", like="drop_last", steps=8),
-    refused(
-        "own_batches", "loop_data.py", "own_batches", like="a generator of batches", words="job.batches"
-    ),
+    refused("own_batches", "loop_data.py", "own_batches", like="a generator of batches", words="job.batches"),
     refused(
         "batch_norm_of_one",
-        "resnet.py",
+        "layers.py",
+        "kind=batch_norm_cumulative",
         like="BatchNorm with a last micro-batch of one sample",
         words="BatchNorm, which normalises over the samples",
-        options={"global_batch_size": 26},
+        options={"global_batch_size": 28},
     ),
 ]
 
 LOOPS = [
     refused("backward", "loop_left_over.py", "backward", like="loss.backward() left over", words="backward"),
-    exact("divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"),
+    exact(
+        "divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"
+    ),
     refused("scaled", "loop_left_over.py", "scaled", like="scaler.scale(loss) left over", words="scaler="),
     refused(
         "optimizer_step",
@@ -306,7 +343,9 @@ LOOPS = [
     refused("exit", "loop_left_over.py", "exit", like="sys.exit(0) in the middle", words="job.stop()"),
     refused("second_loop", "loop_left_over.py", "second_loop", like="a second loop", words="a second loop"),
     refused("no_step", "loop_left_over.py", "no_step", like="a batch without a step", words="without a step"),
-    refused("twice", "loop_left_over.py", "stepped_twice", like="two steps for a batch", words="a second call"),
+    refused(
+        "twice", "loop_left_over.py", "stepped_twice", like="two steps for a batch", words="a second call"
+    ),
     refused("detached", "loop_left_over.py", "detached", like="a loss without a graph", words="gradient"),
     refused("vector", "loop_left_over.py", "vector", like="a loss per sample", words="a scalar"),
     refused(
@@ -323,6 +362,55 @@ LOOPS = [
         like="a parameter group added while training",
         words="param",
     ),
+    refused(
+        "freezes_once",
+        "loop_left_over.py",
+        "freezes_once",
+        like="requires_grad_(False) at one step, which a newcomer misses",
+        words="requires_grad",
+        harmless_alone=True,
+    ),
+    refused(
+        "freezes_within",
+        "loop_left_over.py",
+        "freezes_within",
+        like="requires_grad_(False) behind the first micro-batch of a step",
+        words="requires_grad",
+    ),
+    exact("freezes", "loop_left_over.py", "freezes", like="requires_grad_(False) from a step on"),
+    refused(
+        "thaws",
+        "loop_left_over.py",
+        "thaws",
+        like="requires_grad_(True) from a step on",
+        words="requires_grad turned on while training",
+    ),
+    exact("rank_0_measures", "loop_rank0.py", like="rank 0 evaluates by itself"),
+    refused(
+        "rank_0_forgets",
+        "loop_rank0.py",
+        "forgets",
+        like="rank 0 evaluates and leaves its model in eval mode",
+        words="training",
+        harmless_alone=True,
+    ),
+    exact("accumulated", "loop_accumulate.py", like="gradient accumulation by micro_batches=4"),
+    refused(
+        "other_epochs",
+        "loop_mixup.py",
+        like="brim run --epochs 5 for a script that says 2",
+        words="--epochs",
+        harmless_alone=True,
+        options={"epochs": 5},
+    ),
+    refused(
+        "other_batch",
+        "loop_mixup.py",
+        like="brim run --global-batch-size 48 for a script that says 24",
+        words="--global-batch-size",
+        harmless_alone=True,
+        options={"global_batch_size": 48},
+    ),
     exact("range_of_epochs", "loop_range.py", like="for epoch in range(N) around the batches"),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
@@ -332,9 +420,24 @@ LOOPS = [
 ]
 
 LIVES = [
-    life("killed_at_the_first_step", "kill rank 0 at step 1", like="a death at once", world_sizes=frozenset({3})),
-    life("killed_at_the_last_step", "kill rank 2 at step 10", like="a death at the end", world_sizes=frozenset({3})),
-    life("killed_in_evaluation", "kill rank 1 at step 5", like="a death while it measures", world_sizes=frozenset({3})),
+    life(
+        "killed_at_the_first_step",
+        "kill rank 0 at step 1",
+        like="a death at once",
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "killed_at_the_last_step",
+        "kill rank 2 at step 10",
+        like="a death at the end",
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "killed_in_evaluation",
+        "kill rank 1 at step 5",
+        like="a death while it measures",
+        world_sizes=frozenset({3}),
+    ),
     life("joined_at_the_last_step", "add 1 at step 9", like="a join at the end", world_sizes=frozenset({3})),
     life(
         "all_killed_one_by_one",
@@ -361,7 +464,9 @@ LIVES = [
         like="three, one, four",
         world_sizes=frozenset({1, 3, 4}),
     ),
-    life("stopped_for_a_while", "stop rank 1 for 300ms at step 4", like="SIGSTOP", world_sizes=frozenset({3})),
+    life(
+        "stopped_for_a_while", "stop rank 1 for 300ms at step 4", like="SIGSTOP", world_sizes=frozenset({3})
+    ),
     life(
         "suspended_and_resumed",
         "term rank 0 at step 4",
@@ -369,7 +474,26 @@ LIVES = [
         like="from one worker to three, by way of a checkpoint",
         workers=(1, 3),
     ),
-    life("crowded", "add 5 at step 2", like="as many workers as micro-batches", world_sizes=frozenset({3, 8})),
+    exact(
+        "suspended_loop",
+        "loop_state.py",
+        like="a loop with state of its own, suspended in its second epoch",
+        epochs=4,
+        steps=20,
+        faults=("term rank 0 at step 7", "kill rank 1 at step 9; add 1 at step 11"),
+        workers=(1, 3),
+    ),
+    exact(
+        "killed_in_evaluation_of_a_loop",
+        "loop_mnist.py",
+        like="a death in job.evaluate",
+        faults=("kill rank 1 at step 5",),
+        world_sizes=frozenset({3}),
+    ),
+    life("two_threads", KILL_AND_JOIN, like="--threads 2", options={"threads": 2}),
+    life(
+        "crowded", "add 5 at step 2", like="as many workers as micro-batches", world_sizes=frozenset({3, 8})
+    ),
     life(
         "torch_distributed",
         KILL_AND_JOIN,

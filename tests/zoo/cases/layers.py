@@ -162,6 +162,7 @@ class Compiled(nn.Module):
 
 
 LAYERS = {
+    "batch_norm_cumulative": lambda: nn.BatchNorm1d(16, momentum=None),
     "binarised": Binarised,
     "checkpointed": Checkpointed,
     "compiled": Compiled,
@@ -170,10 +171,12 @@ LAYERS = {
     "fake_quantised": FakeQuantised,
     "group_norm": lambda: nn.Sequential(nn.Linear(16, 16), nn.GroupNorm(4, 16)),
     "hooked": Hooked,
+    "lazy": lambda: nn.LazyLinear(16),
     "lora": LoRA,
     "observed": Observed,
     "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(16, 16)),
     "stochastic_depth": StochasticDepth,
+    "sync_batch_norm": lambda: nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(16)),
     "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(16, 16)),
 }
 TYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -11,7 +11,7 @@ from toys import images
 import brim
 
 KIND = sys.argv[1]
-pictures, labels = images(125 if KIND == "ragged" else 120).tensors
+pictures, labels = images({"ragged": 125, "few": 20}.get(KIND, 120)).tensors
 
 
 class Dicts(Dataset):
@@ -56,9 +56,12 @@ def padded(samples):
 
 DATA = {
     "dicts": Dicts,
+    "few": Dicts,
     "three_keys": Dicts,
     "triples": Triples,
-    "list": lambda: [{"image": picture, "label": label} for picture, label in zip(pictures, labels)],
+    "list": lambda: [
+        {"image": picture, "label": label} for picture, label in zip(pictures, labels, strict=True)
+    ],
     "loader": lambda: DataLoader(Dicts(), batch_size=24, shuffle=True, num_workers=2),
     "collate": lambda: DataLoader(Lengths(), batch_size=24, shuffle=True, collate_fn=padded),
     "weighted": lambda: DataLoader(

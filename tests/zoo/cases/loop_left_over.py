@@ -13,12 +13,20 @@ KIND = sys.argv[1]
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+if KIND == "thaws":
+    model[1].requires_grad_(False)
 scaler = torch.amp.GradScaler("cpu")
 data = images(120)
 
 job = brim.join(model, optimizer)
 for batch in job.batches(data, global_batch_size=24, epochs=2):
     optimizer.zero_grad()
+    if KIND == "freezes_once" and job.committed == 4:  # whoever joins later does not
+        model[1].requires_grad_(False)
+    if KIND == "freezes" and job.committed >= 4:
+        model[1].requires_grad_(False)
+    if KIND == "thaws" and job.committed >= 4:
+        model[1].requires_grad_(True)
     loss = F.cross_entropy(model(batch.inputs), batch.target)
     if KIND == "backward":
         loss.backward()
@@ -37,6 +45,8 @@ for batch in job.batches(data, global_batch_size=24, epochs=2):
     if KIND == "vector":
         loss = F.cross_entropy(model(batch.inputs), batch.target, reduction="none")
     job.step(loss)
+    if KIND == "freezes_within" and job.committed == 4:
+        model[1].requires_grad_(False)
     if KIND == "stepped_twice":
         job.step(loss)
     if KIND == "clipped":

@@ -14,7 +14,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
 train, test = images(120), images(40, seed=1)
 
 job = brim.join(model, optimizer, scheduler=scheduler)
-for epoch in job.epochs(2):
+for _ in job.epochs(2):
     for batch in job.batches(train, global_batch_size=24):
         job.step(F.nll_loss(model(batch.inputs), batch.target))
     scores = job.evaluate(test, {"accuracy": brim.metrics.accuracy()})

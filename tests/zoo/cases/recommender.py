@@ -21,7 +21,9 @@ class DLRM(nn.Module):
     def forward(self, inputs):
         categories, numbers = inputs
         dense = self.bottom(numbers)
-        each = torch.stack([dense, *(bag(c.unsqueeze(1)) for bag, c in zip(self.bags, categories.T))], 1)
+        each = torch.stack(
+            [dense, *(bag(c.unsqueeze(1)) for bag, c in zip(self.bags, categories.T, strict=True))], 1
+        )
         dots = (each @ each.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.top(torch.cat([dense, dots], 1)).flatten()
 
@@ -65,7 +67,7 @@ class Fields(nn.Module):
         self.register_buffer("starts", torch.arange(4) * 10)
 
     def forward(self, inputs):
-        return self.inner((inputs[0] + self.starts, inputs[1]))
+        return self.inner({"ids": inputs[0] + self.starts, "numbers": inputs[1]})
 
 
 def model():

@@ -67,7 +67,10 @@ class MoCo(nn.Module):
 
     @torch.no_grad()
     def _momentum_update_key_encoder(self):
-        for q, k in zip(self.encoder_q.state_dict().values(), self.encoder_k.state_dict().values()):
+        followed = zip(
+            self.encoder_q.state_dict().values(), self.encoder_k.state_dict().values(), strict=True
+        )
+        for q, k in followed:
             k.mul_(0.9).add_(q, alpha=0.1)
 
     @torch.no_grad()

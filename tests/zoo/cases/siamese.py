@@ -13,8 +13,7 @@ class SiameseNetwork(nn.Module):
         self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
         self.fc = nn.Sequential(nn.Linear(288, 16), nn.ReLU(inplace=True), nn.Linear(16, 1))
 
-    def forward(self, pair):
-        one, other = pair
+    def forward(self, one, other):
         return torch.sigmoid(self.fc(torch.cat([self.features(one), self.features(other)], 1))).flatten()
 
 
@@ -33,6 +32,10 @@ class Pairs(Dataset):
 
 def model():
     return SiameseNetwork()
+
+
+def forward(model, pair):
+    return model(*pair)
 
 
 def dataset(split):

@@ -50,7 +50,11 @@ class CharRNN(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed, self.gru, self.out = nn.Embedding(12, 8), nn.GRU(8, 16, batch_first=True), nn.Linear(16, 12)
+        self.embed, self.gru, self.out = (
+            nn.Embedding(12, 8),
+            nn.GRU(8, 16, batch_first=True),
+            nn.Linear(16, 12),
+        )
 
     def forward(self, text):
         return self.out(self.gru(self.embed(text))[0])
