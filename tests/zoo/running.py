@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -74,7 +75,8 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has died, and whoever waited has been told
+            self._process.stdin.close()
         self._process.wait(TO_ANSWER)
         self._reader.join(TO_ANSWER)
         self._process.stdout.close()
