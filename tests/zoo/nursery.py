@@ -7,6 +7,7 @@ input, answers go to standard output; whatever is left ends with it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import json
@@ -31,7 +32,8 @@ from brim.agent.births import Forked, fork, perform
 from brim.process import be_called, die_with_parent
 from brim.train import warm
 from brim.train.job import Job
-from brim.train.state import weights_sha256
+from brim.train.membership import Loner
+from brim.wire.messages import Completed
 
 TIME_LIMIT = 60.0  # seconds of one run
 THREADS = torch.get_num_threads()  # as an interpreter that is started anew has them
@@ -74,7 +76,7 @@ class Nursery:
         output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         pid = os.fork()
         if not pid:
-            work, argv = (_alone, request["argv"]) if "digest" in request else (_agent, request["argv"])
+            work, argv = (_alone, request["argv"]) if "end" in request else (_agent, request["argv"])
             perform(lambda: self._become(work, request), argv, stdin=stdin, output=output, keep=[])
         os.close(stdin)
         os.close(output)
@@ -114,24 +116,41 @@ def _agent(request: dict[str, Any]) -> None:
 
 
 def _alone(request: dict[str, Any]) -> None:
-    """`python loop.py`; behind it, what became of its job."""
+    """`python loop.py`; behind it, what its job said of its end."""
     torch.set_num_threads(THREADS)
     jobs: list[Job] = []
-    usual = Job.__init__
+    ends: list[Completed] = []
+    usual_init, usual_tell = Job.__init__, Loner.tell
 
-    def remember(job: Job, *arguments: Any, **options: Any) -> None:
+    def init(job: Job, *arguments: Any, **options: Any) -> None:
         jobs.append(job)
-        usual(job, *arguments, **options)
+        usual_init(job, *arguments, **options)
 
-    Job.__init__ = remember  # type: ignore[method-assign]
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).parent)
+    def tell(loner: Loner, message: Any) -> None:
+        if isinstance(message, Completed):
+            ends.append(message)
+        usual_tell(loner, message)
+
+    Job.__init__, Loner.tell = init, tell  # type: ignore[method-assign]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    try:
+        _as_python_does(sys.argv[0])
+    finally:
+        found = {"steps": max((job.committed for job in jobs), default=0)}
+        if ends:
+            found |= {"weights_sha256": ends[-1].weights_sha256, "metrics": ends[-1].metrics}
+        Path(request["end"]).write_text(json.dumps(found))
+
+
+def _as_python_does(script: str) -> None:
+    """Run a script, and what it left for its end; raises SystemExit where it fails."""
     try:
         runpy.run_path(script, run_name="__main__")
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from error
     finally:
-        if jobs:
-            found = {"weights_sha256": weights_sha256(jobs[-1].model), "steps": jobs[-1].committed}
-            Path(request["digest"]).write_text(json.dumps(found))
+        atexit._run_exitfuncs()
 
 
 def main() -> None:

@@ -105,13 +105,17 @@ class Nursery:
     def alone(self, folder: Path, command: Sequence[str]) -> Ended:
         """`python loop.py arguments…`, with nothing of brim around it."""
         folder.mkdir(parents=True, exist_ok=True)
-        log, digest = folder / "output.log", folder / "digest.json"
+        log, end = folder / "output.log", folder / "end.json"
         status = self._ask(
-            argv=list(command), log=str(log), digest=str(digest), directory=str(folder), environment={}
+            argv=list(command), log=str(log), end=str(end), directory=str(folder), environment={}
         )
-        found = json.loads(digest.read_text()) if digest.exists() else {"weights_sha256": "", "steps": 0}
+        found = json.loads(end.read_text()) if end.exists() else {"steps": 0}
         return Ended(
-            done=status == 0, digest=found["weights_sha256"], steps=found["steps"], said=log.read_text()
+            done=status == 0 and "weights_sha256" in found,
+            digest=found.get("weights_sha256", ""),
+            steps=found["steps"],
+            said=log.read_text(),
+            metrics=found.get("metrics", {}),
         )
 
     def run(self, folder: Path, spec: JobSpec) -> Ended:

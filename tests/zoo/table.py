@@ -198,13 +198,7 @@ MODELS = [
         words="'hidden'",
     ),
     refused("list", "buffers.py", "kind=list", like="a list in a Python attribute", words="'recent'"),
-    refused(
-        "own_generator",
-        "buffers.py",
-        "kind=own_generator",
-        like="a torch.Generator of the model's own",
-        words="torch.Generator",
-    ),
+    exact("own_generator", "buffers.py", "kind=own_generator", like="a torch.Generator of the model's own"),
 ]
 
 OPTIMIZERS = [
@@ -238,7 +232,8 @@ OPTIMIZERS = [
         "optimizers.py",
         "optimizer=counting",
         like="an optimizer that counts in an attribute",
-        words="'count'",
+        words="the workers do not agree",
+        harmless_alone=True,
     ),
     refused(
         "sparse_adam",
@@ -248,12 +243,15 @@ OPTIMIZERS = [
         words="a sparse gradient",
     ),
     exact("onecycle", "loop_schedules.py", "onecycle", like="OneCycleLR per batch"),
+    exact(
+        "onecycle_unsaid", "loop_schedules.py", "onecycle_unsaid", like="OneCycleLR without a word on when"
+    ),
     refused(
-        "onecycle_as_epoch",
+        "cosine_unsaid",
         "loop_schedules.py",
-        "onecycle_as_epoch",
-        like="OneCycleLR without a word on when",
-        words="scheduler_interval",
+        "cosine_unsaid",
+        like="a cosine over steps without a word on when",
+        words="need to know when it steps",
     ),
     exact("plateau", "loop_schedules.py", "plateau", like="ReduceLROnPlateau"),
     exact("halved_by_hand", "loop_schedules.py", "by_hand", like="a learning rate halved by hand per epoch"),
@@ -275,19 +273,17 @@ OPTIMIZERS = [
 
 DATA = [
     exact("augmentation", "chance.py", like="torch, numpy and random in the dataset"),
-    refused(
+    exact(
         "own_torch_generator",
         "chance.py",
         "kind=own_torch_generator",
-        like="a torch.Generator of the dataset's own",
-        words="torch.Generator",
+        like="a torch.Generator in the dataset",
     ),
-    refused(
+    exact(
         "own_numpy_generator",
         "chance.py",
         "kind=own_numpy_generator",
-        like="a numpy Generator of the dataset's own",
-        words="numpy",
+        like="a numpy Generator in the dataset",
     ),
     *(
         exact(f"data_{kind}", "loop_data.py", kind, like=like)
@@ -303,6 +299,13 @@ DATA = [
             ("stream", "an IterableDataset with shards"),
         )
     ),
+    refused(
+        "data_endless",
+        "loop_data.py",
+        "endless",
+        like="a stream of no known length",
+        words="how many samples",
+    ),
     exact(
         "data_few",
         "loop_data.py",
@@ -314,7 +317,13 @@ DATA = [
     ),
     exact("data_ragged", "loop_data.py", "ragged", like="a last batch of five samples", steps=12),
     exact("data_drop_last", "loop_data.py", "drop_last", like="drop_last", steps=8),
-    refused("own_batches", "loop_data.py", "own_batches", like="a generator of batches", words="job.batches"),
+    refused(
+        "own_batches",
+        "loop_data.py",
+        "own_batches",
+        like="a generator of batches",
+        words="which can be read once",
+    ),
     refused(
         "batch_norm_of_one",
         "layers.py",
@@ -330,7 +339,7 @@ LOOPS = [
     exact(
         "divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"
     ),
-    refused("scaled", "loop_left_over.py", "scaled", like="scaler.scale(loss) left over", words="scaler="),
+    exact("scaled", "loop_left_over.py", "scaled", like="scaler.scale(loss) left over: a loss times 65536"),
     refused(
         "optimizer_step",
         "loop_left_over.py",
@@ -338,15 +347,41 @@ LOOPS = [
         like="optimizer.step() left over",
         words="optimizer.step()",
     ),
-    refused("clipped", "loop_left_over.py", "clipped", like="clip_grad_norm_ left over", words="clip_norm"),
-    refused("break", "loop_left_over.py", "break", like="early stopping by break", words="job.stop()"),
-    refused("exit", "loop_left_over.py", "exit", like="sys.exit(0) in the middle", words="job.stop()"),
-    refused("second_loop", "loop_left_over.py", "second_loop", like="a second loop", words="a second loop"),
+    exact(
+        "clipped", "loop_left_over.py", "clipped", like="clip_grad_norm_ left over: it finds nothing to clip"
+    ),
+    refused(
+        "break",
+        "loop_left_over.py",
+        "break",
+        like="early stopping by break",
+        words="a loop that was left after step 3 of 10",
+    ),
+    refused(
+        "exit",
+        "loop_left_over.py",
+        "exit",
+        like="sys.exit(0) in the middle",
+        words="a loop that was left after step 3 of 10",
+    ),
+    refused(
+        "second_loop",
+        "loop_left_over.py",
+        "second_loop",
+        like="a second loop",
+        words="another loop over a job",
+    ),
     refused("no_step", "loop_left_over.py", "no_step", like="a batch without a step", words="without a step"),
     refused(
         "twice", "loop_left_over.py", "stepped_twice", like="two steps for a batch", words="a second call"
     ),
-    refused("detached", "loop_left_over.py", "detached", like="a loss without a graph", words="gradient"),
+    refused(
+        "detached",
+        "loop_left_over.py",
+        "detached",
+        like="a loss without a graph",
+        words="a tensor that no parameter has a part in",
+    ),
     refused("vector", "loop_left_over.py", "vector", like="a loss per sample", words="a scalar"),
     refused(
         "weights_by_hand",
@@ -394,7 +429,19 @@ LOOPS = [
         words="training",
         harmless_alone=True,
     ),
-    exact("accumulated", "loop_accumulate.py", like="gradient accumulation by micro_batches=4"),
+    exact(
+        "accumulated",
+        "loop_accumulate.py",
+        like="gradient accumulation by micro_batches=4",
+        options={"micro_batches": 4},
+    ),
+    refused(
+        "accumulated_unsaid",
+        "loop_accumulate.py",
+        like="micro_batches=4 in the script alone, where a master must know them",
+        words="hint: brim run --micro-batches 4",
+        harmless_alone=True,
+    ),
     refused(
         "other_epochs",
         "loop_mixup.py",
@@ -411,7 +458,12 @@ LOOPS = [
         harmless_alone=True,
         options={"global_batch_size": 48},
     ),
-    exact("range_of_epochs", "loop_range.py", like="for epoch in range(N) around the batches"),
+    refused(
+        "range_of_epochs",
+        "loop_range.py",
+        like="for epoch in range(N) around the batches",
+        words="need one loop over all epochs of a job",
+    ),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
     exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on"),

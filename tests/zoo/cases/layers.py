@@ -92,7 +92,8 @@ class FakeQuantised(nn.Module):
         from torch.ao.quantization import FakeQuantize, MovingAveragePerChannelMinMaxObserver
 
         self.fc = nn.Linear(16, 16)
-        self.fake = FakeQuantize(observer=MovingAveragePerChannelMinMaxObserver, quant_min=0, quant_max=255)
+        observer = MovingAveragePerChannelMinMaxObserver
+        self.fake = FakeQuantize(observer=observer, quant_min=0, quant_max=255, ch_axis=1)
 
     def forward(self, x):
         return self.fake(self.fc(x))

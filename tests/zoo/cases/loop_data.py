@@ -71,6 +71,7 @@ DATA = {
     "ragged": lambda: DataLoader(Dicts(), batch_size=24),
     "drop_last": lambda: DataLoader(Dicts(), batch_size=25, shuffle=True, drop_last=True),
     "stream": lambda: DataLoader(Stream(), batch_size=24),
+    "endless": lambda: DataLoader(Stream(), batch_size=24),
     "own_batches": lambda: ((pictures[i : i + 24], labels[i : i + 24]) for i in range(0, 120, 24)),
 }
 torch.manual_seed(0)
@@ -78,6 +79,8 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = DATA[KIND]()
 size = {} if isinstance(data, DataLoader) else {"global_batch_size": 24}
+if KIND == "stream":
+    size["samples"] = 120  # it cannot say how many it has
 
 job = brim.join(model, optimizer)
 for batch in job.batches(data, epochs=2, **size):

@@ -16,7 +16,8 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler, interval = {
     "onecycle": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), "step"),
-    "onecycle_as_epoch": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), None),
+    "onecycle_unsaid": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), None),
+    "cosine_unsaid": lambda: (lr_scheduler.CosineAnnealingLR(optimizer, T_max=10), None),
     "plateau": lambda: (lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), None),
 }.get(KIND, lambda: (None, None))()
 
