@@ -72,6 +72,9 @@ PUBLIC = [
     exact("quickstart", "loop_quickstart.py", like="the PyTorch quickstart", epochs=3, steps=15),
     exact("lstm", "word_language_model.py", like="pytorch/examples: word_language_model"),
     exact(
+        "lstm_carried", "word_language_model.py", "kind=carried", like="its hidden state carried in a buffer"
+    ),
+    exact(
         "transformer",
         "word_language_model.py",
         "kind=transformer",
@@ -79,7 +82,7 @@ PUBLIC = [
         options={"clip_norm": 0.25},
     ),
     exact("dcgan", "loop_dcgan.py", like="pytorch/examples: dcgan"),
-    exact("vae", "vae.py", like="pytorch/examples: vae"),
+    exact("vae", "vae.py", like="pytorch/examples: vae, its DataLoader"),
     exact("super_resolution", "super_resolution.py", like="pytorch/examples: super_resolution"),
     exact("actor_critic", "loop_actor_critic.py", like="pytorch/examples: actor_critic"),
     exact("siamese", "siamese.py", like="pytorch/examples: siamese_network"),

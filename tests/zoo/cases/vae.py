@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from toys import images
 
 
@@ -30,7 +30,7 @@ def model():
 
 def dataset(split):
     pictures = torch.sigmoid(images(120 if split == "train" else 40).tensors[0])
-    return TensorDataset(pictures, pictures)
+    return DataLoader(TensorDataset(pictures, pictures), batch_size=24, shuffle=True)
 
 
 def loss(output, x):

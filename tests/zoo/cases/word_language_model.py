@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from toys import sentences
 
 from brim import param
@@ -21,9 +21,13 @@ class RNNModel(nn.Module):
         self.rnn = nn.LSTM(SIZE, SIZE, 2, dropout=0.2, batch_first=True)
         self.decoder = nn.Linear(SIZE, WORDS)
         self.decoder.weight = self.encoder.weight
+        self.register_buffer("hidden", torch.zeros(2, 2, 1, SIZE))
 
     def forward(self, text):
-        output, _ = self.rnn(self.drop(self.encoder(text)))
+        begin = self.hidden.expand(2, 2, len(text), SIZE).contiguous()
+        output, end = self.rnn(self.drop(self.encoder(text)), (begin[0], begin[1]))
+        if param("kind", "lstm") == "carried":
+            self.hidden = torch.stack(end).mean(2, keepdim=True).detach()  # and the data is not shuffled
         return F.log_softmax(self.decoder(self.drop(output)), dim=-1)
 
 
@@ -45,12 +49,13 @@ class TransformerModel(nn.Module):
 
 
 def model():
-    return {"lstm": RNNModel, "transformer": TransformerModel}[param("kind", "lstm")]()
+    return {"lstm": RNNModel, "carried": RNNModel, "transformer": TransformerModel}[param("kind", "lstm")]()
 
 
 def dataset(split):
     text = sentences() if split == "train" else sentences(30, seed=1)
-    return TensorDataset(text[:, :-1], text[:, 1:])
+    data = TensorDataset(text[:, :-1], text[:, 1:])
+    return DataLoader(data, batch_size=24) if param("kind", "lstm") == "carried" else data
 
 
 def loss(output, target):
