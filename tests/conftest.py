@@ -8,4 +8,5 @@ settings.register_profile("ci", derandomize=True, deadline=None, database=None, 
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=5_000)
 settings.load_profile(os.environ.get("BRIM_HYPOTHESIS", "ci"))
 
-collect_ignore_glob = ["e2e/files/*", "e2e/doomed/*"]  # what the tests run, in processes of its own
+# What the tests run, in processes of its own.
+collect_ignore_glob = ["e2e/files/*", "e2e/doomed/*", "zoo/cases/*", "zoo/nursery.py", "zoo/pace.py"]

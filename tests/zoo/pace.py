@@ -1,0 +1,67 @@
+"""Lets a run of milliseconds meet its faults: nobody commits past a fault before what it does has happened.
+
+A worker takes longer to start than a tiny model to train. So each worker waits in front of a commit, a metric or the
+end until the faults that are due have been performed: the dead are noticed, the newcomers warm.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from brim.coordination.barrier import COMMIT
+from brim.domain.faults import Fault, FaultKind, describe
+from brim.domain.job import JobSpec
+from brim.train.membership import Membership
+
+DEADLINE = 30.0
+_PHASES = (COMMIT, "gather", "end")
+
+
+def keep_pace() -> None:
+    """Make every worker of this process, and of its forks, wait for the faults of its job."""
+    usual = Membership.arrive
+
+    def arrive(self: Membership, step: int, phase: str, payload: bytes = b"") -> Any:
+        if phase in _PHASES:
+            spec, run_dir = self._context.spec, Path(self._context.run_dir)
+            due = [fault for fault in spec.faults if fault.step <= step]
+            if due:
+                _until(lambda: _is_settled(spec, due, run_dir / "events.jsonl"))
+        return usual(self, step, phase, payload)
+
+    Membership.arrive = arrive  # type: ignore[method-assign]
+
+
+def _until(condition: Any) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("a fault of this run did not happen")
+        time.sleep(0.002)
+
+
+def _is_settled(spec: JobSpec, due: list[Fault], events: Path) -> bool:
+    """Whether these faults were performed, their victims are known to be gone, and who was to come is warm."""
+    performed: dict[str, str] = {}
+    states: dict[str, str] = {}
+    for line in events.read_text().rpartition("\n")[0].splitlines():
+        event = json.loads(line)
+        if event["kind"] == "fault":
+            performed[event["text"]] = event["worker"] or ""
+        elif event["kind"] == "worker":
+            states[event["worker"]] = event["state"]
+    killed = [performed.get(describe(fault), "") for fault in due if fault.kind is FaultKind.KILL]
+    return (
+        all(describe(fault) in performed for fault in due)
+        and all(states.get(worker) == "lost" for worker in killed if worker)
+        and sum(state in ("ready", "active") for state in states.values()) >= _wanted(spec, due)
+    )
+
+
+def _wanted(spec: JobSpec, due: list[Fault]) -> int:
+    changes = {FaultKind.ADD: 1, FaultKind.REMOVE: -1}
+    leaves = sum(fault.kind is FaultKind.TERM for fault in due)
+    return spec.workers.minimum + sum(changes.get(fault.kind, 0) * fault.count for fault in due) - leaves

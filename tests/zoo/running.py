@@ -1,0 +1,179 @@
+"""Runs of the zoo: real processes out of a warm one, two at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brim.backends.local import fresh_token, prepare
+from brim.domain.job import JobSpec
+from brim.storage.journal import set_aside_if_damaged
+from brim.telemetry.history import RunHistory, read_history
+from brim.telemetry.ledger import audit_run
+
+__all__ = ["CASES", "Ended", "Nursery"]
+
+CASES = Path(__file__).parent / "cases"
+TO_ANSWER = 90.0  # seconds; the nursery kills a run before
+TO_BE_GONE = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a run ended.
+
+    Args:
+        done: whether it trained to its end, and says so.
+        digest: of its weights, where it is done.
+        steps: that count.
+        said: everything that it told people: errors, warnings and what it printed.
+        exactly_once: whether each sample of each epoch counted once; None without records.
+        epochs: of which that is known.
+        world_sizes: that it had.
+        metrics: of its last epoch.
+    """
+
+    done: bool
+    digest: str
+    steps: int
+    said: str
+    exactly_once: bool | None = None
+    epochs: int | None = None
+    world_sizes: tuple[int, ...] = (1,)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Nursery:
+    """The client of `nursery.py`; a context manager, behind which no process is left."""
+
+    def __enter__(self) -> Nursery:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self._waiting: dict[int, Future[tuple[int, int]]] = {}
+        self._lock = threading.Lock()
+        self._number = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died, and whoever waited has been told
+            self._process.stdin.close()
+        self._process.wait(TO_ANSWER)
+        self._reader.join(TO_ANSWER)
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            self._waiting.pop(answer["number"]).set_result((answer["status"], answer["pid"]))
+        for left in self._waiting.values():
+            left.set_exception(RuntimeError("the nursery died"))
+
+    def _ask(self, **request: Any) -> int:
+        """Have a run forked, and wait for its end: its exit status."""
+        answer: Future[tuple[int, int]] = Future()
+        with self._lock:
+            self._number += 1
+            self._waiting[self._number] = answer
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps({"number": self._number, **request}) + "\n")
+            self._process.stdin.flush()
+        status, session = answer.result(TO_ANSWER)
+        _wait_until_gone(session)
+        return status
+
+    def alone(self, folder: Path, command: Sequence[str]) -> Ended:
+        """`python loop.py arguments…`, with nothing of brim around it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        log, end = folder / "output.log", folder / "end.json"
+        status = self._ask(
+            argv=list(command), log=str(log), end=str(end), directory=str(folder), environment={}
+        )
+        found = json.loads(end.read_text()) if end.exists() else {"steps": 0}
+        return Ended(
+            done=status == 0 and "weights_sha256" in found,
+            digest=found.get("weights_sha256", ""),
+            steps=found["steps"],
+            said=log.read_text(),
+            metrics=found.get("metrics", {}),
+        )
+
+    def run(self, folder: Path, spec: JobSpec) -> Ended:
+        """What `brim train` or `brim run` does with a spec that it has made; again for a folder that was used."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(exist_ok=True)
+        set_aside_if_damaged(folder / "journal")
+        self._ask(
+            argv=["brim.agent", *prepare(spec, folder.resolve())],
+            log=str(folder / "logs" / "agent.log"),
+            directory=spec.directory or str(folder),
+            environment=fresh_token(),
+        )
+        return _ended(folder)
+
+
+def _wait_until_gone(session: int) -> None:
+    """Nothing of a run may be left: its processes have a session of their own."""
+    end = time.monotonic() + TO_BE_GONE
+    while left := _of_session(session):
+        assert time.monotonic() < end, f"processes left over: {left}"
+        time.sleep(0.005)
+
+
+def _of_session(session: int) -> list[str]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            name, _, rest = Path("/proc", entry, "stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue
+        state, _, _, of, *_ = rest.split()
+        if int(of) == session and state != "Z":
+            found.append(f"{entry} {name}")
+    return found
+
+
+def _ended(folder: Path) -> Ended:
+    history = read_history(folder)
+    summary = dict(history.ended.summary) if history.ended else {}
+    done = summary.get("exit") == "done"
+    account = audit_run(folder, history) if history.dataset and history.started else None
+    return Ended(
+        done=done,
+        digest=summary.get("weights_sha256") or "",
+        steps=history.step,
+        said=_said(folder, history),
+        exactly_once=account.exact if account else None,
+        epochs=len(account.epochs) if account else None,
+        world_sizes=tuple(summary.get("world_sizes", ())),
+        metrics=summary.get("metrics", {}),
+    )
+
+
+def _said(folder: Path, history: RunHistory) -> str:
+    told = [f"{history.failed.message}\n{history.failed.trace}"] if history.failed else []
+    told += [str(getattr(event, "message", "")) for event in history.events]
+    told += [path.read_text() for path in sorted((folder / "logs").glob("*.log"))]
+    return "\n".join(text for text in told if text)

@@ -1,0 +1,560 @@
+"""The zoo as a table: what people bring along, and what brim does with it.
+
+A source named `loop_….py` is a loop of one's own, any other a training file; both are scripts as users write them. An
+exact case ends with the same weights alone, on two workers, and on three of which one is killed and one joins. A
+refused case ends with the words of its row, alone and in the same run of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["TABLE", "Case"]
+
+KILL_AND_JOIN = "kill rank 1 at step 3; add 1 at step 5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row.
+
+    Args:
+        name: of the test.
+        source: a file in `cases/`.
+        arguments: `NAME=VALUE` of `--set` for a training file, words of the command line for a loop.
+        like: the public example in whose style it is, or what about it is odd.
+        words: of the message that refuses it; empty where it is exact.
+        harmless_alone: what is refused concerns several workers only, or a run.
+        steps: that its weights have seen.
+        epochs: whose samples count once each; None where the data has no end that is known.
+        faults: what happens to its three workers; each text is one life of the run, resumed by the next.
+        workers: in each life of that run.
+        world_sizes: that the last life must have seen.
+        options: of `brim train`, by the names of `JobSpec`.
+    """
+
+    name: str
+    source: str
+    arguments: tuple[str, ...] = ()
+    like: str
+    words: str = ""
+    harmless_alone: bool = False
+    steps: int = 10
+    epochs: int | None = 2
+    faults: tuple[str, ...] = (KILL_AND_JOIN,)
+    workers: tuple[int, ...] = (3,)
+    world_sizes: frozenset[int] = frozenset({3, 4})
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_loop(self) -> bool:
+        return self.source.startswith("loop_")
+
+
+def exact(name: str, source: str, *arguments: str, like: str, **fields: Any) -> Case:
+    return Case(name=name, source=source, arguments=arguments, like=like, **fields)
+
+
+def refused(name: str, source: str, *arguments: str, like: str, words: str, **fields: Any) -> Case:
+    return Case(name=name, source=source, arguments=arguments, like=like, words=words, **fields)
+
+
+def life(name: str, *faults: str, like: str, **fields: Any) -> Case:
+    """The same file in another life: see `faults`."""
+    return Case(name=name, source="resnet.py", like=like, faults=faults, **fields)
+
+
+PUBLIC = [
+    exact("mnist", "mnist.py", like="pytorch/examples: mnist"),
+    exact("mnist_loop", "loop_mnist.py", like="pytorch/examples: mnist, its loop"),
+    exact("quickstart", "loop_quickstart.py", like="the PyTorch quickstart", epochs=3, steps=15),
+    exact("lstm", "word_language_model.py", like="pytorch/examples: word_language_model"),
+    exact(
+        "lstm_carried", "word_language_model.py", "kind=carried", like="its hidden state carried in a buffer"
+    ),
+    exact(
+        "transformer",
+        "word_language_model.py",
+        "kind=transformer",
+        like="pytorch/examples: word_language_model, Transformer, clipped",
+        options={"clip_norm": 0.25},
+    ),
+    exact("dcgan", "loop_dcgan.py", like="pytorch/examples: dcgan"),
+    exact("vae", "vae.py", like="pytorch/examples: vae, its DataLoader"),
+    exact("super_resolution", "super_resolution.py", like="pytorch/examples: super_resolution"),
+    exact("actor_critic", "loop_actor_critic.py", like="pytorch/examples: actor_critic"),
+    exact("siamese", "siamese.py", like="pytorch/examples: siamese_network"),
+    exact(
+        "time_sequence",
+        "time_sequence.py",
+        "optimizer=adam",
+        like="pytorch/examples: time_sequence_prediction, by Adam",
+        steps=8,
+    ),
+    refused(
+        "time_sequence_lbfgs",
+        "time_sequence.py",
+        like="pytorch/examples: time_sequence_prediction",
+        words="LBFGS, which computes the loss again within a step",
+    ),
+    exact("resnet", "resnet.py", like="torchvision: BasicBlock on CIFAR"),
+    exact("nanogpt", "loop_nanogpt.py", like="karpathy/nanoGPT: get_lr by step, tied weights"),
+    exact("nanogpt_bf16", "loop_nanogpt.py", "bf16", like="karpathy/nanoGPT under bf16 autocast"),
+    exact("dlrm", "recommender.py", like="facebookresearch/dlrm"),
+    exact("ncf", "recommender.py", "kind=ncf", like="neural collaborative filtering"),
+    exact("deepfm", "recommender.py", "kind=deepfm", like="DeepFM"),
+    exact("unet", "unet.py", like="milesial/Pytorch-UNet", options={"clip_norm": 1.0}),
+    exact("bert", "bert.py", like="BERT-like classification, warm-up per step"),
+    exact("simsiam", "self_supervised.py", like="facebookresearch/simsiam"),
+    refused(
+        "moco",
+        "self_supervised.py",
+        "kind=moco",
+        like="facebookresearch/moco: the encoder of keys changes in forward",
+        words="changed in forward",
+    ),
+    exact(
+        "moco_buffers", "self_supervised.py", "kind=moco_buffers", like="moco, the keys' encoder as buffers"
+    ),
+    exact("autoencoder", "small_nets.py", like="lightning's first example"),
+    exact("gcn", "small_nets.py", "kind=gcn", like="tkipf/pygcn: a sparse adjacency"),
+    refused(
+        "gcn_buffer",
+        "small_nets.py",
+        "kind=gcn_buffer",
+        like="pygcn, the sparse adjacency as a buffer",
+        words="sparse",
+    ),
+    exact("char_rnn", "small_nets.py", "kind=char_rnn", like="karpathy/char-rnn"),
+    exact("mixup", "loop_mixup.py", like="facebookresearch/mixup-cifar10, label smoothing"),
+    exact("ema", "loop_ema.py", like="timm's ModelEma, by torch's AveragedModel"),
+    exact("ddpm", "loop_ddpm.py", like="lucidrains/denoising-diffusion-pytorch"),
+    exact("distillation", "loop_distill.py", like="Hinton's distillation, a teacher outside the job"),
+    exact("maml", "loop_maml.py", like="learn2learn: MAML by torch.func"),
+    exact("wgan_gp", "loop_wgan.py", like="caogang/wgan-gp: the generator every second step"),
+    exact("grad_scaler", "loop_scaler.py", like="torch's AMP recipe with a GradScaler", epochs=4, steps=20),
+]
+
+MODELS = [
+    exact("frozen_batch_norm", "resnet.py", "frozen=true", like="BatchNorm that the user keeps in eval mode"),
+    exact(
+        "channels_last",
+        "resnet.py",
+        "channels_last=true",
+        like="channels_last, clipped",
+        options={"clip_norm": 0.5},
+    ),
+    exact("spectral_norm", "layers.py", like="a parametrization with buffers"),
+    exact("weight_norm", "layers.py", "kind=weight_norm", like="a parametrization"),
+    exact(
+        "stochastic_depth", "layers.py", "kind=stochastic_depth", like="blocks left out by Python's random"
+    ),
+    exact("lora", "layers.py", "kind=lora", like="microsoft/LoRA"),
+    exact("straight_through", "layers.py", "kind=binarised", like="a custom autograd.Function"),
+    exact("observer", "layers.py", "kind=observed", like="quantisation-aware: ranges in buffers"),
+    refused(
+        "observer_that_grows",
+        "layers.py",
+        "kind=fake_quantised",
+        like="torch.ao.quantization: buffers that get a new shape",
+        words="buffer",
+    ),
+    exact("complex", "layers.py", "kind=complex", like="complex weights in a Fourier layer"),
+    exact("recomputed", "layers.py", "kind=checkpointed", like="torch.utils.checkpoint with dropout"),
+    exact("experts", "layers.py", "kind=experts", like="experts without a gradient in some micro-batches"),
+    exact("hooks", "layers.py", "kind=hooked", like="gradient reversal by hooks"),
+    exact("compiled", "layers.py", "kind=compiled", like="torch.compile, without its compiler"),
+    exact("group_norm", "layers.py", "kind=group_norm", like="GroupNorm"),
+    exact(
+        "batch_norm_cumulative", "layers.py", "kind=batch_norm_cumulative", like="BatchNorm(momentum=None)"
+    ),
+    exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
+    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
+    exact("float64", "layers.py", "kind=float64", like="double precision"),
+    exact("bfloat16", "layers.py", "kind=bfloat16", like="bfloat16 weights"),
+    exact("float16", "layers.py", "kind=float16", like="float16 weights"),
+    exact("autocast", "layers.py", "kind=autocast", like="bf16 autocast in a training file"),
+    exact("buffer_in_place", "buffers.py", like="a running mean, written in place"),
+    exact("buffer_assigned", "buffers.py", "kind=assigned", like="a buffer that is assigned anew"),
+    exact(
+        "buffer_assigned_not_persistent",
+        "buffers.py",
+        "kind=not_persistent_assigned",
+        like="a buffer outside the state_dict that is assigned anew",
+    ),
+    exact(
+        "buffer_changed_in_evaluation",
+        "buffers.py",
+        "kind=changed_in_evaluation",
+        like="buffers that evaluation changes",
+    ),
+    exact("extra_state", "buffers.py", "kind=extra_state", like="get_extra_state"),
+    refused("counter", "buffers.py", "kind=counter", like="a counter in a Python attribute", words="'count'"),
+    exact("cached", "buffers.py", "kind=cached", like="an attribute that forward writes and never reads"),
+    refused(
+        "carried",
+        "buffers.py",
+        "kind=carried",
+        like="a hidden state carried in an attribute",
+        words="'hidden'",
+    ),
+    refused("list", "buffers.py", "kind=list", like="a list in a Python attribute", words="'recent'"),
+    exact("own_generator", "buffers.py", "kind=own_generator", like="a torch.Generator of the model's own"),
+]
+
+OPTIMIZERS = [
+    *(
+        exact(name, "optimizers.py", f"optimizer={name}", like=f"torch.optim: {name.replace('_', ', ')}")
+        for name in (
+            "adadelta",
+            "adafactor",
+            "adam_amsgrad_foreach",
+            "adamw_fused",
+            "adamax",
+            "asgd",
+            "nadam",
+            "radam",
+            "rmsprop_centered",
+            "rprop",
+            "sgd_maximize_foreach",
+        )
+    ),
+    exact("lion", "optimizers.py", "optimizer=lion", like="an optimizer copied from a paper"),
+    exact("lamb", "optimizers.py", "optimizer=lamb", like="LAMB: a trust ratio, a Python number as state"),
+    exact("sgld", "optimizers.py", "optimizer=sgld", like="an optimizer that draws noise"),
+    exact(
+        "master_weights",
+        "optimizers.py",
+        "optimizer=master_weights",
+        like="float32 state beside bfloat16 weights",
+    ),
+    refused(
+        "counting_optimizer",
+        "optimizers.py",
+        "optimizer=counting",
+        like="an optimizer that counts in an attribute",
+        words="the workers do not agree",
+        harmless_alone=True,
+    ),
+    refused(
+        "sparse_adam",
+        "optimizers.py",
+        "optimizer=sparse_adam",
+        like="SparseAdam over an EmbeddingBag",
+        words="a sparse gradient",
+    ),
+    exact("onecycle", "loop_schedules.py", "onecycle", like="OneCycleLR per batch"),
+    exact(
+        "onecycle_unsaid", "loop_schedules.py", "onecycle_unsaid", like="OneCycleLR without a word on when"
+    ),
+    refused(
+        "cosine_unsaid",
+        "loop_schedules.py",
+        "cosine_unsaid",
+        like="a cosine over steps without a word on when",
+        words="need to know when it steps",
+    ),
+    exact("plateau", "loop_schedules.py", "plateau", like="ReduceLROnPlateau"),
+    exact("halved_by_hand", "loop_schedules.py", "by_hand", like="a learning rate halved by hand per epoch"),
+    refused(
+        "within_a_step",
+        "loop_schedules.py",
+        "within_a_step",
+        like="a learning rate that changes within a step",
+        words="within a step",
+    ),
+    refused(
+        "scheduler_left_over",
+        "loop_schedules.py",
+        "scheduler_left_over",
+        like="scheduler.step() left over in the loop",
+        words="within a step",
+    ),
+]
+
+DATA = [
+    exact("augmentation", "chance.py", like="torch, numpy and random in the dataset"),
+    exact(
+        "own_torch_generator",
+        "chance.py",
+        "kind=own_torch_generator",
+        like="a torch.Generator in the dataset",
+    ),
+    exact(
+        "own_numpy_generator",
+        "chance.py",
+        "kind=own_numpy_generator",
+        like="a numpy Generator in the dataset",
+    ),
+    *(
+        exact(f"data_{kind}", "loop_data.py", kind, like=like)
+        for kind, like in (
+            ("dicts", "samples are dicts of two keys"),
+            ("three_keys", "nested samples with words in them"),
+            ("triples", "samples of three, the last a weight"),
+            ("list", "a plain list"),
+            ("loader", "a DataLoader with two processes"),
+            ("collate", "a collate_fn that pads"),
+            ("weighted", "a WeightedRandomSampler"),
+            ("in_order", "a DataLoader that does not shuffle"),
+            ("stream", "an IterableDataset with shards"),
+        )
+    ),
+    refused(
+        "data_endless",
+        "loop_data.py",
+        "endless",
+        like="a stream of no known length",
+        words="how many samples",
+    ),
+    exact(
+        "data_few",
+        "loop_data.py",
+        "few",
+        like="fewer samples than a batch",
+        steps=2,
+        faults=("kill rank 1 at step 1",),
+        world_sizes=frozenset({3}),
+    ),
+    exact("data_ragged", "loop_data.py", "ragged", like="a last batch of five samples", steps=12),
+    exact("data_drop_last", "loop_data.py", "drop_last", like="drop_last", steps=8),
+    refused(
+        "own_batches",
+        "loop_data.py",
+        "own_batches",
+        like="a generator of batches",
+        words="which can be read once",
+    ),
+    refused(
+        "batch_norm_of_one",
+        "layers.py",
+        "kind=batch_norm_cumulative",
+        like="BatchNorm with a last micro-batch of one sample",
+        words="BatchNorm, which normalises over the samples",
+        options={"global_batch_size": 28},
+    ),
+]
+
+LOOPS = [
+    refused("backward", "loop_left_over.py", "backward", like="loss.backward() left over", words="backward"),
+    exact(
+        "divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"
+    ),
+    exact("scaled", "loop_left_over.py", "scaled", like="scaler.scale(loss) left over: a loss times 65536"),
+    refused(
+        "optimizer_step",
+        "loop_left_over.py",
+        "optimizer_step",
+        like="optimizer.step() left over",
+        words="optimizer.step()",
+    ),
+    exact(
+        "clipped", "loop_left_over.py", "clipped", like="clip_grad_norm_ left over: it finds nothing to clip"
+    ),
+    refused(
+        "break",
+        "loop_left_over.py",
+        "break",
+        like="early stopping by break",
+        words="a loop that was left after step 3 of 10",
+    ),
+    refused(
+        "exit",
+        "loop_left_over.py",
+        "exit",
+        like="sys.exit(0) in the middle",
+        words="a loop that was left after step 3 of 10",
+    ),
+    refused(
+        "second_loop",
+        "loop_left_over.py",
+        "second_loop",
+        like="a second loop",
+        words="another loop over a job",
+    ),
+    refused("no_step", "loop_left_over.py", "no_step", like="a batch without a step", words="without a step"),
+    refused(
+        "twice", "loop_left_over.py", "stepped_twice", like="two steps for a batch", words="a second call"
+    ),
+    refused(
+        "detached",
+        "loop_left_over.py",
+        "detached",
+        like="a loss without a graph",
+        words="a tensor that no parameter has a part in",
+    ),
+    refused("vector", "loop_left_over.py", "vector", like="a loss per sample", words="a scalar"),
+    refused(
+        "weights_by_hand",
+        "loop_left_over.py",
+        "weights_by_hand",
+        like="weights clamped by hand after each batch",
+        words="by hand",
+    ),
+    refused(
+        "added_group",
+        "loop_left_over.py",
+        "added_group",
+        like="a parameter group added while training",
+        words="param",
+    ),
+    refused(
+        "freezes_once",
+        "loop_left_over.py",
+        "freezes_once",
+        like="requires_grad_(False) at one step, which a newcomer misses",
+        words="requires_grad",
+        harmless_alone=True,
+    ),
+    refused(
+        "freezes_within",
+        "loop_left_over.py",
+        "freezes_within",
+        like="requires_grad_(False) behind the first micro-batch of a step",
+        words="requires_grad",
+    ),
+    exact("freezes", "loop_left_over.py", "freezes", like="requires_grad_(False) from a step on"),
+    refused(
+        "thaws",
+        "loop_left_over.py",
+        "thaws",
+        like="requires_grad_(True) from a step on",
+        words="requires_grad turned on while training",
+    ),
+    exact("rank_0_measures", "loop_rank0.py", like="rank 0 evaluates by itself"),
+    refused(
+        "rank_0_forgets",
+        "loop_rank0.py",
+        "forgets",
+        like="rank 0 evaluates and leaves its model in eval mode",
+        words="training",
+        harmless_alone=True,
+    ),
+    exact(
+        "accumulated",
+        "loop_accumulate.py",
+        like="gradient accumulation by micro_batches=4",
+        options={"micro_batches": 4},
+    ),
+    refused(
+        "accumulated_unsaid",
+        "loop_accumulate.py",
+        like="micro_batches=4 in the script alone, where a master must know them",
+        words="hint: brim run --micro-batches 4",
+        harmless_alone=True,
+    ),
+    refused(
+        "other_epochs",
+        "loop_mixup.py",
+        like="brim run --epochs 5 for a script that says 2",
+        words="--epochs",
+        harmless_alone=True,
+        options={"epochs": 5},
+    ),
+    refused(
+        "other_batch",
+        "loop_mixup.py",
+        like="brim run --global-batch-size 48 for a script that says 24",
+        words="--global-batch-size",
+        harmless_alone=True,
+        options={"global_batch_size": 48},
+    ),
+    refused(
+        "range_of_epochs",
+        "loop_range.py",
+        like="for epoch in range(N) around the batches",
+        words="need one loop over all epochs of a job",
+    ),
+    exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
+    exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
+    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on"),
+    exact("nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out"),
+    refused("nan_stop", "loop_nan.py", "stop", like="NaN in one micro-batch: stop", words="nan"),
+]
+
+LIVES = [
+    life(
+        "killed_at_the_first_step",
+        "kill rank 0 at step 1",
+        like="a death at once",
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "killed_at_the_last_step",
+        "kill rank 2 at step 10",
+        like="a death at the end",
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "killed_in_evaluation",
+        "kill rank 1 at step 5",
+        like="a death while it measures",
+        world_sizes=frozenset({3}),
+    ),
+    life("joined_at_the_last_step", "add 1 at step 9", like="a join at the end", world_sizes=frozenset({3})),
+    life(
+        "all_killed_one_by_one",
+        "kill rank 0 at step 2; kill rank 0 at step 4; kill rank 0 at step 6",
+        like="nobody of the first world is there at the end",
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "all_killed_at_once",
+        "kill rank 0 at step 7; kill rank 1 at step 7; kill rank 2 at step 7",
+        like="from the last checkpoint",
+        options={"checkpoint_every": 3},
+        world_sizes=frozenset({3}),
+    ),
+    life(
+        "left_by_sigterm",
+        "term rank 0 at step 2; term rank 1 at step 6",
+        like="two leave",
+        world_sizes=frozenset({1, 2, 3}),
+    ),
+    life(
+        "shrunk_and_grown",
+        "remove 2 at step 3; add 3 at step 6",
+        like="three, one, four",
+        world_sizes=frozenset({1, 3, 4}),
+    ),
+    life(
+        "stopped_for_a_while", "stop rank 1 for 300ms at step 4", like="SIGSTOP", world_sizes=frozenset({3})
+    ),
+    life(
+        "suspended_and_resumed",
+        "term rank 0 at step 4",
+        KILL_AND_JOIN.replace("step 3", "step 6").replace("step 5", "step 7"),
+        like="from one worker to three, by way of a checkpoint",
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_loop",
+        "loop_state.py",
+        like="a loop with state of its own, suspended in its second epoch",
+        epochs=4,
+        steps=20,
+        faults=("term rank 0 at step 7", "kill rank 1 at step 9; add 1 at step 11"),
+        workers=(1, 3),
+    ),
+    exact(
+        "killed_in_evaluation_of_a_loop",
+        "loop_mnist.py",
+        like="a death in job.evaluate",
+        faults=("kill rank 1 at step 5",),
+        world_sizes=frozenset({3}),
+    ),
+    life("two_threads", KILL_AND_JOIN, like="--threads 2", options={"threads": 2}),
+    life(
+        "crowded", "add 5 at step 2", like="as many workers as micro-batches", world_sizes=frozenset({3, 8})
+    ),
+    life(
+        "torch_distributed",
+        KILL_AND_JOIN,
+        like="the same sum by torch.distributed",
+        options={"transport": "distributed"},
+    ),
+]
+
+TABLE = [*PUBLIC, *MODELS, *OPTIMIZERS, *DATA, *LOOPS, *LIVES]

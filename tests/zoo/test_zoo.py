@@ -1,0 +1,129 @@
+"""What people bring along is exact, or is refused with words: never silently different (see `table.py`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.domain.checkpointing import Interval
+from brim.domain.faults import parse_faults
+from brim.domain.job import JobSpec, WorkerRange
+from zoo.running import CASES, Ended, Nursery
+from zoo.table import TABLE, Case
+
+pytestmark = pytest.mark.e2e
+
+AT_ONCE = max(2, os.cpu_count() or 2)
+
+
+class Zoo:
+    """Runs the cases that were selected, ahead of the tests that look at them."""
+
+    def __init__(self, nursery: Nursery, folder: Path, cases: list[Case]) -> None:
+        self._nursery, self._folder = nursery, folder
+        self._pool = ThreadPoolExecutor(AT_ONCE)
+        self._runs = {case.name: self._start(case) for case in cases}
+
+    def _start(self, case: Case) -> dict[str, Future[Ended]]:
+        runs = {"alone": self._pool.submit(self._alone, case)}
+        if not case.words:
+            runs["two"] = self._pool.submit(self._on, case, 2)
+        runs["faults"] = self._pool.submit(self._through_faults, case)
+        return runs
+
+    def results(self, case: Case) -> dict[str, Ended]:
+        return {name: run.result() for name, run in self._runs[case.name].items()}
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _alone(self, case: Case) -> Ended:
+        if case.is_loop:
+            return self._nursery.alone(self._folder / f"{case.name}-alone", _command(case)[1:])
+        return self._on(case, 1)
+
+    def _on(self, case: Case, workers: int) -> Ended:
+        return self._nursery.run(self._folder / f"{case.name}-{workers}", spec_of(case, workers))
+
+    def _through_faults(self, case: Case) -> Ended:
+        folder = self._folder / f"{case.name}-faults"
+        for workers, faults in zip(case.workers, case.faults, strict=True):
+            ended = self._nursery.run(folder, spec_of(case, workers, faults=faults))
+        return ended
+
+
+def _command(case: Case) -> tuple[str, ...]:
+    return (sys.executable, str(CASES / case.source), *case.arguments)
+
+
+def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
+    """What `brim train` or `brim run` would make of the case."""
+    options: dict[str, Any] = {"heartbeat_timeout": 15.0, "spares": int(bool(faults)), **case.options}
+    if "checkpoint_every" in options:
+        options["checkpoint_every"] = Interval(steps=options["checkpoint_every"])
+    if case.is_loop:
+        options |= {"command": _command(case), "parameters": {}}
+    else:
+        parameters = dict(argument.split("=") for argument in case.arguments)
+        options = {"global_batch_size": 24, "epochs": 2, **options}
+        options |= {"file": str(CASES / case.source), "parameters": parameters}
+    size = WorkerRange(minimum=workers, maximum=workers)
+    return JobSpec(workers=size, faults=parse_faults(faults), **options)
+
+
+@pytest.fixture(scope="module")
+def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
+    selected = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
+    ]
+    with Nursery() as nursery:
+        zoo = Zoo(nursery, tmp_path_factory.mktemp("zoo"), selected)
+        try:
+            yield zoo
+        finally:
+            zoo.close()
+
+
+def by_name(cases: list[Case]) -> Any:
+    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+
+
+@by_name([case for case in TABLE if not case.words])
+def test_it_is_exact(zoo: Zoo, case: Case) -> None:
+    runs = zoo.results(case)
+    for name, ended in runs.items():
+        assert ended.done, f"{name}:\n{ended.said}"
+        assert ended.steps == case.steps, name
+    assert {name: ended.digest for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].digest)
+    assert {name: ended.metrics for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].metrics)
+    recorded = {name: ended for name, ended in runs.items() if ended.exactly_once is not None}
+    assert recorded.keys() >= {"two", "faults"}
+    for name, ended in recorded.items():
+        assert ended.exactly_once, name
+        assert ended.epochs == case.epochs, name
+    assert runs["two"].world_sizes == (2,)
+    assert case.world_sizes <= set(runs["faults"].world_sizes)
+
+
+@by_name([case for case in TABLE if case.words])
+def test_it_is_refused(zoo: Zoo, case: Case) -> None:
+    for name, ended in zoo.results(case).items():
+        if name == "alone" and case.harmless_alone:
+            assert ended.done, ended.said
+            continue
+        assert not ended.done, f"{name} trained {ended.steps} steps as if nothing were wrong"
+        assert case.words in ended.said, f"{name}:\n{ended.said}"
+
+
+def test_the_table_is_a_zoo() -> None:
+    names = [case.name for case in TABLE]
+    assert len(names) == len(set(names)) >= 60
+    assert {case.source for case in TABLE} <= {path.name for path in CASES.glob("*.py")}
