@@ -22,7 +22,7 @@ from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.chance import Sources
 from brim.train.context import WorkerContext
 from brim.train.data.feed import Feed
-from brim.train.evaluation import Forward, observe, undisturbed
+from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
@@ -234,12 +234,13 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
         SpecError: it does not: what a micro-batch gives would depend on which others its worker had before.
     """
     sources, tries = Sources(model), []
-    with undisturbed(model) as put_back:
-        model.train()
-        for _ in range(1 if _is_on_gpu(model) else 2):
-            put_back()
-            sources.seed(0)
-            tries.append(_try(prepared, model, size))
+    for _ in range(1 if _is_on_gpu(model) else 2):
+        buffers = copy.deepcopy([dict(module._buffers) for module in model.modules()])
+        sources.seed(0)
+        tries.append(_try(prepared, model, size))
+        if len(tries) == 1:
+            for module, before in zip(model.modules(), buffers, strict=True):
+                module._buffers.update(before)
     values = [each.detach() for each in tries if isinstance(each, Tensor)]
     if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
         raise SpecError(
