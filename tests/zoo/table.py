@@ -27,6 +27,7 @@ class Case:
         like: the public example in whose style it is, or what about it is odd.
         words: of the message that refuses it; empty where it is exact.
         harmless_alone: what is refused concerns several workers only, or a run.
+        unsound: its losses are not all numbers, and brim warns of that.
         steps: that its weights have seen.
         epochs: whose samples count once each; None where the data has no end that is known.
         faults: what happens to its three workers; each text is one life of the run, resumed by the next.
@@ -41,6 +42,7 @@ class Case:
     like: str
     words: str = ""
     harmless_alone: bool = False
+    unsound: bool = False
     steps: int = 10
     epochs: int | None = 2
     faults: tuple[str, ...] = (KILL_AND_JOIN,)
@@ -172,6 +174,11 @@ MODELS = [
     ),
     exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
     refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
+    exact("masked", "layers.py", "kind=masked", like="a buffer of minus infinities"),
+    exact("odd_buffers", "layers.py", "kind=odd_buffers", like="buffers of all types, expanded, empty, None"),
+    exact("odd_parameters", "layers.py", "kind=odd_parameters", like="transposed, empty, unused parameters"),
+    exact("rotary", "layers.py", "kind=rotary", like="a buffer that is made by the first forward"),
+    exact("monte_carlo", "layers.py", "kind=monte_carlo", like="dropout in evaluation"),
     exact("float64", "layers.py", "kind=float64", like="double precision"),
     exact("bfloat16", "layers.py", "kind=bfloat16", like="bfloat16 weights"),
     exact("float16", "layers.py", "kind=float16", like="float16 weights"),
@@ -256,6 +263,9 @@ OPTIMIZERS = [
         like="a cosine over steps without a word on when",
         words="need to know when it steps",
     ),
+    exact("sequential", "loop_schedules.py", "sequential", like="SequentialLR: warm-up, then a cosine"),
+    exact("cyclic", "loop_schedules.py", "cyclic", like="CyclicLR without a word on when"),
+    exact("lambda", "loop_schedules.py", "lambda", like="LambdaLR per epoch"),
     exact("plateau", "loop_schedules.py", "plateau", like="ReduceLROnPlateau"),
     exact("halved_by_hand", "loop_schedules.py", "by_hand", like="a learning rate halved by hand per epoch"),
     refused(
@@ -467,10 +477,41 @@ LOOPS = [
         like="for epoch in range(N) around the batches",
         words="need one loop over all epochs of a job",
     ),
+    refused(
+        "registered_by_rank",
+        "loop_left_over.py",
+        "registered_by_rank",
+        like="a registered state that counts what this worker saw",
+        words="the workers do not agree",
+        harmless_alone=True,
+    ),
+    refused(
+        "loss_module",
+        "loop_loss_module.py",
+        like="pytorch-metric-learning: a loss with weights that the model does not have",
+        words="optimizer",
+    ),
+    exact(
+        "loss_module_given", "loop_loss_module.py", "both", like="the same, with the loss among the models"
+    ),
+    exact("in_place", "loop_within.py", "in_place", like="inputs that are changed in place"),
+    exact("measures_within", "loop_within.py", "measures", like="job.evaluate every second step"),
+    exact(
+        "measures_by_itself", "loop_within.py", "measures_by_itself", like="eval() and back within an epoch"
+    ),
+    refused(
+        "a_few_batches",
+        "loop_within.py",
+        "a_few",
+        like="break behind a few batches of an epoch",
+        words="a loop that was left",
+    ),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
-    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on"),
-    exact("nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out"),
+    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on", unsound=True),
+    exact(
+        "nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out", unsound=True
+    ),
     refused("nan_stop", "loop_nan.py", "stop", like="NaN in one micro-batch: stop", words="nan"),
 ]
 
