@@ -495,6 +495,20 @@ LOOPS = [
         "loss_module_given", "loop_loss_module.py", "both", like="the same, with the loss among the models"
     ),
     exact("in_place", "loop_within.py", "in_place", like="inputs that are changed in place"),
+    exact("loop_cached", "loop_memory.py", "cached", like="an attribute that forward writes, in a loop"),
+    exact("loop_generator", "loop_memory.py", "generator", like="a torch.Generator of the model, in a loop"),
+    exact("loop_data_generator", "loop_memory.py", "data", like="a torch.Generator of the data, in a loop"),
+    exact(
+        "loop_backbone", "loop_memory.py", "backbone", like="a backbone put to eval, later frozen, per epoch"
+    ),
+    *(
+        refused(f"loop_{kind}", "loop_memory.py", kind, like=like, words=words)
+        for kind, like, words in (
+            ("counter", "a counter in the model, in a loop", "'calls'"),
+            ("list", "a list in the model, in a loop", "'recent'"),
+            ("hidden", "a hidden state carried in an attribute, in a loop", "'hidden'"),
+        )
+    ),
     exact("measures_within", "loop_within.py", "measures", like="job.evaluate every second step"),
     exact(
         "measures_by_itself", "loop_within.py", "measures_by_itself", like="eval() and back within an epoch"
