@@ -25,11 +25,9 @@ def keep_pace() -> None:
     usual = Membership.arrive
 
     def arrive(self: Membership, step: int, phase: str, payload: bytes = b"") -> Any:
-        if phase in _PHASES:
-            spec, run_dir = self._context.spec, Path(self._context.run_dir)
-            due = [fault for fault in spec.faults if fault.step <= step]
-            if due:
-                _until(lambda: _is_settled(spec, due, run_dir / "events.jsonl"))
+        spec, run_dir = self._context.spec, Path(self._context.run_dir)
+        if spec.faults and phase in _PHASES:
+            _until(lambda: _is_settled(spec, step, run_dir / "events.jsonl"))
         return usual(self, step, phase, payload)
 
     Membership.arrive = arrive  # type: ignore[method-assign]
@@ -43,16 +41,21 @@ def _until(condition: Any) -> None:
         time.sleep(0.002)
 
 
-def _is_settled(spec: JobSpec, due: list[Fault], events: Path) -> bool:
-    """Whether these faults were performed, their victims are known to be gone, and who was to come is warm."""
+def _is_settled(spec: JobSpec, step: int, events: Path) -> bool:
+    """Whether the faults that are due were performed, their victims are known to be gone, and newcomers are warm."""
     performed: dict[str, str] = {}
     states: dict[str, str] = {}
+    restored = 0
     for line in events.read_text().rpartition("\n")[0].splitlines():
         event = json.loads(line)
         if event["kind"] == "fault":
             performed[event["text"]] = event["worker"] or ""
         elif event["kind"] == "worker":
             states[event["worker"]] = event["state"]
+        elif event["kind"] == "restored":
+            restored = event["step"]
+    # A fault strikes with a commit: with the first one, where the run was resumed behind its step.
+    due = [fault for fault in spec.faults if fault.step <= step and restored < step]
     killed = [performed.get(describe(fault), "") for fault in due if fault.kind is FaultKind.KILL]
     return (
         all(describe(fault) in performed for fault in due)
@@ -62,6 +65,8 @@ def _is_settled(spec: JobSpec, due: list[Fault], events: Path) -> bool:
 
 
 def _wanted(spec: JobSpec, due: list[Fault]) -> int:
+    if not due:
+        return 0
     changes = {FaultKind.ADD: 1, FaultKind.REMOVE: -1}
     leaves = sum(fault.kind is FaultKind.TERM for fault in due)
     return spec.workers.minimum + sum(changes.get(fault.kind, 0) * fault.count for fault in due) - leaves

@@ -27,6 +27,7 @@ class Case:
         like: the public example in whose style it is, or what about it is odd.
         words: of the message that refuses it; empty where it is exact.
         harmless_alone: what is refused concerns several workers only, or a run.
+        unsound: its losses are not all numbers, and brim warns of that.
         steps: that its weights have seen.
         epochs: whose samples count once each; None where the data has no end that is known.
         faults: what happens to its three workers; each text is one life of the run, resumed by the next.
@@ -41,6 +42,7 @@ class Case:
     like: str
     words: str = ""
     harmless_alone: bool = False
+    unsound: bool = False
     steps: int = 10
     epochs: int | None = 2
     faults: tuple[str, ...] = (KILL_AND_JOIN,)
@@ -172,6 +174,11 @@ MODELS = [
     ),
     exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
     refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
+    exact("masked", "layers.py", "kind=masked", like="a buffer of minus infinities"),
+    exact("odd_buffers", "layers.py", "kind=odd_buffers", like="buffers of all types, expanded, empty, None"),
+    exact("odd_parameters", "layers.py", "kind=odd_parameters", like="transposed, empty, unused parameters"),
+    exact("rotary", "layers.py", "kind=rotary", like="a buffer that is made by the first forward"),
+    exact("monte_carlo", "layers.py", "kind=monte_carlo", like="dropout in evaluation"),
     exact("float64", "layers.py", "kind=float64", like="double precision"),
     exact("bfloat16", "layers.py", "kind=bfloat16", like="bfloat16 weights"),
     exact("float16", "layers.py", "kind=float16", like="float16 weights"),
@@ -256,6 +263,9 @@ OPTIMIZERS = [
         like="a cosine over steps without a word on when",
         words="need to know when it steps",
     ),
+    exact("sequential", "loop_schedules.py", "sequential", like="SequentialLR: warm-up, then a cosine"),
+    exact("cyclic", "loop_schedules.py", "cyclic", like="CyclicLR without a word on when"),
+    exact("lambda", "loop_schedules.py", "lambda", like="LambdaLR per epoch"),
     exact("plateau", "loop_schedules.py", "plateau", like="ReduceLROnPlateau"),
     exact("halved_by_hand", "loop_schedules.py", "by_hand", like="a learning rate halved by hand per epoch"),
     refused(
@@ -467,10 +477,55 @@ LOOPS = [
         like="for epoch in range(N) around the batches",
         words="need one loop over all epochs of a job",
     ),
+    refused(
+        "registered_by_rank",
+        "loop_left_over.py",
+        "registered_by_rank",
+        like="a registered state that counts what this worker saw",
+        words="the workers do not agree",
+        harmless_alone=True,
+    ),
+    refused(
+        "loss_module",
+        "loop_loss_module.py",
+        like="pytorch-metric-learning: a loss with weights that the model does not have",
+        words="optimizer",
+    ),
+    exact(
+        "loss_module_given", "loop_loss_module.py", "both", like="the same, with the loss among the models"
+    ),
+    exact("in_place", "loop_within.py", "in_place", like="inputs that are changed in place"),
+    exact("loop_cached", "loop_memory.py", "cached", like="an attribute that forward writes, in a loop"),
+    exact("loop_generator", "loop_memory.py", "generator", like="a torch.Generator of the model, in a loop"),
+    exact("loop_data_generator", "loop_memory.py", "data", like="a torch.Generator of the data, in a loop"),
+    exact(
+        "loop_backbone", "loop_memory.py", "backbone", like="a backbone put to eval, later frozen, per epoch"
+    ),
+    *(
+        refused(f"loop_{kind}", "loop_memory.py", kind, like=like, words=words)
+        for kind, like, words in (
+            ("counter", "a counter in the model, in a loop", "'calls'"),
+            ("list", "a list in the model, in a loop", "'recent'"),
+            ("hidden", "a hidden state carried in an attribute, in a loop", "'hidden'"),
+        )
+    ),
+    exact("measures_within", "loop_within.py", "measures", like="job.evaluate every second step"),
+    exact(
+        "measures_by_itself", "loop_within.py", "measures_by_itself", like="eval() and back within an epoch"
+    ),
+    refused(
+        "a_few_batches",
+        "loop_within.py",
+        "a_few",
+        like="break behind a few batches of an epoch",
+        words="a loop that was left",
+    ),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
-    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on"),
-    exact("nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out"),
+    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on", unsound=True),
+    exact(
+        "nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out", unsound=True
+    ),
     refused("nan_stop", "loop_nan.py", "stop", like="NaN in one micro-batch: stop", words="nan"),
 ]
 
@@ -528,6 +583,68 @@ LIVES = [
         KILL_AND_JOIN.replace("step 3", "step 6").replace("step 5", "step 7"),
         like="from one worker to three, by way of a checkpoint",
         workers=(1, 3),
+    ),
+    life(
+        "suspended_at_an_epochs_end",
+        "term rank 0 at step 4",
+        "kill rank 1 at step 7; add 1 at step 8",
+        like="asked to leave while it measures",
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_loop_at_an_epochs_end",
+        "loop_mnist.py",
+        like="the same in a loop over job.epochs",
+        faults=("term rank 0 at step 4", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_schedule",
+        "loop_schedules.py",
+        "sequential",
+        like="schedulers in a checkpoint",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_pair",
+        "loop_dcgan.py",
+        like="two models and optimizers in a checkpoint",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_scaler",
+        "loop_scaler.py",
+        like="a GradScaler in a checkpoint",
+        epochs=4,
+        steps=20,
+        faults=("term rank 0 at step 6", "kill rank 1 at step 12; add 1 at step 14"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_numbers",
+        "layers.py",
+        "kind=complex",
+        like="complex weights in a checkpoint",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_stream",
+        "loop_data.py",
+        "stream",
+        like="an IterableDataset, from the middle of an epoch",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    life(
+        "alone_and_killed",
+        "kill rank 0 at step 3",
+        like="the only worker, from the last checkpoint",
+        workers=(1,),
+        options={"checkpoint_every": 2},
+        world_sizes=frozenset({1}),
     ),
     exact(
         "suspended_loop",

@@ -162,6 +162,74 @@ class Compiled(nn.Module):
         return self.inner(x)
 
 
+class Masked(nn.Module):
+    """Attention with a causal mask of minus infinities, as TransformerModel keeps it."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(4, 12)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+
+    def forward(self, x):
+        q, k, v = self.qkv(x.unflatten(1, (4, 4))).chunk(3, dim=-1)
+        return ((q @ k.transpose(1, 2) / 2 + self.mask).softmax(-1) @ v).flatten(1)
+
+
+class OddBuffers(nn.Module):
+    """Constants of many types, one expanded, one empty, and one that takes part in the state of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        for dtype in (torch.bool, torch.uint8, torch.int16, torch.float16, torch.float64, torch.complex64):
+            self.register_buffer(f"of_{dtype}".replace("torch.", ""), torch.ones(3).to(dtype))
+        self.register_buffer("expanded", torch.ones(1).expand(16))
+        self.register_buffer("empty", torch.zeros(0))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x):
+        return self.fc(x) * self.expanded
+
+
+class Rotary(nn.Module):
+    """Makes its tables when it first needs them, as rotary embeddings do."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        self.register_buffer("cos", None, persistent=False)
+
+    def forward(self, x):
+        if self.cos is None:
+            self.register_buffer("cos", torch.arange(16).div(16).cos(), persistent=False)
+        return self.fc(x) * self.cos
+
+
+class OddParameters(nn.Module):
+    """A weight that lies transposed, an empty one, a number, and one that is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.transposed = nn.Parameter((torch.randn(16, 16) * 0.1).t())
+        self.empty = nn.Parameter(torch.zeros(0))
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.unused = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return x @ self.transposed * self.scale + self.empty.sum()
+
+
+class MonteCarlo(nn.Module):
+    """Drops out in evaluation too."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return F.dropout(self.fc(x), 0.3, training=True)
+
+
 LAYERS = {
     "batch_norm_cumulative": lambda: nn.BatchNorm1d(16, momentum=None),
     "binarised": Binarised,
@@ -174,7 +242,12 @@ LAYERS = {
     "hooked": Hooked,
     "lazy": lambda: nn.LazyLinear(16),
     "lora": LoRA,
+    "masked": Masked,
+    "monte_carlo": MonteCarlo,
     "observed": Observed,
+    "odd_buffers": OddBuffers,
+    "odd_parameters": OddParameters,
+    "rotary": Rotary,
     "spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(16, 16)),
     "stochastic_depth": StochasticDepth,
     "sync_batch_norm": lambda: nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(16)),

@@ -19,6 +19,9 @@ scaler = torch.amp.GradScaler("cpu")
 data = images(120)
 
 job = brim.join(model, optimizer)
+running = {"loss": 0.0}
+if KIND == "registered_by_rank":
+    job.register_state("running", running)
 for batch in job.batches(data, global_batch_size=24, epochs=2):
     optimizer.zero_grad()
     if KIND == "freezes_once" and job.committed == 4:  # whoever joins later does not
@@ -47,6 +50,7 @@ for batch in job.batches(data, global_batch_size=24, epochs=2):
     job.step(loss)
     if KIND == "freezes_within" and job.committed == 4:
         model[1].requires_grad_(False)
+    running["loss"] += loss.item()
     if KIND == "stepped_twice":
         job.step(loss)
     if KIND == "clipped":

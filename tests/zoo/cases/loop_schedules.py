@@ -18,6 +18,19 @@ scheduler, interval = {
     "onecycle": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), "step"),
     "onecycle_unsaid": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), None),
     "cosine_unsaid": lambda: (lr_scheduler.CosineAnnealingLR(optimizer, T_max=10), None),
+    "sequential": lambda: (
+        lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3),
+                lr_scheduler.CosineAnnealingLR(optimizer, 7),
+            ],
+            milestones=[3],
+        ),
+        "step",
+    ),
+    "cyclic": lambda: (lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, step_size_up=4), None),
+    "lambda": lambda: (lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch), "epoch"),
     "plateau": lambda: (lr_scheduler.ReduceLROnPlateau(optimizer, patience=0), None),
 }.get(KIND, lambda: (None, None))()
 
