@@ -172,6 +172,7 @@ def audit(
     samples_per_epoch: int,
     epochs: int,
     order: Order | None,
+    last_epoch: int | None = None,
 ) -> Ledger:
     """Count the uses of every sample of every epoch.
 
@@ -182,13 +183,17 @@ def audit(
         order: recomputes the order that the run must have followed, so that the workers' checksums are
             compared with something that they did not write. None where it cannot be recomputed: then the uses of
             every position are counted.
+        last_epoch: samples of the last epoch, where the job was stopped within it; None: all.
     """
     by_epoch: dict[int, list[StepRecord]] = {}
     for step in lasting(steps, restores):
         by_epoch.setdefault(step.epoch, []).append(step)
     ledgers, problems = [], []
     for epoch in sorted({*range(epochs), *by_epoch}):
-        ledger, found = _audit_epoch(epoch, by_epoch.get(epoch, []), samples_per_epoch, order)
+        size = samples_per_epoch
+        if epoch == epochs - 1 and last_epoch is not None:
+            size = last_epoch
+        ledger, found = _audit_epoch(epoch, by_epoch.get(epoch, []), size, order)
         ledgers.append(ledger)
         problems += found
         if not 0 <= epoch < epochs:

@@ -28,7 +28,11 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
             str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
         )
     seed = int(str(spec.get("seed", 0)))
-    epochs = started.steps // started.steps_per_epoch  # the spec does not know of a loop of its own
+    per_epoch = started.steps_per_epoch
+    epochs, last_epoch = started.steps // per_epoch, None  # the spec does not know of a loop of its own
+    if _was_stopped(history):
+        epochs, rest = -(-history.step // per_epoch), history.step % per_epoch
+        last_epoch = rest * int(str(spec.get("global_batch_size", 0))) if rest else None
 
     @lru_cache(maxsize=1)
     def epoch_order(epoch: int) -> EpochOrder:
@@ -46,4 +50,12 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
         samples_per_epoch=dataset.samples,
         epochs=epochs,
         order=None if dataset.order == "sampler" else samples,
+        last_epoch=last_epoch,
     )
+
+
+def _was_stopped(history: RunHistory) -> bool:
+    """Whether the script ended its job early: it is done, and not all steps were made."""
+    ended, started = history.ended, history.started
+    done = ended is not None and ended.summary.get("exit") == "done"
+    return done and started is not None and history.step < started.steps

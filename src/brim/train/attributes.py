@@ -19,6 +19,8 @@ __all__ = ["Attributes"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
+# Libraries keep caches and books of their own under names with _.
+_LIBRARIES = frozenset({"lightning", "pytorch_lightning", "timm", "torchvision", "transformers"})
 _MODULES_OWN = frozenset(vars(nn.Module()))
 _HINT = "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"
 
@@ -45,12 +47,12 @@ class Attributes:
 
     def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
         for prefix, module in self._modules:
-            carries_them = type(module).get_extra_state is not nn.Module.get_extra_state
-            trained_by_library = any(kind.__name__ == "LightningModule" for kind in type(module).__mro__)
-            if carries_them:
-                continue
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                continue  # it carries what it needs
+            libraries = any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__)
+            libraries |= type(module).__module__.startswith("torch.")
             for name, value in vars(module).items():
-                if name not in _MODULES_OWN and not (trained_by_library and name.startswith("_")):
+                if name not in _MODULES_OWN and not (libraries and name.startswith("_")):
                     yield prefix, module, name, value
 
     # Numbers and words ---------------------------------------------------------------------------------------
@@ -76,18 +78,24 @@ class Attributes:
 
     # Tensors -------------------------------------------------------------------------------------------------
 
-    def forget(self) -> None:
+    def forget(self) -> list[str]:
         """Take from modules what the last micro-batch left in tensors, where it was not what the one before left.
 
         A cache keeps what it holds. Anything else may be overwritten; who reads it gets a SpecError.
+
+        Returns:
+            The names of the attributes that were taken.
         """
+        taken = []
         for prefix, module, name, value in list(self._all()):
             if not _holds_tensors(value):
                 continue
             key = (prefix, name)
             if key in self._left and _has_changed(self._left[key], value):
                 setattr(module, name, _Gone(_named(prefix, name)))
+                taken.append(_named(prefix, name))
             self._left[key] = _snapshot(value)
+        return taken
 
 
 class _Gone:
@@ -175,17 +183,22 @@ def _copy(value: Any) -> Any:
 
 
 def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return not isinstance(value, nn.Parameter)
     if isinstance(value, Mapping):
-        return any(isinstance(part, Tensor) for part in value.values())
-    return isinstance(value, (list, tuple, deque)) and any(isinstance(part, Tensor) for part in value)
+        return any(map(_is_left, value.values()))
+    return _is_left(value) or (isinstance(value, (list, tuple, deque)) and any(map(_is_left, value)))
+
+
+def _is_left(value: Any) -> bool:
+    """A tensor that a forward pass may have left: parameters are looked after elsewhere, sparse ones are constants."""
+    if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
+        return False
+    return value.layout is torch.strided and not value.is_meta
 
 
 def _snapshot(value: Any) -> Any:
     match value:
         case Tensor():
-            return value.detach().clone()
+            return value.detach().clone() if _is_left(value) else None
         case Mapping():
             return {key: _snapshot(part) for key, part in value.items()}
         case list() | tuple() | deque():

@@ -41,6 +41,8 @@ class _Buffer:
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.home = name, tensor
         self.start = tensor.clone()
+        # Minima and maxima start from infinity, and masks are made of it: there is no change from there that adds up.
+        self.has_infinity = _is_averaged(tensor) and not bool(tensor.isfinite().all())
         self.places: list[tuple[dict[str, Tensor | None], str]] = []
 
     def now(self) -> Tensor:
@@ -66,16 +68,42 @@ class _Buffer:
         )
 
     def return_home(self) -> None:
+        if self.home.shape != self.start.shape:
+            self._checked(self.home)
         for holder, key in self.places:
             holder[key] = self.home
+
+    def changed_by(self, weight: float) -> Tensor:
+        """What a micro-batch of this weight adds to the sum from which `put_back` makes the buffer of the next step.
+
+        That is the weighted change. Where the buffer is not finite it is the weighted value, and NaN where the
+        micro-batch left it alone: one such micro-batch, and it stays as it is.
+        """
+        now = self.now()
+        change = (now - self.start) * weight
+        if not self.has_infinity:
+            return change
+        untouched = torch.full_like(now, torch.nan)
+        value = torch.where(now == self.start, untouched, now * weight)
+        return torch.where(self.start.isfinite(), change, value)
+
+    def sum_of(self, total: Tensor) -> Tensor:
+        """The buffer of the next step, from the sum of what all micro-batches added."""
+        moved = self.start + total
+        if not self.has_infinity:
+            return moved
+        stayed = torch.where(total.isnan(), self.start, total)
+        return torch.where(self.start.isfinite(), moved, stayed)
 
 
 def _buffers_of(model: nn.Module) -> list[_Buffer]:
     found: dict[int, _Buffer] = {}
     for prefix, module in model.named_modules():
         for key, tensor in module._buffers.items():
-            if tensor is None or not tensor.numel():
+            if tensor is None or not tensor.numel() or tensor.layout is not torch.strided:
                 continue
+            if not tensor.is_contiguous() and 0 in tensor.stride():  # expanded: it cannot be written to
+                tensor = module._buffers[key] = tensor.contiguous()
             name = f"{prefix}.{key}" if prefix else key
             buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
             buffer.places.append((module._buffers, key))
@@ -213,11 +241,7 @@ class Contributions:
                 )
             parameter.grad = None
             gradients.append(gradient)
-        changed: list[Tensor] = []
-        if self._averaged:
-            now = [each.now() for each in self._averaged]
-            changed = list(torch._foreach_sub(now, self._starts[: len(now)]))
-            torch._foreach_mul_(changed, weight)
+        changed = [each.changed_by(weight) for each in self._averaged]
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
             if loss is not None:
@@ -274,8 +298,8 @@ class Contributions:
             parameter.grad = gradient if was_used else None
         averaged, counted = len(self._averaged), len(self._counted)
         if averaged:
-            changes = list(total[count : count + averaged])
-            sums = list(torch._foreach_add(self._starts[:averaged], changes))
+            changes = total[count : count + averaged]
+            sums = [each.sum_of(change) for each, change in zip(self._averaged, changes, strict=True)]
             torch._foreach_copy_(self._homes[:averaged], sums)
         if counted:
             torch._foreach_copy_(self._homes[averaged:], list(total[-counted:]))

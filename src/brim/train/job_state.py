@@ -40,6 +40,8 @@ class JobState:
 
     def __init__(self, model: nn.Module, optimization: Optimization, *, spec: JobSpec) -> None:
         self._model, self._optimization, self._spec = model, optimization, spec
+        # Buffers that a first forward pass makes are made by each worker for itself.
+        self._names = {**dict(model.named_parameters()), **dict(model.named_buffers())}.keys()
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._given: Mapping[str, Any] | None = None
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
@@ -82,12 +84,15 @@ class JobState:
     # The tree ----------------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        every = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        return {name: every[name] for name in self._names if every[name].layout is torch.strided}
 
     def get(self) -> dict[str, Any]:
         """The state as a tree; its tensors are the network's own, not copies."""
         return {
             "model": self._tensors(),
+            "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
+            "training of": {name: each.training for name, each in self._model.named_modules()},
             "extra": {name: module.get_extra_state() for name, module in _with_extra_state(self._model)},
             **self._optimization.get(),
             "registered": {name: _state_of(thing) for name, thing in self._registered.items()},
@@ -114,12 +119,7 @@ class JobState:
 
     def digests(self) -> Digests:
         """The digest of each part of the state that all members must have alike."""
-        compared = {key: value for key, value in self.get().items() if key not in _NOT_COMPARED}
-        how = {
-            "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
-            "training of": {name: each.training for name, each in self._model.named_modules()},
-        }
-        return digests_of({**compared, **how})
+        return digests_of({key: value for key, value in self.get().items() if key not in _NOT_COMPARED})
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere.
@@ -145,6 +145,10 @@ class JobState:
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(tree["model"][name])
+        for name, parameter in self._model.named_parameters():
+            parameter.requires_grad_(tree["requires_grad of"][name])
+        for name, module in self._model.named_modules():
+            module.training = tree["training of"][name]
         for name, module in _with_extra_state(self._model):
             module.set_extra_state(tree["extra"][name])
         self._optimization.put(tree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,8 +47,16 @@ class Optimization:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
     ) -> None:
+        known = {id(parameter) for parameter in model.parameters()}
         for optimizer in optimizers:
             check_optimizer(optimizer)
+            if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+                raise SpecError(
+                    "optimizer",
+                    got="a parameter that no model has",
+                    need="parameters of the model alone: only their gradients are added up over the workers",
+                    hint="brim.join([model, criterion], optimizer) where the loss has weights of its own",
+                )
         self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
         self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
         self._monitor = monitor
@@ -217,7 +226,7 @@ class Optimization:
             optimizer.load_state_dict(state)
             _keep_types(optimizer, state)
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
-            scheduler.load_state_dict(state)
+            scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
             self._scaler.load_state_dict(tree["scaler"])
 

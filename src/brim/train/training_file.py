@@ -19,6 +19,7 @@ from brim.domain.batch import Schedule
 from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.train.attributes import Attributes
 from brim.train.chance import Sources
 from brim.train.context import WorkerContext
 from brim.train.data.feed import Feed
@@ -233,18 +234,21 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
     Raises:
         SpecError: it does not: what a micro-batch gives would depend on which others its worker had before.
     """
-    sources, tries = Sources(model), []
+    sources, attributes, tries = Sources(model), Attributes(model), []
+    inputs, target = _samples(prepared.train, size, model)
     for _ in range(1 if _is_on_gpu(model) else 2):
         buffers = copy.deepcopy([dict(module._buffers) for module in model.modules()])
         sources.seed(0)
-        tries.append(_try(prepared, model, size))
+        tries.append(call(lambda: prepared.loss(_output(prepared, model, inputs), target)))
+        attributes.check()
+        left = attributes.forget()
         if len(tries) == 1:
             for module, before in zip(model.modules(), buffers, strict=True):
                 module._buffers.update(before)
     values = [each.detach() for each in tries if isinstance(each, Tensor)]
     if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
         raise SpecError(
-            "model() and loss(output, target)",
+            f"model attribute {left[0]!r}" if left else "model() and loss(output, target)",
             got=f"{values[0].tolist()} and then {values[1].tolist()} for one micro-batch, seeded alike",
             need="the same result whenever it is computed, on whichever worker",
             hint="keep what changes in buffers; draw chance from torch, numpy or random, or a generator that the "
