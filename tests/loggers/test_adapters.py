@@ -115,7 +115,9 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     want = {step.step: step.loss for step in lasting(history.steps, history.restores)}
     # TensorBoard takes back what a restore undid: only what counts is shown.
     assert {s: v for s, n, v in found if n == "train/loss"} == pytest.approx(want, rel=1e-6)
-    assert len(list((run.run_dir / "tensorboard").iterdir())) > 4  # most of those that were killed had begun to write
+    assert (
+        len(list((run.run_dir / "tensorboard").iterdir())) > 4
+    )  # most of those that were killed had begun to write
 
 
 def in_mlflow(uri: str) -> Callable[[Path], Found]:

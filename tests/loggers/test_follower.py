@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from brim.domain.accounting import lasting
 from brim.errors import EnvironmentFault
 from brim.loggers import Entry, LoggedRun
 from brim.loggers.follower import Follower, recorded_loggers
+from brim.loggers.named import make_logger
 from brim.telemetry.history import RunHistory, read_history
 from recorded_run import RecordedRun, spec
 
@@ -72,14 +76,10 @@ class Forgetful(Notebook):
 
 def expected(history: RunHistory) -> dict[tuple[int, str], float]:
     """By (step, name), what the records say in the end."""
-    want = {
-        (step.step, "train/loss"): step.loss or 0.0 for step in lasting(history.steps, history.restores)
-    }
+    want = {(step.step, "train/loss"): step.loss or 0.0 for step in lasting(history.steps, history.restores)}
     for event in history.epochs.values():
         want |= {
-            (event.step, f"test/{name}"): value
-            for name, value in event.metrics.items()
-            if value is not None
+            (event.step, f"test/{name}"): value for name, value in event.metrics.items() if value is not None
         }
     return want
 
@@ -144,8 +144,6 @@ def test_each_step_arrives_once_through_kills_and_restores(
 
 def abandon(follower: Follower) -> None:
     """What the kernel does for the dead."""
-    import os
-
     os.close(follower._lock)
 
 
@@ -182,3 +180,24 @@ def test_an_entry_has_what_the_step_says(tmp_path: Path) -> None:
     values: Mapping[str, Any] = entry.values
     assert set(values) == {"train/loss", "train/workers", "train/epoch", "train/samples_per_second"}
     assert (entry.step, values["train/workers"], values["train/epoch"]) == (1, 3.0, 1.0)
+
+
+def test_the_logger_of_the_guide_is_one(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "loggers.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    file = tmp_path / "mylogger.py"
+    file.write_text(code)
+    run = RecordedRun(tmp_path / "run", spec(epochs=1))
+    run.begin()
+    run.train(3)
+    for back in (0, 1):
+        run.restore(run.step - back)
+        run.train(2)
+        follower = Follower(run.run_dir, "mine", lambda: make_logger(f"{file}:Lines"))
+        follower.poll()
+        follower.close()
+    told = [json.loads(line) for line in (run.run_dir / "lines.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in told] == [1, 2, 3, 4, 5, 6]
+    history = read_history(run.run_dir)
+    want = [step.loss for step in lasting(history.steps, history.restores)]
+    assert [line["train/loss"] for line in told] == want

@@ -1,9 +1,7 @@
 """Loggers of one's own, good and bad, for the tests."""
 
 import json
-import os
 import signal
-import time
 from pathlib import Path
 
 
@@ -11,7 +9,7 @@ class Lines:
     """Keeps JSON lines in the run's directory, and takes back by writing the file anew."""
 
     def begin(self, run):
-        self.path = Path(run.directory, "lines.jsonl")
+        self.path = Path(run.directory, f"{type(self).__name__.lower()}.jsonl")
         self.lines = []
 
     def rewind(self, step):
@@ -45,15 +43,6 @@ class Raises(Lines):
 
     def log(self, entry):
         raise RuntimeError(f"no room for step {entry.step}")
-
-
-class Dies(Lines):
-    """Is killed a little later in each life."""
-
-    def flush(self):
-        super().flush()
-        time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 not_a_logger = 3
