@@ -54,7 +54,6 @@ def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
 
 
 def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the extra `simulate` is not installed")
     out = tmp_path / "out"
     _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
     names = {path.name for path in out.iterdir()}
