@@ -46,7 +46,7 @@ def write_pngs(out: Path, runs: Mapping[str, Run], ceiling: float | None = None)
         with matplotlib.rc_context(style(paint)):
             figure, axis = _figure(chart, narrow=False)
             chart.draw(axis, paint)
-            axis.set_title(f"{chart.title} (simulated)")
+            figure.suptitle(f"{chart.title} (simulated)", fontsize=11)
             figure.savefig(out / f"{chart.name}.png", dpi=120, facecolor="white")
 
 
