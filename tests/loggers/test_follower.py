@@ -6,7 +6,7 @@ import json
 import os
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from brim.domain.accounting import lasting
 from brim.errors import EnvironmentFault
 from brim.loggers import Entry, LoggedRun
+from brim.loggers import follower as follower_module
 from brim.loggers.follower import Follower, recorded_loggers
 from brim.loggers.named import make_logger
 from brim.telemetry.history import RunHistory, read_history
@@ -107,6 +108,14 @@ def live(run: RecordedRun, rng: random.Random) -> None:
         run.restore(rng.randint(0, run.step))
 
 
+@pytest.fixture(autouse=True, scope="module", params=[700, 1 << 20], ids=["bit by bit", "at once"])
+def _read_so_much(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follower_module, "_AT_ONCE", request.param)
+        patch.setattr(os, "fsync", lambda _: None)  # no power cuts here: twenty times faster
+        yield
+
+
 @pytest.mark.parametrize("kind", [Notebook, Forgetful])
 @given(seed=st.integers(0, 10**6))
 def test_each_step_arrives_once_through_kills_and_restores(
@@ -145,6 +154,32 @@ def test_each_step_arrives_once_through_kills_and_restores(
 def abandon(follower: Follower) -> None:
     """What the kernel does for the dead."""
     os.close(follower._lock)
+
+
+@pytest.mark.parametrize("calls", range(16))
+def test_metrics_that_come_behind_their_step_arrive_once(tmp_path: Path, calls: int) -> None:
+    """Evaluation takes a while: the step of an epoch's end is told long before its metrics are."""
+    run = RecordedRun(tmp_path, spec(epochs=1))
+    run.begin()
+    pages: list[Entry] = []
+    first = Follower(tmp_path, "mine", lambda: Notebook(pages, calls, random.Random(calls)))
+    try:
+        for _ in range(run.steps):
+            run._commit()
+        first.poll()
+        run._end_epoch()
+        first.poll()
+        run.end()
+        first.close()
+    except Killed:
+        abandon(first)
+    if not read_history(tmp_path).epochs:
+        run._end_epoch()
+    history = read_history(tmp_path)
+    second = Follower(tmp_path, "mine", lambda: Notebook(pages, 99, random.Random(0)))
+    second.poll()
+    second.close()
+    assert got(pages) == expected(history)
 
 
 def test_what_was_told_is_not_told_again(tmp_path: Path) -> None:

@@ -78,8 +78,9 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     names = list(dict.fromkeys([*recorded_loggers(ready.run_dir), *ready.loggers]))
     followers = Followers(names, ready.run_dir, ready.spec.directory)
     code = watch(handle, reader, view, invitation, followers)
-    for told in followers.finish():
-        click.echo(told, err=True)
+    if reader.history.started:
+        for told in followers.finish():
+            click.echo(told, err=True)
     return _finish(code, ready, as_json=as_json)
 
 

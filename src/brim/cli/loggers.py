@@ -21,7 +21,6 @@ LOGGERS = option(
     "--logger",
     "loggers",
     multiple=True,
-    envvar=None,
     metavar="NAME",
     help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME; may be repeated.",
 )

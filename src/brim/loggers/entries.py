@@ -33,11 +33,22 @@ class Merge:
         self.events = 0
         self.steps = 0
         self.step = 0
+        self._more = False
         self._events: deque[Event] = deque()
         self._steps: deque[StepRecord] = deque()
 
-    def add(self, steps: Iterable[StepRecord], events: Iterable[Event]) -> None:
-        """New records. The steps must have been read before the events: then none of these is behind its time."""
+    @property
+    def received(self) -> int:
+        """Steps that were added."""
+        return self.steps + len(self._steps)
+
+    def add(self, steps: Iterable[StepRecord], events: Iterable[Event], *, more: bool = False) -> None:
+        """New records. The steps must have been read before the events: then none of these is behind its time.
+
+        Args:
+            more: there are further steps, so that an event may have to wait for its own.
+        """
+        self._more = more
         self._steps.extend(steps)
         self._events.extend(events)
 
@@ -51,7 +62,9 @@ class Merge:
                         return  # the commits before it are in the file, but were not read yet
                     yield self._take_step()
                     continue
-                case EpochEnded(step=step) if self.step < step and self._steps:
+                case EpochEnded(step=step) if self.step < step and (self._steps or self._more):
+                    if not self._steps:
+                        return
                     yield self._take_step()
                     continue
             self._events.popleft()

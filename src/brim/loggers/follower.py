@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
-from brim.loggers.entries import Batch, Merge, gather
-from brim.loggers.protocol import LoggedRun, Logger
+from brim.loggers.entries import Batch, Merge, Rewind, gather
+from brim.loggers.protocol import Entry, LoggedRun, Logger
 from brim.storage.files import lock, write_whole
 from brim.telemetry.events import follow_events, follow_steps
 from brim.telemetry.records import Event, RunEnded, RunStarted
@@ -21,6 +21,7 @@ from brim.telemetry.records import Event, RunEnded, RunStarted
 __all__ = ["FOLDER", "Follower", "place_of", "recorded_loggers"]
 
 FOLDER = "loggers"  # in the run's directory
+_AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +37,14 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(run_dir: Path, name: str) -> Path:
-    """The file that says how far a logger is."""
-    return run_dir / FOLDER / f"{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}.json"
+    """The file that says how far a logger is.
+
+    >>> place_of(Path("run"), "mlflow").name, place_of(Path("run"), "/home/me/mine.py:Lines").name
+    ('mlflow.json', 'Lines-0734627f.json')
+    """
+    file, _, inside = name.rpartition(":")
+    stem = f"{inside}-{zlib.crc32(file.encode()):08x}" if file else name
+    return run_dir / FOLDER / f"{stem}.json"
 
 
 def recorded_loggers(run_dir: Path) -> list[str]:
@@ -72,7 +79,8 @@ class Follower:
             raise EnvironmentFault(f"another process tells {name} of {run_dir}")
         self._lock = held
         self._steps, self._events = follow_steps(self._run_dir), follow_events(self._run_dir)
-        self._unbegun: tuple[list[StepRecord], list[Event]] = ([], [])
+        self._waiting_steps: list[StepRecord] = []
+        self._waiting_events: list[Event] = []
         self._merge = Merge()
         self._logger: Logger | None = None
         self._exit = ""
@@ -89,39 +97,57 @@ class Follower:
         Raises:
             Exception: whatever the logger raises.
         """
-        steps = self._steps.poll()
-        events: list[Event] = self._events.poll()
-        for event in events:
-            self._notice(event)
-        if self._logger is not None:
-            self._merge.add(steps, events)
-            return self._tell(self._logger)
-        return self._begin_with(steps, events)
+        self._read_events()
+        told = 0
+        logger = self._logger
+        if logger is None:
+            started = next((each for each in self._waiting_events if isinstance(each, RunStarted)), None)
+            if started is None:
+                return 0
+            logger, told = self._begin(started)
+        more = True
+        while more:
+            steps = self._waiting_steps + self._steps.poll(at_once=_AT_ONCE)
+            more = self._steps.behind
+            self._read_events()  # behind the steps: see Merge.add
+            self._merge.add(steps, self._waiting_events, more=more)
+            self._waiting_steps, self._waiting_events = [], []
+            told += self._tell(logger)
+        return told
 
-    def _notice(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self.ended, self._exit = False, ""
-        elif isinstance(event, RunEnded):
-            self.ended, self._exit = True, str(event.summary.get("exit", "done"))
+    def _read_events(self) -> None:
+        for event in self._events.poll():
+            if isinstance(event, RunStarted):
+                self.ended, self._exit = False, ""
+            elif isinstance(event, RunEnded):
+                self.ended, self._exit = True, str(event.summary.get("exit", "done"))
+            self._waiting_events.append(event)
 
-    def _begin_with(self, steps: list[StepRecord], events: list[Event]) -> int:
-        """Take the run up where it was left, once it says what it is: what may not have arrived is told again."""
-        steps, events = self._unbegun[0] + steps, self._unbegun[1] + events
-        started = next((event for event in events if isinstance(event, RunStarted)), None)
-        if started is None:
-            self._unbegun = steps, events
-            return 0
+    def _begin(self, started: RunStarted) -> tuple[Logger, int]:
+        """Take the run up where it was left: what may not have arrived is told again."""
         place = self._read_place()
         self._write_place(place)
         logger = self._make()
         known = logger.begin(_run_of(self._run_dir, started))
         first = place.step if known is None else min(place.step, known + 1)
-        self._merge.add(steps[: place.steps], events[: place.events])
-        again = gather(self._merge.take(), first=first)
+        again = gather(self._known_before(place), first=first)
         told = _perform(logger, Batch(first - 1, again.entries))
-        self._logger, self._unbegun = logger, ([], [])
-        self._merge.add(steps[place.steps :], events[place.events :])
-        return told + self._tell(logger)
+        self._logger = logger
+        return logger, told
+
+    def _known_before(self, place: _Place) -> Iterator[Entry | Rewind]:
+        """What came of the records up to `place`."""
+        self._merge.add([], self._waiting_events[: place.events], more=True)
+        del self._waiting_events[: place.events]
+        while (missing := place.steps - self._merge.received) > 0:
+            steps = self._steps.poll(at_once=_AT_ONCE)
+            if not steps and not self._steps.behind:
+                break
+            self._merge.add(steps[:missing], [], more=True)
+            self._waiting_steps = steps[missing:]
+            yield from self._merge.take()
+        self._merge.add([], [])
+        yield from self._merge.take()
 
     def _tell(self, logger: Logger) -> int:
         place = self._place()
