@@ -60,14 +60,17 @@ def live_through_kills(run: RecordedRun, logger: str, *, kills: int, seed: int, 
         run.train(rng.randint(5, 25))
         if rng.random() < 0.5:
             run.restore(rng.randint(max(0, run.step - 15), run.step))
-        before = written(place)
+        looks = {written(place)}
         with telling(run.run_dir, logger, **environment) as process:
-            deadline = time.monotonic() + 30
-            while written(place) == before:
+            # It is written as the process begins, and as it begins to tell; between the two the logger is loaded.
+            wanted = 1 + rng.choice([1, 2, 2, 2])
+            deadline = time.monotonic() + 40
+            while len(looks) < wanted:
                 assert process.poll() is None, (run.run_dir / "logger.log").read_text()
                 assert time.monotonic() < deadline
-                time.sleep(0.002)
-            time.sleep(rng.uniform(0.0, 0.8))  # it is killed while it begins, while it tells, or behind that
+                time.sleep(0.001)
+                looks.add(written(place))
+            time.sleep(rng.choice([0.0, 0.002, 0.01, 0.05]))  # a part of its work, or all of it
             process.send_signal(signal.SIGKILL)
     run.train_to_end()
     run.end()
