@@ -21,6 +21,7 @@ from brim.loggers import follower as follower_module
 from brim.loggers.follower import Follower, recorded_loggers
 from brim.loggers.named import make_logger
 from brim.telemetry.history import RunHistory, read_history
+from brim.telemetry.records import Restored, ValuesLogged
 from recorded_run import RecordedRun, spec
 
 
@@ -78,6 +79,8 @@ class Forgetful(Notebook):
 def expected(history: RunHistory) -> dict[tuple[int, str], float]:
     """By (step, name), what the records say in the end."""
     want = {(step.step, "train/loss"): step.loss or 0.0 for step in lasting(history.steps, history.restores)}
+    for each in logged(history):
+        want |= {(each.step, name): value for name, value in each.values.items() if value is not None}
     for event in history.epochs.values():
         want |= {
             (event.step, f"test/{name}"): value for name, value in event.metrics.items() if value is not None
@@ -85,12 +88,23 @@ def expected(history: RunHistory) -> dict[tuple[int, str], float]:
     return want
 
 
+def logged(history: RunHistory) -> list[ValuesLogged]:
+    """What the script logged of steps that no restore undid later."""
+    kept: list[ValuesLogged] = []
+    for event in history.events:
+        if isinstance(event, ValuesLogged):
+            kept.append(event)
+        elif isinstance(event, Restored):
+            kept = [each for each in kept if each.step <= event.step]
+    return kept
+
+
 def got(pages: list[Entry]) -> dict[tuple[int, str], float]:
     """The same of what a logger has, which must have nothing twice."""
     found: dict[tuple[int, str], float] = {}
     for entry in pages:
         for name, value in entry.values.items():
-            if name == "train/loss" or name.startswith("test/"):
+            if name == "train/loss" or name.startswith(("test/", "mine")):
                 assert (entry.step, name) not in found, f"{name} of step {entry.step} is there twice"
                 found[entry.step, name] = value
     return found
@@ -99,6 +113,10 @@ def got(pages: list[Entry]) -> dict[tuple[int, str], float]:
 def live(run: RecordedRun, rng: random.Random) -> None:
     """A bit of a run's life: steps, and now and then a return to an earlier one."""
     run.train(min(rng.randint(0, 7), run.steps - run.step))
+    if rng.random() < 0.4:
+        run.events.append(
+            "logged", epoch=0, step=run.step, values={f"mine{rng.getrandbits(48)}": rng.random()}
+        )
     if rng.random() < 0.3 and run.step < run.steps:
         run.restore(rng.randint(0, run.step))
     if rng.random() < 0.1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from brim.domain.accounting import STEP_PHASES, StepRecord
 from brim.loggers.protocol import Entry
-from brim.telemetry.records import EpochEnded, Event, Restored
+from brim.telemetry.records import EpochEnded, Event, Restored, ValuesLogged
 
 __all__ = ["Batch", "Merge", "Rewind", "gather"]
 
@@ -62,7 +62,9 @@ class Merge:
                         return  # the commits before it are in the file, but were not read yet
                     yield self._take_step()
                     continue
-                case EpochEnded(step=step) if self.step < step and (self._steps or self._more):
+                case EpochEnded(step=step) | ValuesLogged(step=step) if self.step < step and (
+                    self._steps or self._more
+                ):
                     if not self._steps:
                         return
                     yield self._take_step()
@@ -85,11 +87,18 @@ class Merge:
                 self.step = step
                 yield Rewind(step)
             case EpochEnded(metrics=metrics):
-                values = {f"test/{name}": value for name, value in metrics.items() if value is not None}
-                if values:
-                    yield Entry(step=event.step, at=event.at, values=values)
+                yield from _valued(event, {f"test/{name}": value for name, value in metrics.items()})
+            case ValuesLogged(values=values):
+                yield from _valued(event, values)
             case _:
                 pass
+
+
+def _valued(event: EpochEnded | ValuesLogged, values: Mapping[str, float | None]) -> Iterator[Entry]:
+    """The values that are numbers, where there are any."""
+    numbers = {name: value for name, value in values.items() if value is not None}
+    if numbers:
+        yield Entry(step=event.step, at=event.at, values=numbers)
 
 
 def _of_step(record: StepRecord) -> Entry:
