@@ -73,7 +73,7 @@ def test_the_page_tells_what_happened_and_loads_nothing(house: House) -> None:
     for words in (
         "&lt;i&gt;here", "&lt;b&gt;late", "its processes died", "the one before ended without brim down", "brim down",
         "brim apply: 4 devices, policy brim", "surplus-by-marginal-return", "promised, kept", "promised, withdrawn",
-        "tenant ads (line: guaranteed 3)", "<title>a-1: ",
+        "tenant ads (line: guaranteed 3)", 'data-tip="a-1: ',
     ):  # fmt: skip
         assert words in page
 

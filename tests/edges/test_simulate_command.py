@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from brim.backends.simulator.sample import SAMPLE, write_sample
 from brim.cli.explain import explain
 from brim.cli.simulate import simulate
 from brim.errors import SpecError
@@ -53,7 +54,6 @@ def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
 
 
 def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="the extra `simulate` is not installed")
     out = tmp_path / "out"
     _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
     names = {path.name for path in out.iterdir()}
@@ -127,3 +127,96 @@ def test_tenants_are_read_and_misspelt_rights_refused(trace: Path) -> None:
         _run("--trace", str(trace), "--tenant", "a:garanteed=8")
     with pytest.raises(SpecError, match="200 devices guaranteed"):
         _run("--trace", str(trace), "--tenant", "a:guaranteed=200")
+
+
+def test_without_a_trace_a_sample_is_run(tmp_path: Path) -> None:
+    """The README's command, as it stands there, from another directory."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "`brim simulate`" in readme
+    command = [sys.executable, "-m", "brim.cli", "simulate"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"brim", "elasticflow", "edf"} <= set(done.stdout.replace("│", " ").split())
+    assert "made up" in done.stderr
+
+
+def test_the_sample_is_what_its_generator_makes(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.csv")}
+    kept = {path.relative_to(SAMPLE): path.read_bytes() for path in SAMPLE.rglob("*.csv")}
+    assert made == kept
+    assert sum(map(len, kept.values())) < 20_000
+
+
+def guides_policy(folder: Path) -> Path:
+    """The policy that the guide shows, in a file."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "write-a-policy.md").read_text()
+    file = folder / "shortest.py"
+    file.write_text(guide.partition("```python\n")[2].partition("```")[0])
+    return file
+
+
+def test_the_policy_of_the_guide_runs_from_a_file(tmp_path: Path) -> None:
+    mine = f"{guides_policy(tmp_path)}:shortest_first"
+    out = tmp_path / "out"
+    found = json.loads(_run("--policy", f"{mine},edf", "--json", "--out", str(out)).stdout)
+    assert set(found["policies"]) == {mine, "edf"}
+    assert found["policies"][mine]["jobs"] == 200
+    assert "shortest.py:shortest_first" in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "words"),
+    [
+        (None, "nowhere.py:mine", "nowhere.py, which is no file"),
+        ("def mine(s): ...", "{file}", "need FILE.py:NAME"),
+        ("def mine(s): ...", "{file}:mien", "did you mean 'mine'?"),
+        ("mine = 3", "{file}:mine", "of type int"),
+        ("def mine(s): ...", "{file}:mine", "a NoneType as its answer"),
+        ("def mine(s): return D(workers={'x': 1})", "{file}:mine", "workers for 'x', which is no job"),
+        (
+            "def mine(s): return D(workers={s.jobs[0].job.id: 999}, verdicts=yes(s))",
+            "{file}:mine",
+            "999 workers",
+        ),
+        ("def mine(s): return D(workers={s.jobs[0].job.id: 0.5})", "{file}:mine", "0.5 workers for job"),
+        ("def mine(s): return D(workers={})", "{file}:mine", "no verdict on"),
+        ("def mine(s): return D(workers={}, verdicts=yes(s), wake=0.0)", "{file}:mine", "wake=0 at"),
+        ("def mine(s): return D(workers={}, verdicts=yes(s))", "{file}:mine", "waiting for ever"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_of_ones_own_is_said_in_four_parts(
+    trace: Path, tmp_path: Path, code: str | None, name: str, words: str
+) -> None:
+    file = tmp_path / "own.py"
+    head = "from brim.domain.schedule import Decision as D\nfrom brim.policies.edf import admit_all as yes\n"
+    file.write_text(head + (code or ""))
+    with pytest.raises(SpecError) as caught:
+        _run("--trace", str(trace), "--cluster", "2x8", "--policy", name.format(file=file))
+    error = caught.value
+    assert words in str(error)
+    assert error.field.startswith("--policy")
+    assert error.got
+    assert error.need
+    assert error.hint
+
+
+@pytest.mark.parametrize("code", ["def mine(s):\n    return 1 / 0", "1 / 0"])
+def test_a_policy_that_raises_shows_its_own_traceback(trace: Path, tmp_path: Path, code: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(code)
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "simulate",
+        "--trace",
+        str(trace),
+        "--policy",
+        f"{file}:mine",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert "brim/backends" not in done.stderr
+    assert str(file) in done.stderr

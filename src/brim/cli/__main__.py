@@ -27,6 +27,7 @@ _VERBS = {
     "evaluate": ("brim.cli.inference", "evaluate", "The metrics of a trained model."),
     "predict": ("brim.cli.inference", "predict", "The outputs of a trained model for every row."),
     "export": ("brim.cli.export", "export", "A trained model as files that load without brim."),
+    "track": ("brim.cli.loggers", "track", "Send a run's records to TensorBoard, MLflow or W&B."),
     "report": ("brim.cli.records", "report", "Write a run's report.html."),
     "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
     "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),

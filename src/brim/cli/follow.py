@@ -36,6 +36,7 @@ class Ready:
         fresh: the directory, where it was made for this run.
         resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
+        loggers: that are told of it, besides those that it had before.
     """
 
     spec: JobSpec
@@ -43,6 +44,7 @@ class Ready:
     fresh: RunDirectory | None = None
     resumes: bool = False
     listen: str | None = None
+    loggers: tuple[str, ...] = ()
 
 
 def follow(ready: Ready, *, as_json: bool) -> int:
@@ -52,8 +54,10 @@ def follow(ready: Ready, *, as_json: bool) -> int:
         SpecError, EnvironmentFault: it cannot be started.
     """
     from brim.backends import local
+    from brim.cli.followers import Followers
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
+    from brim.loggers.follower import recorded_loggers
     from brim.storage.journal import set_aside_if_damaged
     from brim.telemetry.history import RunReader
 
@@ -71,7 +75,12 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     if damage:
         view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-    code = watch(handle, reader, view, invitation)
+    names = list(dict.fromkeys([*recorded_loggers(ready.run_dir), *ready.loggers]))
+    followers = Followers(names, ready.run_dir, ready.spec.directory)
+    code = watch(handle, reader, view, invitation, followers)
+    if reader.history.started:
+        for told in followers.finish():
+            click.echo(told, err=True)
     return _finish(code, ready, as_json=as_json)
 
 

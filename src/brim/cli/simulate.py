@@ -26,6 +26,7 @@ from brim.backends.simulator.engine import Settings
 from brim.backends.simulator.files import write_decisions, write_jobs, write_summary
 from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import Profiles, read_profiles
+from brim.backends.simulator.sample import SAMPLE
 from brim.backends.simulator.traces import read_trace
 from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
@@ -33,19 +34,27 @@ from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
-from brim.errors import BrimError, SpecError, did_you_mean
+from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.policies.quota import check_quota
 
 __all__ = ["main", "simulate"]
 
 
 @click.group(invoke_without_command=True)
-@click.option("--trace", type=click.Path(path_type=Path), help="Trace: ITP, Philly or generated format.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Trace: ITP, Philly or generated format. [default: a sample]",
+)
 @click.option(
     "--cluster", default="16x8", show_default=True, help="NODESxDEVICES, or SWITCHESxNODESxDEVICES."
 )
 @click.option(
-    "--policy", "policies", default="brim,elasticflow,edf", show_default=True, help="Names, by comma."
+    "--policy",
+    "policies",
+    default="brim,elasticflow,edf",
+    show_default=True,
+    help="Names or FILE.py:NAME, by comma.",
 )
 @click.option(
     "--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace]."
@@ -102,13 +111,15 @@ def simulate(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a trace under one or more policies and compare them with each other and with what is possible."""
+    """Run a trace under one or more policies and compare them with each other and with what is possible.
+
+    \b
+    brim simulate                                     (a sample that comes with brim)
+    brim simulate --policy mine.py:shortest_first,brim
+    brim simulate --trace 195job.csv --profiles profiles/a100 --cluster 16x8 --out out
+    """
     if context.invoked_subcommand is not None:
         return
-    if trace is None:
-        raise click.UsageError(
-            "--trace is needed: brim simulate --trace FILE --cluster 16x8 --policy brim,edf"
-        )
     err = Console(stderr=True)
     names = [name.strip() for name in policies.split(",")]
     check_policies(names, slot)
@@ -119,6 +130,9 @@ def simulate(
         err.print(
             ":as-coded replays keep the published world: overheads, faults and tenants do not reach them"
         )
+    if trace is None:
+        trace = SAMPLE / "trace.csv"
+        err.print(f"no --trace: the sample that comes with brim, made up ({SAMPLE})", style="dim")
     jobs = load(trace, profiles, err)
     settings = Settings(
         overheads=OVERHEADS[overheads],
@@ -362,6 +376,9 @@ def main() -> None:
     except SpecError as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
+    except UserCodeError as error:
+        click.echo(error.trace, err=True)
+        raise SystemExit(1) from None
     except BrimError as error:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None

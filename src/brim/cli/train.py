@@ -10,6 +10,7 @@ import click
 
 from brim.cli.checkpoints import check_place
 from brim.cli.follow import Ready, follow, require_train_extra
+from brim.cli.loggers import LOGGERS, checked_loggers
 from brim.cli.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
 from brim.cli.training_file import check_command, check_training_file
 from brim.domain.job import JobSpec, WorkerRange
@@ -31,6 +32,7 @@ Every option but --set can also be set as BRIM_NAME in the environment: BRIM_WOR
 )
 @click.argument("file", metavar="FILE")
 @job_options
+@LOGGERS
 @click.pass_context
 def train(ctx: click.Context, /, file: str, **values: Any) -> int:
     """Train the model of FILE, a Python file with a few functions.
@@ -41,12 +43,14 @@ def train(ctx: click.Context, /, file: str, **values: Any) -> int:
     brim train flights.py --workers 4 --faults "kill rank 1 at step 40; add 2 at step 60"
     """
     check_training_file(Path(file))
+    loggers = checked_loggers(values.pop("loggers"))
     spec = build_spec(values, file=file)
-    return _start(spec, subject=file, values=values, given_names=given(ctx))
+    return _start(spec, subject=file, values=values, given_names=given(ctx), loggers=loggers)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @job_options
+@LOGGERS
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
@@ -59,9 +63,10 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
     Options of brim stand before the command. The same loop runs alone as: python loop.py
     """
     check_command(command)
+    loggers = checked_loggers(values.pop("loggers"))
     spec = build_spec(values, command=command)
     subject = next((word for word in command if word.endswith(".py")), command[0])
-    return _start(spec, subject=subject, values=values, given_names=given(ctx))
+    return _start(spec, subject=subject, values=values, given_names=given(ctx), loggers=loggers)
 
 
 @click.command()
@@ -101,7 +106,9 @@ def resume(
     return follow(Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen), as_json=as_json)
 
 
-def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
+def _start(
+    spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str], loggers: tuple[str, ...]
+) -> int:
     """Find or make the run's directory, after everything that can be checked without it, and go."""
     from brim.cli import runs
     from brim.clock import SystemClock
@@ -115,7 +122,12 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
         path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
         fresh = runs.claim(Path(path))
         ready = Ready(
-            spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"], listen=values["listen"]
+            spec=spec,
+            run_dir=fresh.path,
+            fresh=fresh,
+            resumes=values["resume"],
+            listen=values["listen"],
+            loggers=loggers,
         )
         return follow(ready, as_json=values["as_json"])
     run_dir = runs.find_run(values["run_dir"], field="--resume")
@@ -124,7 +136,7 @@ def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: 
     spec = runs.resumed_spec(spec, history.spec, given_names)
     if spec.checkpoints:
         check_place(spec.checkpoints, holds=None)
-    ready = Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
+    ready = Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"], loggers=loggers)
     return follow(ready, as_json=values["as_json"])
 
 

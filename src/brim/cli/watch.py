@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from brim.cli.followers import Followers
 from brim.cli.invite import Invitation
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
 from brim.domain.accounting import StepRecord, lasting
@@ -41,11 +42,18 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def watch(run: Handle, reader: RunReader, view: View, invitation: Invitation | None = None) -> int:
+def watch(
+    run: Handle,
+    reader: RunReader,
+    view: View,
+    invitation: Invitation | None = None,
+    followers: Followers | None = None,
+) -> int:
     """Show the run until all its processes have ended.
 
     Args:
         invitation: tells how to join, for a run that listens for agents of other hosts.
+        followers: the processes of its loggers, which begin once the run does.
 
     Returns:
         The exit code that the runtime reports.
@@ -56,6 +64,8 @@ def watch(run: Handle, reader: RunReader, view: View, invitation: Invitation | N
                 view.show(reader.poll(), reader.history)
                 if invitation and (text := invitation.text()):
                     view.note(text)
+                if followers and reader.history.started:
+                    followers.tend(view)
                 time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
             view.show(reader.poll(), reader.history)
@@ -63,6 +73,8 @@ def watch(run: Handle, reader: RunReader, view: View, invitation: Invitation | N
     except BaseException:
         # Nobody would watch it any more, and nobody asked for it to go on alone.
         run.kill()
+        if followers:
+            followers.kill()
         raise
     finally:
         view.close()

@@ -1,14 +1,17 @@
 """Draws a report's charts as inline SVG.
 
 Colours are written as placeholders and become CSS variables, so that one drawing is right on a light page, on
-a dark one and on paper.
+a dark one and on paper. Each chart is drawn for a wide page or, with `narrow`, for a telephone's, since text that is
+scaled with its drawing could not be read there. What was drawn goes along as numbers, for `hover.js` to read off.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "ON_PAGE", "Mark", "as_svg", "colour_of", "flag", "marks_of", "metrics_chart", "phases_chart", "style",
-    "timeline_chart",
+    "ON_PAGE", "Mark", "Series", "as_svg", "both_widths", "colour_of", "flag", "marks_of", "metrics_chart",
+    "phases_chart", "readings_of", "size", "style", "timeline_chart", "wrapped",
 ]  # fmt: skip
 
 # Placeholder -> CSS variable. The placeholders are colours that nothing else draws.
@@ -93,7 +96,74 @@ def style(paint: Mapping[str, str]) -> Any:
 
 
 _STYLE = style(ON_PAGE)
+_WIDE, _NARROW = 10.4, 4.4  # inches
+_READ_OFF = 400  # most points of one line that can be read off
 Line = Sequence[tuple[float, float]]
+
+
+def size(height: float, *, narrow: bool, width: float = _WIDE) -> tuple[float, float]:
+    """Of a figure, inches; `width` is that on a wide page."""
+    return (_NARROW if narrow else width, height)
+
+
+def both_widths(draw: Callable[[bool], str]) -> str:
+    """A chart for wide pages and one for narrow ones, of which the page shows what fits."""
+    return f'<div class="wide">{draw(False)}</div><div class="narrow">{draw(True)}</div>'
+
+
+def wrapped(label: str, *, narrow: bool) -> str:
+    """A label of an axis, on as many lines as it needs."""
+    return textwrap.fill(label, 46) if narrow else label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line whose values can be read off a chart.
+
+    Args:
+        points: (place on the axis, value), in order.
+        colour: the CSS variable that it is drawn in.
+        unit: behind a value, as in ` ms`.
+        steps: each value holds until the next; else the nearest one is meant.
+        quiet: a value of 0 is not worth a word.
+    """
+
+    name: str
+    points: Line
+    colour: str
+    unit: str = ""
+    steps: bool = False
+    quiet: bool = False
+
+
+def readings_of(figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]], unit: str = "") -> str:
+    """What can be read off a figure that was drawn, as JSON: the place of each panel, its axis, and its lines.
+
+    Args:
+        unit: behind a place on the axis, as in ` s`.
+    """
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    found = []
+    for axis, series in panels:
+        place = axis.get_position()
+        box = [place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height]
+        found.append(
+            {
+                "box": [round(each, 1) for each in box],
+                "x": [float(each) for each in axis.get_xlim()],
+                "y": [float(each) for each in axis.get_ylim()],
+                "log": axis.get_xscale() == "log",
+                "series": [_read_off(each) for each in series if each.points],
+            }
+        )
+    return json.dumps({"unit": unit, "panels": found}, separators=(",", ":"))
+
+
+def _read_off(series: Series) -> dict[str, Any]:
+    points = series.points if series.steps else _thinned(series.points, _READ_OFF)
+    numbers = {key: [float(f"{point[place]:.5g}") for point in points] for place, key in enumerate("xy")}
+    flags = {"steps": series.steps, "quiet": series.quiet}
+    return {"name": series.name, "colour": series.colour, "unit": series.unit, **numbers, **flags}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +201,7 @@ def timeline_chart(
     marks: Sequence[Mark],
     epochs: Sequence[float],
     end: float,
+    narrow: bool = False,
 ) -> str:
     """Loss, throughput and world size over one axis of time, with flags where something happened.
 
@@ -142,7 +213,7 @@ def timeline_chart(
         end: seconds, the right edge.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(10.4, 6.6), layout="constrained")
+        figure = Figure(figsize=size(6.6, narrow=narrow), layout="constrained")
         axes = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 1.3])
         _draw_loss(axes[0], loss)
         _draw_throughput(axes[1], throughput)
@@ -152,13 +223,23 @@ def timeline_chart(
                 axis.axvline(at, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
             for mark in marks:
                 axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
-        flag(axes[0], marks, end, ON_PAGE)
+        flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
         axes[2].set_xlim(0, end)
-        axes[2].set_xlabel("seconds since the start (dotted: end of an epoch)")
-        return as_svg(figure, "timeline", "Loss, throughput and world size over time")
+        axes[2].set_xlabel(wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow))
+        drawn = (
+            Series(name="loss", points=loss, colour="accent"),
+            Series(name="samples per second", points=throughput, colour="accent"),
+            Series(name="workers", points=world, colour="good", steps=True),
+        )
+        return as_svg(
+            figure, "timeline", "Loss, throughput and world size over time",
+            panels=[(axis, [series]) for axis, series in zip(axes, drawn, strict=True)], unit=" s", narrow=narrow,
+        )  # fmt: skip
 
 
-def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) -> str:
+def phases_chart(
+    times: Sequence[float], phases: Mapping[str, Sequence[float]], *, narrow: bool = False
+) -> str:
     """What a step spent its time on, over the run: milliseconds, stacked.
 
     Args:
@@ -166,7 +247,7 @@ def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) 
         phases: name -> milliseconds at each of the times.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(10.4, 2.6), layout="constrained")
+        figure = Figure(figsize=size(2.6, narrow=narrow), layout="constrained")
         axis = figure.subplots()
         for part in _unbroken(times):
             stacked = [values[part] for values in phases.values()]
@@ -175,14 +256,31 @@ def phases_chart(times: Sequence[float], phases: Mapping[str, Sequence[float]]) 
         axis.set_xlabel("seconds since the start")
         axis.set_xlim(times[0], times[-1])
         axis.set_ylim(0)
-        return as_svg(figure, "phases", "Milliseconds of a step by phase, over time")
+        drawn = [
+            Series(
+                name=name, points=list(zip(times, values, strict=True)), colour=_COLOURS[colour], unit=" ms"
+            )
+            for (name, values), colour in zip(phases.items(), _PHASES, strict=False)
+        ]
+        return as_svg(
+            figure, "phases", "Milliseconds of a step by phase, over time",
+            panels=[(axis, drawn)], unit=" s", narrow=narrow,
+        )  # fmt: skip
 
 
-def metrics_chart(epochs: Sequence[int], metrics: Mapping[str, Sequence[float]]) -> str:
+def metrics_chart(
+    epochs: Sequence[int], metrics: Mapping[str, Sequence[float]], *, narrow: bool = False
+) -> str:
     """One small panel per metric, over epochs."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(min(10.4, 3.4 * len(metrics)), 2.2), layout="constrained")
-        panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+        count = len(metrics)
+        tall = size(2.2 * count if narrow else 2.2, narrow=narrow, width=min(_WIDE, 3.4 * count))
+        figure = Figure(figsize=tall, layout="constrained")
+        panels = figure.subplots(*((count, 1) if narrow else (1, count)), squeeze=False).ravel()
+        drawn = [
+            Series(name=name, points=list(zip(epochs, values, strict=True)), colour="accent")
+            for name, values in metrics.items()
+        ]
         for axis, (name, values) in zip(panels, metrics.items(), strict=True):
             axis.plot(epochs, values, color=_ACCENT, linewidth=1.8, marker="o", markersize=4)
             axis.set_title(name)
@@ -190,7 +288,10 @@ def metrics_chart(epochs: Sequence[int], metrics: Mapping[str, Sequence[float]])
             axis.ticklabel_format(axis="y", useOffset=False)
             axis.margins(x=0.08, y=0.2)
             axis.set_xlabel("epoch")
-        return as_svg(figure, "metrics", "Metrics of the test split by epoch")
+        return as_svg(
+            figure, "metrics", "Metrics of the test split by epoch",
+            panels=[(axis, [series]) for axis, series in zip(panels, drawn, strict=True)], narrow=narrow,
+        )  # fmt: skip
 
 
 def _draw_loss(axis: Axes, loss: Line) -> None:
@@ -229,11 +330,14 @@ def _draw_world(axis: Axes, world: Line, end: float) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
 
 
-def flag(axis: Axes, marks: Sequence[Mark], end: float, paint: Mapping[str, str]) -> None:
+def flag(
+    axis: Axes, marks: Sequence[Mark], end: float, paint: Mapping[str, str], *, narrow: bool = False
+) -> None:
     """The marks' numbers above the chart, on as many rows as keep neighbours apart."""
     rows: list[float] = []
+    apart = end * (0.055 if narrow else 0.022)
     for mark in marks:
-        row = next((index for index, edge in enumerate(rows) if mark.at - edge > end * 0.022), len(rows))
+        row = next((index for index, edge in enumerate(rows) if mark.at - edge > apart), len(rows))
         rows[row : row + 1] = [mark.at]
         axis.annotate(
             str(mark.number),
@@ -278,8 +382,22 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return result
 
 
-def as_svg(figure: Figure, name: str, label: str) -> str:
-    """The figure as an `<svg>` element that scales, is named for screen readers, and shares no id."""
+def as_svg(
+    figure: Figure,
+    name: str,
+    label: str,
+    *,
+    panels: Iterable[tuple[Axes, Sequence[Series]]] = (),
+    unit: str = "",
+    narrow: bool = False,
+) -> str:
+    """The figure as an `<svg>` element that scales, is named for screen readers, and shares no id.
+
+    Args:
+        name: of the chart, which no other one of the page has; `narrow` adds to it.
+        panels: what can be read off; `unit` as in `readings_of`.
+    """
+    name = f"{name}-narrow" if narrow else name
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
@@ -291,4 +409,8 @@ def as_svg(figure: Figure, name: str, label: str) -> str:
     text = re.sub(r"(font: [^;\"]*?)'[^;\"]*", r"\1sans-serif", text)
     for placeholder, variable in _COLOURS.items():
         text = text.replace(placeholder, f"var(--{variable})")
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label, quote=True)}"', 1)
+    panels = list(panels)
+    readings = (
+        f" data-readings='{escape(readings_of(figure, panels, unit))}' tabindex=\"0\"" if panels else ""
+    )
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"{readings}', 1)

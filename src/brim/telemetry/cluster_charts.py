@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from brim.domain.quantities import counted
-from brim.telemetry.charts import ON_PAGE, Mark, as_svg, colour_of, flag, style
+from brim.telemetry.charts import ON_PAGE, Mark, Series, as_svg, colour_of, flag, size, style, wrapped
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory, Span
 from brim.telemetry.pages import light_colours
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["colour_name", "devices_chart", "draw_png", "jobs_chart"]
 
-_WIDTH = 10.4  # inches
+_WIDTH = 10.4  # inches, of the picture
 _MOST_TENANTS = 6  # with a panel of their own
 _UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 3 * 3600.0), ("hours", 3600.0, float("inf")))
 _NARROW = 0.018  # part of the width below which a bar has no room for a number
@@ -34,28 +34,50 @@ def colour_name(number: int) -> str:
     return f"j{number % 10}"
 
 
-def devices_chart(history: ClusterHistory, marks: Sequence[Mark]) -> str:
+def devices_chart(history: ClusterHistory, marks: Sequence[Mark], *, narrow: bool = False) -> str:
     """Who had the devices, job by job, and below it tenant by tenant."""
-    tips: list[str] = []
     with matplotlib.rc_context(style(ON_PAGE)):
-        panels = 1 + len(_shown(history))
-        figure = Figure(figsize=(_WIDTH, 3.2 + 1.05 * (panels - 1)), layout="constrained")
+        shown = _shown(history)
+        tall = size(3.2 + 1.05 * len(shown), narrow=narrow)
+        figure = Figure(figsize=tall, layout="constrained")
         axes = figure.subplots(
-            panels, 1, sharex=True, squeeze=False, height_ratios=[3.2, *[1.0] * (panels - 1)]
-        )
-        _draw_devices([row[0] for row in axes], history, marks, ON_PAGE, tips)
-        return _with_tips(
-            as_svg(figure, "devices", "Devices over time, by job and by tenant"), "devices", tips
-        )
+            1 + len(shown), 1, sharex=True, squeeze=False, height_ratios=[3.2, *[1.0] * len(shown)]
+        ).ravel()
+        _draw_devices(axes, history, marks, ON_PAGE, narrow=narrow)
+        lines = [_jobs_lines(history), *([_tenant_line(history, tenant)] for tenant in shown)]
+        unit = _scale(history)[1].split()[0]
+        return as_svg(
+            figure, "devices", "Devices over time, by job and by tenant",
+            panels=list(zip(axes, lines, strict=True)), unit=f" {unit}", narrow=narrow,
+        )  # fmt: skip
 
 
-def jobs_chart(history: ClusterHistory) -> str:
+def _jobs_lines(history: ClusterHistory) -> list[Series]:
+    at, _ = _scale(history)
+    found = []
+    for number, job in enumerate(history.jobs):
+        points = [(at(span.start), float(span.workers)) for span in job.spans if span.end > history.start]
+        if job.spans:
+            points.append((at(job.spans[-1].end), 0.0))
+        colour = colour_name(number)
+        found.append(Series(name=job.job, points=points, colour=colour, steps=True, quiet=True))
+    return found
+
+
+def _tenant_line(history: ClusterHistory, tenant: str) -> Series:
+    at, _ = _scale(history)
+    points = [(at(time), float(count)) for time, count in history.held(tenant)]
+    return Series(name=f"tenant {tenant}", points=points, colour="accent", steps=True)
+
+
+def jobs_chart(history: ClusterHistory, *, narrow: bool = False) -> str:
     """Each job from its submission to its end: when it waited, and on how many workers it ran."""
     tips: list[str] = []
     with matplotlib.rc_context(style(ON_PAGE)):
-        figure = Figure(figsize=(_WIDTH, _height(history)), layout="constrained")
-        _draw_jobs(figure.subplots(), history, ON_PAGE, tips)
-        return _with_tips(as_svg(figure, "jobs", "Each job over time"), "jobs", tips)
+        figure = Figure(figsize=size(_height(history), narrow=narrow), layout="constrained")
+        _draw_jobs(figure.subplots(), history, ON_PAGE, tips, narrow=narrow)
+        svg = as_svg(figure, "jobs", "Each job over time", narrow=narrow)
+        return _with_tips(svg, "jobs-narrow" if narrow else "jobs", tips)
 
 
 def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
@@ -66,7 +88,7 @@ def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
         heights = [3.2, *[1.0] * (panels - 1), below]
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
         axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
-        _draw_devices(axes[:-1], history, marks, paint, [])
+        _draw_devices(axes[:-1], history, marks, paint)
         _draw_jobs(axes[-1], history, paint, [])
         figure.suptitle(f"{history.subject}: {history.when}, policy {history.policy}", fontsize=11)
         buffer = io.BytesIO()
@@ -75,15 +97,17 @@ def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
 
 
 def _draw_devices(
-    axes: Sequence[Axes],
+    axes: Iterable[Axes],
     history: ClusterHistory,
     marks: Sequence[Mark],
     paint: Mapping[str, str],
-    tips: list[str],
+    *,
+    narrow: bool = False,
 ) -> None:
     at, label = _scale(history)
+    axes = list(axes)
     axis, below = axes[0], axes[1:]
-    _stack(axis, history, paint, tips)
+    _stack(axis, history, paint)
     ends = [*(each.at for each in history.rights[1:]), history.end]
     steps = [(each.at, each.devices) for each in history.rights]
     axis.step(
@@ -104,12 +128,13 @@ def _draw_devices(
         [Mark(at=at(m.at), number=m.number, kind=m.kind, text=m.text) for m in marks],
         at(history.end),
         paint,
+        narrow=narrow,
     )
     axes[-1].set_xlim(0, at(history.end))
     axes[-1].set_xlabel(label)
 
 
-def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str]) -> None:
+def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str]) -> None:
     """One area for each job, on top of those that were submitted before it."""
     at, _ = _scale(history)
     times = history.times()
@@ -127,11 +152,10 @@ def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: 
             continue
         part = slice(used[0], min(used[-1] + 2, len(times)))
         top = [under + workers for under, workers in zip(low, mine, strict=True)]
-        area = axis.fill_between(
+        axis.fill_between(
             [at(time) for time in times[part]], low[part], top[part],
             step="post", facecolor=paint[colour_name(number)], edgecolor=paint["card"], linewidth=apart,
         )  # fmt: skip
-        area.set_gid(_tip(tips, f"{job.job}: {job.attained:,.0f} worker-seconds"))
         low = top
 
 
@@ -155,7 +179,9 @@ def _draw_tenant(axis: Axes, history: ClusterHistory, tenant: str, paint: Mappin
     axis.set_title(f"tenant {tenant} (line: guaranteed {owned[-1][1]})", fontsize=9)
 
 
-def _draw_jobs(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str]) -> None:
+def _draw_jobs(
+    axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str], *, narrow: bool = False
+) -> None:
     at, label = _scale(history)
     most = max((span.workers for job in history.jobs for span in job.spans), default=1) or 1
     for row, job in enumerate(history.jobs):
@@ -173,7 +199,8 @@ def _draw_jobs(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], ti
     axis.set_ylim(len(history.jobs) - 0.4, -0.6)
     axis.set_xlim(0, at(history.end))
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel(f"{label} (thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept)")
+    words = f"{label} (thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept)"
+    axis.set_xlabel(wrapped(words, narrow=narrow))
 
 
 def _draw_span(
@@ -249,9 +276,10 @@ def _tip(tips: list[str], text: str) -> str:
 
 
 def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
-    """Give what was drawn a `<title>`, which browsers show on hover and screen readers read."""
+    """Give what was drawn the words that `hover.js` shows of it, and that screen readers read."""
 
-    def titled(found: re.Match[str]) -> str:
-        return f"{found[0]}<title>{escape(tips[int(found[1])])}</title>"
+    def told(found: re.Match[str]) -> str:
+        words = escape(tips[int(found[1])])
+        return f'{found[0][:-1]} role="img" aria-label="{words}" data-tip="{words}">'
 
-    return re.sub(rf'<g id="{name}-tip-(\d+)">', titled, svg)
+    return re.sub(rf'<g id="{name}-tip-(\d+)">', told, svg).replace('role="img"', 'role="group"', 1)

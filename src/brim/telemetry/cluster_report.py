@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from html import escape
 
-from brim.telemetry.charts import Mark, marks_of
+from brim.telemetry.charts import Mark, both_widths, marks_of
 from brim.telemetry.cluster_charts import colour_name, devices_chart, draw_png, jobs_chart
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory
 from brim.telemetry.pages import duration, page, table, tiles
@@ -21,13 +21,15 @@ _TOLD = 3  # happenings at one moment that are named
 def render_cluster_report(history: ClusterHistory) -> str:
     """The page."""
     marks = _marks(history)
+    devices = both_widths(lambda narrow: devices_chart(history, marks, narrow=narrow))
+    jobs = both_widths(lambda narrow: jobs_chart(history, narrow=narrow))
     return page(
         f"cluster {history.subject}",
         [
             _header(history),
             f'<section aria-label="Facts">{tiles(_facts(history))}</section>',
-            _section("Devices", f"<figure>{devices_chart(history, marks)}</figure>{_happened(marks)}"),
-            _section("Jobs", f"<figure>{jobs_chart(history)}</figure>") if history.jobs else "",
+            _section("Devices", f"<figure>{devices}</figure>{_happened(marks)}"),
+            _section("Jobs", f"<figure>{jobs}</figure>") if history.jobs else "",
             _jobs(history),
             _stories(history),
             "<footer><p>Workers are those of the plan, from the moment at which it was made, while a job has "

@@ -113,12 +113,17 @@ class LineReader(Generic[T]):
         self._path, self._decoder, self._at_most = path, decoder, at_most
         self._offset = 0
         self.skipped = 0
+        self.behind = False
 
-    def poll(self) -> list[T]:
-        """The records of all lines that were completed since the last call."""
+    def poll(self, *, at_once: int | None = None) -> list[T]:
+        """The records of all lines that were completed since the last call.
+
+        Args:
+            at_once: about how many bytes to read; `behind` says whether there was more.
+        """
         try:
             with open(self._path, "rb") as file:
-                fresh = self._read(file)
+                fresh = self._read(file) if at_once is None else self._read_some(file, at_once)
         except FileNotFoundError:
             return []
         whole = fresh[: fresh.rfind(b"\n") + 1]
@@ -137,6 +142,13 @@ class LineReader(Generic[T]):
         self._offset = start - len(first)
         file.seek(start)
         return first + file.read()
+
+    def _read_some(self, file: BinaryIO, at_once: int) -> bytes:
+        """The next lines; the last one whole, where it is."""
+        file.seek(self._offset)
+        some = file.read(at_once)
+        self.behind = len(some) == at_once
+        return some + file.readline() if self.behind else some
 
     def _decode(self, line: bytes) -> T | None:
         try:

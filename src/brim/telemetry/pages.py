@@ -20,12 +20,16 @@ def page(title: str, sections: Iterable[str]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)} · brim</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
+        + f"\n</main>\n<script>\n{_resource('hover.js')}</script>\n</body>\n</html>\n"
     )
 
 
 def _style() -> str:
-    return resources.files("brim.telemetry").joinpath("report.css").read_text(encoding="utf-8")
+    return _resource("report.css")
+
+
+def _resource(name: str) -> str:
+    return resources.files("brim.telemetry").joinpath(name).read_text(encoding="utf-8")
 
 
 def light_colours() -> dict[str, str]:

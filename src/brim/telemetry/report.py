@@ -152,13 +152,18 @@ def _first_step(seconds: dict[str, Any]) -> str:
 def _timeline(history: RunHistory, times: _RunTime) -> str:
     steps = [replace(step, at=times(step.at)) for step in history.steps]
     marks = _marks(history, times)
-    svg = charts.timeline_chart(
-        loss=[(step.at, step.loss) for step in steps if step.loss is not None],
-        throughput=throughput(steps, start=0.0, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
-        world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
-        marks=marks,
-        epochs=[times(event.at) for event in history.epochs.values()],
-        end=times.end,
+    loss = [(step.at, step.loss) for step in steps if step.loss is not None]
+    rate = throughput(steps, start=0.0, end=times.end, buckets=max(1, min(120, len(steps) // 6)))
+    svg = charts.both_widths(
+        lambda narrow: charts.timeline_chart(
+            loss=loss,
+            throughput=rate,
+            world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
+            marks=marks,
+            epochs=[times(event.at) for event in history.epochs.values()],
+            end=times.end,
+            narrow=narrow,
+        )
     )
     listed = "".join(
         f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> {escape(mark.text)}</li>'
@@ -248,7 +253,8 @@ def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:
         for phase in STEP_PHASES
     }
     middle = [times(group[len(group) // 2].at) for group in groups]
-    return f"<figure>{charts.phases_chart(middle, phases)}</figure>"
+    drawn = charts.both_widths(lambda narrow: charts.phases_chart(middle, phases, narrow=narrow))
+    return f"<figure>{drawn}</figure>"
 
 
 def _metrics(history: RunHistory) -> str:
@@ -264,11 +270,13 @@ def _metrics(history: RunHistory) -> str:
         name: [value for event in epochs if (value := event.metrics.get(name)) is not None] for name in names
     }
     drawn = {name: values for name, values in whole.items() if len(values) == len(epochs) > 1}
-    figure = (
-        f'<figure class="small">{charts.metrics_chart([event.epoch for event in epochs], drawn)}</figure>'
+    numbers = [event.epoch for event in epochs]
+    svg = (
+        charts.both_widths(lambda narrow: charts.metrics_chart(numbers, drawn, narrow=narrow))
         if drawn
         else ""
     )
+    figure = f'<figure class="small">{svg}</figure>' if drawn else ""
     return f"<section><h2>Metrics</h2>{figure}{table(('epoch', 'step', *names), rows)}</section>"
 
 

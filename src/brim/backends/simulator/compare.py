@@ -10,13 +10,16 @@ from typing import Any
 
 from brim.backends.simulator.as_coded.named import AS_CODED, DEFAULT_SLOT, replay
 from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.own_policy import own_policy
 from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.run import Metrics, Run, measure
 from brim.backends.simulator.traces import needed_profiles
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
+from brim.domain.schedule import Policy
 from brim.domain.workload import Job
-from brim.errors import SpecError, did_you_mean
+from brim.errors import InternalError, SpecError, did_you_mean
+from brim.from_file import is_in_file
 from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
 from brim.policies.named import POLICIES
 
@@ -41,6 +44,16 @@ def known_policies() -> list[str]:
     return sorted([*POLICIES, *(name + _FAITHFUL for name in AS_CODED)])
 
 
+def policy_called(name: str) -> Policy:
+    """One of brim's policies, or the function that `FILE.py:NAME` names.
+
+    Raises:
+        SpecError: there is no such policy, file or function, or what is there is no policy.
+        UserCodeError: the user's file raises.
+    """
+    return own_policy(name, field="--policy") if is_in_file(name) else POLICIES[name]
+
+
 def check_policies(names: Sequence[str], slot: float | None) -> None:
     """Refuse what cannot run before anything is read or run.
 
@@ -49,9 +62,13 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
     """
     known = known_policies()
     for name in names:
-        if name not in known:
+        if is_in_file(name):
+            policy_called(name)
+        elif name not in known:
             hint = did_you_mean(name, known)
-            raise SpecError("--policy", got=name or "an empty name", need="a known policy", hint=hint)
+            raise SpecError(
+                "--policy", got=name or "an empty name", need="a known policy, or FILE.py:NAME", hint=hint
+            )
         if name.endswith(_FAITHFUL) and slot is not None and slot < 1:
             raise SpecError(
                 "--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint=f"--slot {DEFAULT_SLOT:g}"
@@ -87,11 +104,26 @@ def run_policy(
         run = replay(name.removesuffix(_FAITHFUL), jobs, cluster, slot=slot)
     else:
         slot = 0.0 if slot is None else slot
-        run = simulate(
-            jobs, cluster, POLICIES[name], settings=replace(settings, slot=slot), progress=progress
-        )
+        run = _simulate(name, jobs, cluster, replace(settings, slot=slot), progress)
     seconds = clock.cpu() - start
     return Result(policy=name, run=run, metrics=measure(run), cpu_seconds=seconds, slot=slot)
+
+
+def _simulate(
+    name: str,
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    settings: Settings,
+    progress: Callable[[int], None] | None,
+) -> Run:
+    try:
+        return simulate(jobs, cluster, policy_called(name), settings=settings, progress=progress)
+    except InternalError as error:
+        if not is_in_file(name):
+            raise
+        # Each decision was one that can be carried out; all of them together led nowhere.
+        need, hint = "workers for every job in the end", "give what is free to those that wait"
+        raise SpecError(f"--policy {name}", got=str(error), need=need, hint=hint) from error
 
 
 def ceilings(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float | None]:

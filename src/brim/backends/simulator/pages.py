@@ -1,94 +1,174 @@
-"""Figures of a simulation: PNG by matplotlib and one interactive page by plotly. All is simulated."""
+"""Figures of a simulation: PNGs, and one page that loads nothing, drawn by the same functions. All is simulated."""
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
-
-matplotlib.use("Agg")  # no display: files only
-
-import matplotlib.pyplot as plt
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
+from matplotlib.figure import Figure
 
 from brim.backends.simulator.run import Run, measure
+from brim.telemetry.charts import ON_PAGE, Series, as_svg, both_widths, size, style
+from brim.telemetry.pages import light_colours, page, table, tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["tenant_usage", "write_page", "write_pngs"]
 
-_POINTS = 4000  # most points of one line on a page
+_POINTS = 2000  # most points of one line on a page
 _MOMENT = 1e-6  # seconds: changes closer than this are of one cycle
-_COLOURS = (
-    "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22",
-    "#17becf",
-)  # fmt: skip
+
+Paint = Mapping[str, str]
+Draw = Callable[["Axes", Paint], list[Series]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """One figure: `draw` draws it and says what can be read off it, `unit` stands behind a place on its axis."""
+
+    name: str
+    title: str
+    draw: Draw
+    unit: str = " h"
+    height: float = 3.0
 
 
 def write_pngs(out: Path, runs: Mapping[str, Run], ceiling: float | None = None) -> None:
     """deadline_ratio.png, devices.png, jct.png, queue.png and tenants.png into `out`."""
-    _bars(out / "deadline_ratio.png", runs, ceiling)
-    _lines(out / "devices.png", runs, column=1, label="devices in use")
-    _lines(out / "queue.png", runs, column=2, label="jobs that wait")
-    figure, axes = plt.subplots(figsize=(7, 4))
-    for policy, run in runs.items():
-        hours, share = _jct(run)
-        if hours:
-            axes.plot(hours, share, label=policy, drawstyle="steps-post")
-    axes.set(xscale="log", xlabel="JCT, hours", ylabel="share of jobs", title="Completion times (simulated)")
-    _save(figure, axes, out / "jct.png")
-    _tenants(out / "tenants.png", runs)
+    paint = light_colours()
+    for chart in _charts(runs, ceiling):
+        with matplotlib.rc_context(style(paint)):
+            figure, axis = _figure(chart, narrow=False)
+            chart.draw(axis, paint)
+            figure.suptitle(f"{chart.title} (simulated)", fontsize=11)
+            figure.savefig(out / f"{chart.name}.png", dpi=120, facecolor="white")
 
 
-def _bars(path: Path, runs: Mapping[str, Run], ceiling: float | None) -> None:
-    figure, axes = plt.subplots(figsize=(7, 4))
+def _figure(chart: _Chart, *, narrow: bool) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size(chart.height, narrow=narrow), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _charts(runs: Mapping[str, Run], ceiling: float | None) -> list[_Chart]:
+    policy, shares = _shares(runs)
+    bars = 0.9 + 0.34 * len(runs)
+    return [
+        _Chart("deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, runs, ceiling), "", bars),
+        _Chart("devices", "Devices in use", lambda a, p: _lines(a, p, runs, 1, "devices")),
+        _Chart("queue", "Jobs that wait", lambda a, p: _lines(a, p, runs, 2, "jobs")),
+        _Chart("jct", "Completion times", lambda a, p: _completions(a, p, runs)),
+        _Chart("tenants", f"Devices by tenant, under {policy}", lambda a, p: _tenants(a, p, shares)),
+    ]
+
+
+def _colours(names: Sequence[str]) -> dict[str, str]:
+    """A CSS variable for each policy or tenant."""
+    return {name: f"j{number % 10}" for number, name in enumerate(names)}
+
+
+def _bars(axis: Axes, paint: Paint, runs: Mapping[str, Run], ceiling: float | None) -> list[Series]:
     ratios = {policy: measure(run).deadline_satisfactory_ratio or 0.0 for policy, run in runs.items()}
-    colours = [f"C{k % 10}" for k in range(len(ratios))]
-    bars = axes.bar(list(ratios), list(ratios.values()), color=colours)
-    axes.bar_label(bars, fmt="%.3f", padding=-14, color="white")
+    colours = [paint[name] for name in _colours(list(ratios)).values()]
+    bars = axis.barh(range(len(ratios)), list(ratios.values()), color=colours, height=0.62)
+    axis.bar_label(bars, fmt="%.3f", padding=4, color=paint["ink"])
+    axis.set_yticks(range(len(ratios)), [_short(name) for name in ratios])
+    axis.invert_yaxis()
+    axis.grid(visible=False, axis="y")
+    axis.set_xlim(0, 1.12)
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    axis.set_xlabel(
+        "deadline satisfactory ratio" + ("" if ceiling is None else f" (dotted: ceiling {ceiling:.3f})")
+    )
     if ceiling is not None:
-        axes.axhline(ceiling, color="black", linestyle=":", label=f"ceiling {ceiling:.3f}")
-    axes.set(ylim=(0, 1.12), ylabel="deadline satisfactory ratio", title="Deadlines met (simulated)")
-    axes.tick_params(axis="x", rotation=30)
-    plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-    _save(figure, axes, path)
+        axis.axvline(ceiling, color=paint["ink"], linestyle=":", linewidth=1.4)
+    return []  # the numbers stand beside the bars
 
 
-def _lines(path: Path, runs: Mapping[str, Run], *, column: int, label: str) -> None:
-    figure, axes = plt.subplots(figsize=(9, 4))
-    for policy, run in runs.items():
+def _short(name: str) -> str:
+    """A policy's name where there is little room: a file without its directories."""
+    return name.rpartition("/")[2]
+
+
+def _lines(axis: Axes, paint: Paint, runs: Mapping[str, Run], column: int, label: str) -> list[Series]:
+    found = []
+    for (policy, run), colour in zip(runs.items(), _colours(list(runs)).values(), strict=True):
         if run.usage:
             hours, rows = _hours(run.usage)
-            axes.step(hours, [row[column] for row in rows], where="post", label=policy, linewidth=1.0)
-    axes.set(xlabel="hours since the first job", ylabel=label, title=f"{label.capitalize()} (simulated)")
-    _save(figure, axes, path)
+            values = [float(row[column]) for row in rows]
+            axis.step(hours, values, where="post", label=_short(policy), color=paint[colour], linewidth=1.2)
+            points = list(zip(hours, values, strict=True))
+            found.append(Series(name=_short(policy), points=points, colour=colour, steps=True))
+    _finish(axis, "hours since the first job", label)
+    return found
 
 
-def _tenants(path: Path, runs: Mapping[str, Run]) -> None:
-    policy, rows = _shares(runs)
-    figure, axes = plt.subplots(figsize=(9, 4))
-    if rows:
-        hours, rows = _hours(rows)
+def _completions(axis: Axes, paint: Paint, runs: Mapping[str, Run]) -> list[Series]:
+    found = []
+    for (policy, run), colour in zip(runs.items(), _colours(list(runs)).values(), strict=True):
+        hours, share = _jct(run)
+        if hours:
+            axis.step(
+                hours,
+                [100 * each for each in share],
+                where="post",
+                label=_short(policy),
+                color=paint[colour],
+                linewidth=1.4,
+            )
+            points = list(zip(hours, [100 * each for each in share], strict=True))
+            found.append(Series(name=_short(policy), points=points, colour=colour, unit=" %", steps=True))
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _finish(axis, "JCT, hours", "share of jobs, %")
+    axis.margins(x=0.02)
+    axis.autoscale(axis="x")
+    return found
+
+
+def _tenants(axis: Axes, paint: Paint, shares: list[tuple[float, dict[str, int]]]) -> list[Series]:
+    found = []
+    if shares:
+        hours, rows = _hours(shares)
         names = sorted(rows[0][1])
-        axes.stackplot(hours, [[row[1][name] for row in rows] for name in names], labels=names, step="post")
-    axes.set(xlabel="hours since the first job", ylabel="devices", title=f"By tenant, {policy} (simulated)")
-    _save(figure, axes, path)
+        colours = _colours(names)
+        stacks = [[float(row[1][name]) for row in rows] for name in names]
+        axis.stackplot(
+            hours, stacks, labels=names, step="post", colors=[paint[each] for each in colours.values()]
+        )
+        for name, values in zip(names, stacks, strict=True):
+            points = list(zip(hours, values, strict=True))
+            found.append(Series(name=name, points=points, colour=colours[name], steps=True, quiet=True))
+    _finish(axis, "hours since the first job", "devices")
+    return found
 
 
-def _save(figure: Any, axes: Any, path: Path) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+def _finish(axis: Axes, x: str, y: str) -> None:
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.set_ylim(0, axis.get_ylim()[1] * 1.02)
+    names = axis.get_legend_handles_labels()[1]
+    if names:
+        inches = axis.get_window_extent().width / 100
+        most = max(1, int(inches * 11 // (max(map(len, names)) + 6)))
+        axis.legend(
+            frameon=False,
+            fontsize=8.5,
+            ncols=min(most, len(names)),
+            loc="lower center",
+            bbox_to_anchor=(0.5, 1.0),
+        )
+    axis.margins(x=0)
 
 
 def _hours(rows: Sequence[Any]) -> tuple[list[float], list[Any]]:
     """At most `_POINTS` of `rows`, the last always among them, and the hours since the first."""
-    kept = [*rows[:: max(1, len(rows) // _POINTS)], rows[-1]]
+    kept = [*rows[:: max(1, -(-len(rows) // _POINTS))], rows[-1]]
     return [(row[0] - rows[0][0]) / 3600 for row in kept], kept
 
 
@@ -100,7 +180,7 @@ def _jct(run: Run) -> tuple[list[float], list[float]]:
 def _shares(runs: Mapping[str, Run]) -> tuple[str, list[tuple[float, dict[str, int]]]]:
     """The first policy whose changes were recorded, and what each tenant has under it."""
     policy = next((name for name, run in runs.items() if run.changes), next(iter(runs)))
-    return policy, tenant_usage(runs[policy])
+    return _short(policy), tenant_usage(runs[policy])
 
 
 def tenant_usage(run: Run) -> list[tuple[float, dict[str, int]]]:
@@ -119,58 +199,72 @@ def tenant_usage(run: Run) -> list[tuple[float, dict[str, int]]]:
 
 def write_page(path: Path, runs: Mapping[str, Run], summary: Mapping[str, Any]) -> None:
     """One self-contained page: ratio by policy, devices, JCT, queue, and shares by tenant."""
-    policy_shown, shares = _shares(runs)
-    titles = ("Deadlines met", "Devices in use", "Completion times", "Jobs that wait")
-    specs: Any = [[{}, {}], [{}, {}], [{"colspan": 2}, None]]
-    figure = make_subplots(
-        rows=3, cols=2, subplot_titles=(*titles, f"Devices by tenant, under {policy_shown}"), specs=specs,
-        vertical_spacing=0.11,
-    )  # fmt: skip
-    for k, (policy, run) in enumerate(runs.items()):
-        ratio = measure(run).deadline_satisfactory_ratio or 0.0
-        colour = _COLOURS[k % len(_COLOURS)]
-        same = {"name": policy, "legendgroup": policy}
-        bar = go.Bar(x=[policy], y=[ratio], text=[f"{ratio:.3f}"], marker_color=colour, **same)
-        figure.add_trace(bar, row=1, col=1)
-        line = {"line": {"color": colour, "shape": "hv", "width": 1.5}, "showlegend": False, **same}
-        hours, share = _jct(run)
-        figure.add_trace(go.Scatter(x=hours, y=share, **line), row=2, col=1)
-        if run.usage:
-            x, rows = _hours(run.usage)
-            figure.add_trace(go.Scatter(x=x, y=[row[1] for row in rows], **line), row=1, col=2)
-            figure.add_trace(go.Scatter(x=x, y=[row[2] for row in rows], **line), row=2, col=2)
-    if shares:
-        x, rows = _hours(shares)
-        for k, name in enumerate(sorted(rows[0][1])):
-            colour = _COLOURS[-1 - k % len(_COLOURS)]
-            y = [row[1][name] for row in rows]
-            area = {"stackgroup": "tenants", "line": {"shape": "hv", "width": 0.5, "color": colour}}
-            figure.add_trace(go.Scatter(x=x, y=y, name=f"tenant {name}", **area), row=3, col=1)
     ceiling = summary["ceiling"]["per_job"]
-    if ceiling is not None:
-        text = f"ceiling {ceiling:.3f}"
-        figure.add_hline(y=ceiling, line_dash="dot", annotation_text=text, row=1, col=1)
-    _label(figure)
-    # No logo: it is a link out. Nothing here is loaded from anywhere.
-    body = figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
-    numbers = html.escape(json.dumps(summary, indent=2))
-    path.write_text(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>brim simulate</title>"
-        "<style>body{font:14px system-ui,sans-serif;max-width:1300px;margin:1em auto;padding:0 1em}</style>"
-        f"{body}<details><summary>The numbers (summary.json)</summary><pre>{numbers}</pre></details>"
+    sections = [_header(runs), _facts(runs, ceiling)]
+    for chart in _charts(runs, ceiling):
+        sections.append(
+            f"<section><h2>{html.escape(chart.title)}</h2><figure>{_drawn(chart)}</figure></section>"
+        )
+    sections += [_policies(runs), _numbers(summary)]
+    path.write_text(page("brim simulate", sections), encoding="utf-8")
+
+
+def _drawn(chart: _Chart) -> str:
+    def draw(narrow: bool) -> str:
+        with matplotlib.rc_context(style(ON_PAGE)):
+            figure, axis = _figure(chart, narrow=narrow)
+            series = chart.draw(axis, ON_PAGE)
+            panels = [(axis, series)] if series else []
+            name = chart.name.replace("_", "-")
+            return as_svg(figure, name, chart.title, panels=panels, unit=chart.unit, narrow=narrow)
+
+    return both_widths(draw)
+
+
+def _header(runs: Mapping[str, Run]) -> str:
+    names = html.escape(", ".join(runs))
+    return (
+        '<header><p class="kind">brim simulate</p><h1>Policies compared <span class="badge warm">simulated</span></h1>'
+        f"<p>{names} · on a virtual clock: nothing here was measured on a cluster</p></header>"
     )
 
 
-def _label(figure: Any) -> None:
-    for row, column, x, y in (
-        (1, 1, "", "deadline satisfactory ratio"),
-        (1, 2, "hours since the first job", "devices"),
-        (2, 1, "JCT, hours", "share of jobs"),
-        (2, 2, "hours since the first job", "jobs"),
-        (3, 1, "hours since the first job", "devices"),
-    ):
-        figure.update_xaxes(title_text=x, row=row, col=column)
-        figure.update_yaxes(title_text=y, rangemode="tozero", row=row, col=column)
-    figure.update_xaxes(type="log", dtick=1, row=2, col=1)
-    figure.update_yaxes(range=[0, 1.1], row=1, col=1)
-    figure.update_layout(height=1200, title="brim simulate: simulated, not measured", template="plotly_white")
+def _facts(runs: Mapping[str, Run], ceiling: float | None) -> str:
+    first = next(iter(runs.values()))
+    metrics = measure(first)
+    facts = [
+        ("jobs", f"{metrics.jobs:,}", f"{metrics.deadline_jobs:,} with a deadline"),
+        ("devices", f"{first.devices:,}", "in the cluster"),
+        ("policies", str(len(runs)), "on the same trace"),
+        ("ceiling", "–" if ceiling is None else f"{ceiling:.3f}", "of deadlines, for any policy"),
+    ]
+    return f'<section aria-label="Facts">{tiles(facts)}</section>'
+
+
+def _policies(runs: Mapping[str, Run]) -> str:
+    rows = []
+    for policy, run in runs.items():
+        m = measure(run)
+        ratio, jct = m.deadline_satisfactory_ratio, m.average_jct_seconds
+        rows.append(
+            (
+                policy,
+                "–" if ratio is None else f"{ratio:.4f}",
+                str(m.admitted),
+                str(m.admitted_missed),
+                "–" if jct is None else f"{jct / 3600:.3f}",
+                f"{m.makespan_seconds / 3600:.1f}",
+                f"{100 * m.utilisation:.0f} %",
+                f"{m.changes:,}",
+            )
+        )
+    head = ("policy", "deadlines met", "promised", "broken", "mean JCT h", "makespan h", "in use", "changes")
+    return f"<section><h2>Every policy</h2>{table(head, rows)}</section>"
+
+
+def _numbers(summary: Mapping[str, Any]) -> str:
+    numbers = html.escape(json.dumps(summary, indent=2))
+    return (
+        "<section><details><summary>The numbers (summary.json)</summary>"
+        f'<pre class="scroll">{numbers}</pre></details></section>'
+    )

@@ -1,0 +1,101 @@
+"""`--logger`, and `brim track`: a run's records sent to TensorBoard, MLflow, W&B or a logger of one's own."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+
+from brim.cli.options import STATE, option
+from brim.cli.usage import EXIT_DONE
+from brim.errors import SpecError
+
+__all__ = ["LOGGERS", "checked_loggers", "track"]
+
+_INTERVAL = 0.5  # seconds between two looks at a run that is under way
+_PATIENCE = 15.0  # seconds without a master after which a run that did not end is taken to be dead
+
+LOGGERS = option(
+    "--logger",
+    "loggers",
+    multiple=True,
+    metavar="NAME",
+    help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME; may be repeated.",
+)
+
+
+def checked_loggers(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The loggers that were asked for, each once, as another process understands them.
+
+    Raises:
+        SpecError: one that could not be started.
+        UserCodeError: the file of one raises.
+    """
+    from brim.loggers.named import canonical, check_logger
+
+    for name in names:
+        check_logger(name)
+    return tuple(dict.fromkeys(map(canonical, names)))
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
+@LOGGERS
+@STATE
+def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
+    """Send RUN's records to a logger, from where it stopped; without RUN, the latest run's.
+
+    \b
+    brim track --logger tensorboard
+    brim track flights-20260102-030405 --logger mlflow
+    brim track flights-1 --logger mlflow    (a job of the scheduler; goes on until it ends)
+
+    Each step gets there once, however often this is started. Without --logger: those that the run had.
+    """
+    from brim.cli.runs import find_run
+    from brim.loggers.follower import Follower, recorded_loggers
+    from brim.loggers.named import make_logger
+
+    run_dir = find_run(run, state=state)
+    names = checked_loggers(loggers) or tuple(recorded_loggers(run_dir))
+    if not names:
+        raise SpecError(
+            "--logger",
+            got="nothing, and a run that had no logger",
+            need="tensorboard, mlflow, wandb or FILE.py:NAME",
+            hint="brim track --logger tensorboard",
+        )
+    followers = [Follower(run_dir, name, partial(make_logger, name)) for name in names]
+    told = [0] * len(followers)
+    waiting = _Waiting(run_dir)
+    over = False
+    while not over:
+        over = all(follower.ended for follower in followers) or waiting.is_dead()
+        for index, follower in enumerate(followers):
+            told[index] += follower.poll()
+        if not all(follower.ended for follower in followers):
+            time.sleep(_INTERVAL)
+    for name, follower, count in zip(names, followers, told, strict=True):
+        follower.close()
+        click.echo(f"{name}: {count:,} entries, up to step {follower.step:,} of {run_dir}", err=True)
+    return EXIT_DONE
+
+
+class _Waiting:
+    """How long a run had no master: one that dies is replaced within moments."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._journal = run_dir / "journal"
+        self._since: float | None = None
+
+    def is_dead(self) -> bool:
+        from brim.storage.journal import has_writer
+
+        now = time.monotonic()
+        if has_writer(self._journal):
+            self._since = None
+            return False
+        self._since = self._since or now
+        return now - self._since > _PATIENCE

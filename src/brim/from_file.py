@@ -1,0 +1,108 @@
+"""Finds what a user names as `FILE.py:NAME`: a policy, a logger."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from brim.errors import SpecError, UserCodeError, did_you_mean
+
+__all__ = ["is_in_file", "load_callable", "split"]
+
+
+def is_in_file(text: str) -> bool:
+    """Whether a name is one of these, and not one of ours.
+
+    >>> is_in_file("mine.py:shortest"), is_in_file("edf:as-coded"), is_in_file("mine.py")
+    (True, False, True)
+    """
+    return ".py" in text or "/" in text
+
+
+def split(text: str, *, field: str) -> tuple[Path, str]:
+    """The file and the name in `FILE.py:NAME`.
+
+    Raises:
+        SpecError: one of them is missing, or there is no such file.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise SpecError(
+            field, got=repr(text), need="FILE.py:NAME", hint=f"{field} {file or text.removesuffix(':')}:name"
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise SpecError(field, got=f"{file}, which is no file", need="a Python file", hint=_near(path))
+    return path, name
+
+
+def _near(path: Path) -> str:
+    names = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    return did_you_mean(path.name, names) if names else f"ls {path.parent}"
+
+
+def load_callable(text: str, *, field: str, what: str) -> Callable[..., Any]:
+    """What `FILE.py:NAME` names; the file is run, with its directory importable as a script's is.
+
+    Args:
+        field: the option, for messages.
+        what: what it should be, as in "a policy: a function of a snapshot".
+
+    Raises:
+        SpecError: there is no such file or name, or it cannot be called.
+        UserCodeError: the file raises.
+    """
+    path, name = split(text, field=field)
+    module = _run(path)
+    if not hasattr(module, name):
+        known = [key for key, each in vars(module).items() if _is_own(each, module)]
+        raise SpecError(
+            field,
+            got=f"{name!r}, which {path} does not define",
+            need=what,
+            hint=did_you_mean(name, known) if known else f"write def {name}(…) in {path}",
+        )
+    found = getattr(module, name)
+    if not callable(found):
+        raise SpecError(
+            field,
+            got=f"{text}, which is of type {type(found).__name__}",
+            need=what,
+            hint="name a function or a class of the file",
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _is_own(thing: object, module: ModuleType) -> bool:
+    return callable(thing) and getattr(thing, "__module__", None) == module.__name__
+
+
+def _run(path: Path) -> ModuleType:
+    name = f"_brim_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
+        raise UserCodeError(trace_of(error)) from error
+    return module
+
+
+def trace_of(error: BaseException) -> str:
+    """A traceback from the user's first frame on, without what called it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).resolve().parent)
+    theirs = next(
+        (index for index, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0
+    )
+    told = traceback.format_list(frames[theirs:]) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(told).rstrip()

@@ -1,0 +1,65 @@
+"""`python -m brim.loggers RUN_DIR LOGGER`: tells one logger of one run, until its standard input ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+
+from brim.errors import BrimError, UserCodeError
+from brim.loggers.follower import Follower
+from brim.loggers.named import make_logger
+from brim.process import be_called, die_with_parent
+
+__all__ = ["main"]
+
+INTERVAL = 0.5  # seconds between two looks: a logger has no need to be quicker
+
+
+def follow(run_dir: Path, name: str) -> None:
+    """Tell the logger what there is and what comes, until nobody writes to our standard input any more."""
+    follower = Follower(run_dir, name, partial(make_logger, name))
+    over = False
+    while not over:
+        over = _left_alone(INTERVAL)
+        follower.poll()
+    follower.close()
+
+
+def _left_alone(patience: float) -> bool:
+    """Whether whoever started us closed our standard input, waiting for that at most so many seconds."""
+    readable, _, _ = select.select([sys.stdin.fileno()], [], [], patience)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m brim.loggers", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("logger", help="tensorboard, mlflow, wandb or FILE.py:NAME")
+    parser.add_argument("--parent", type=int, required=True, help="process whose end is ours")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    be_called("brim-logger")
+    with contextlib.suppress(OSError):
+        os.nice(10)  # training comes first
+    try:
+        follow(arguments.run_dir, arguments.logger)
+    except UserCodeError as error:
+        sys.exit(error.trace)
+    except BrimError as error:
+        sys.exit(str(error))
+    except Exception:  # noqa: BLE001 - whatever a logger raises
+        stamp = time.strftime("%H:%M:%S")
+        sys.exit(f"{stamp} {arguments.logger}: {traceback.format_exc()}".rstrip())
+
+
+if __name__ == "__main__":
+    main()

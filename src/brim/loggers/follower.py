@@ -1,0 +1,199 @@
+"""Follows a run's records and tells a logger, so that it has each step once, whoever of them is killed when."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from brim.domain.accounting import StepRecord
+from brim.errors import EnvironmentFault
+from brim.loggers.entries import Batch, Merge, Rewind, gather
+from brim.loggers.protocol import Entry, LoggedRun, Logger
+from brim.storage.files import lock, write_whole
+from brim.telemetry.events import follow_events, follow_steps
+from brim.telemetry.records import Event, RunEnded, RunStarted
+
+__all__ = ["FOLDER", "Follower", "place_of", "recorded_loggers"]
+
+FOLDER = "loggers"  # in the run's directory
+_AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What is certain of a logger: it has everything of the first `events` and `steps` records.
+
+    Of what came behind them it may have anything, all of it of `step` or later.
+    """
+
+    logger: str
+    events: int = 0
+    steps: int = 0
+    step: int = 0
+
+
+def place_of(run_dir: Path, name: str) -> Path:
+    """The file that says how far a logger is.
+
+    >>> place_of(Path("run"), "mlflow").name, place_of(Path("run"), "/home/me/mine.py:Lines").name
+    ('mlflow.json', 'Lines-0734627f.json')
+    """
+    file, _, inside = name.rpartition(":")
+    stem = f"{inside}-{zlib.crc32(file.encode()):08x}" if file else name
+    return run_dir / FOLDER / f"{stem}.json"
+
+
+def recorded_loggers(run_dir: Path) -> list[str]:
+    """The loggers that were given to a run before."""
+    found = []
+    for path in sorted((run_dir / FOLDER).glob("*.json")):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=_Place).logger)
+        except (OSError, msgspec.DecodeError):
+            continue
+    return found
+
+
+class Follower:
+    """Brings one logger up to where a run is, again and again.
+
+    Args:
+        run_dir: of the run; its first records may not be there yet.
+        name: of the logger.
+        make: gives the logger; called once there is a run to begin.
+
+    Raises:
+        EnvironmentFault: another process tells this logger of this run.
+    """
+
+    def __init__(self, run_dir: Path, name: str, make: Callable[[], Logger]) -> None:
+        self._run_dir, self._name, self._make = run_dir.resolve(), name, make
+        self._file = place_of(self._run_dir, name)
+        self._file.parent.mkdir(exist_ok=True)
+        held = lock(self._file.with_suffix(".lock"))
+        if held is None:
+            raise EnvironmentFault(f"another process tells {name} of {run_dir}")
+        self._lock = held
+        self._steps, self._events = follow_steps(self._run_dir), follow_events(self._run_dir)
+        self._waiting_steps: list[StepRecord] = []
+        self._waiting_events: list[Event] = []
+        self._merge = Merge()
+        self._logger: Logger | None = None
+        self._exit = ""
+        self.ended = False
+
+    @property
+    def step(self) -> int:
+        """The last step that was told and counts."""
+        return self._merge.step
+
+    def poll(self) -> int:
+        """Tell what is new; how many entries that were.
+
+        Raises:
+            Exception: whatever the logger raises.
+        """
+        self._read_events()
+        told = 0
+        logger = self._logger
+        if logger is None:
+            started = next((each for each in self._waiting_events if isinstance(each, RunStarted)), None)
+            if started is None:
+                return 0
+            logger, told = self._begin(started)
+        more = True
+        while more:
+            steps = self._waiting_steps + self._steps.poll(at_once=_AT_ONCE)
+            more = self._steps.behind
+            self._read_events()  # behind the steps: see Merge.add
+            self._merge.add(steps, self._waiting_events, more=more)
+            self._waiting_steps, self._waiting_events = [], []
+            told += self._tell(logger)
+        return told
+
+    def _read_events(self) -> None:
+        for event in self._events.poll():
+            if isinstance(event, RunStarted):
+                self.ended, self._exit = False, ""
+            elif isinstance(event, RunEnded):
+                self.ended, self._exit = True, str(event.summary.get("exit", "done"))
+            self._waiting_events.append(event)
+
+    def _begin(self, started: RunStarted) -> tuple[Logger, int]:
+        """Take the run up where it was left: what may not have arrived is told again."""
+        place = self._read_place()
+        self._write_place(place)
+        logger = self._make()
+        known = logger.begin(_run_of(self._run_dir, started))
+        first = place.step if known is None else min(place.step, known + 1)
+        again = gather(self._known_before(place), first=first)
+        told = _perform(logger, Batch(first - 1, again.entries))
+        self._logger = logger
+        return logger, told
+
+    def _known_before(self, place: _Place) -> Iterator[Entry | Rewind]:
+        """What came of the records up to `place`."""
+        self._merge.add([], self._waiting_events[: place.events], more=True)
+        del self._waiting_events[: place.events]
+        while (missing := place.steps - self._merge.received) > 0:
+            steps = self._steps.poll(at_once=_AT_ONCE)
+            if not steps and not self._steps.behind:
+                break
+            self._merge.add(steps[:missing], [], more=True)
+            self._waiting_steps = steps[missing:]
+            yield from self._merge.take()
+        self._merge.add([], [])
+        yield from self._merge.take()
+
+    def _tell(self, logger: Logger) -> int:
+        place = self._place()
+        batch = gather(self._merge.take())
+        if batch.lowest is None:
+            return 0
+        self._write_place(msgspec.structs.replace(place, step=batch.lowest))
+        return _perform(logger, batch)
+
+    def _place(self) -> _Place:
+        """Where this is, if nothing is under way."""
+        at = self._merge
+        return _Place(logger=self._name, events=at.events, steps=at.steps, step=at.step + 1)
+
+    def close(self) -> None:
+        """Tell the logger that there is no more, and let go of it."""
+        if self._logger is not None:
+            self._logger.end(self._exit or "unfinished")
+            self._write_place(self._place())
+        os.close(self._lock)
+
+    def _read_place(self) -> _Place:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Place)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return _Place(logger=self._name)
+
+    def _write_place(self, place: _Place) -> None:
+        write_whole(self._file, msgspec.json.encode(place) + b"\n", alone=True)
+
+
+def _perform(logger: Logger, batch: Batch) -> int:
+    if batch.rewind is not None:
+        logger.rewind(batch.rewind)
+    for entry in batch.entries:
+        logger.log(entry)
+    logger.flush()
+    return len(batch.entries)
+
+
+def _run_of(run_dir: Path, started: RunStarted) -> LoggedRun:
+    identity = f"{started.host}:{run_dir}:{started.at}"
+    return LoggedRun(
+        name=run_dir.name,
+        directory=run_dir,
+        id=hashlib.sha256(identity.encode()).hexdigest()[:16],
+        spec=started.spec,
+        versions=started.versions,
+    )
