@@ -596,7 +596,7 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
 
 
 def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
-    modules = "brim.client, brim.cli.jobs, brim.cli.control, brim.cli.times, brim.cli.tables"
+    modules = "brim.client, brim.cli.jobs, brim.cli.control, brim.runs.times, brim.cli.tables"
     code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import click
 
-from brim.cli.options import option, parse_parameters, some_job_options, whole
-from brim.cli.training_file import check_training_file
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
+from brim.runs.options import option, parse_parameters, some_job_options, whole
+from brim.runs.training_file import check_training_file
 
 if TYPE_CHECKING:
     from brim.chaos.results import Calm, Job, Result, Trials
@@ -81,8 +81,8 @@ def chaos(file: str, **values: Any) -> int:
     Exit code 0 if every promise held, else 1.
     """
     from brim.chaos.report import as_plain
-    from brim.cli import runs
     from brim.clock import SystemClock
+    from brim.runs import directories as runs
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))

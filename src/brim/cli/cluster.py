@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import ADDRESS, STATE, option
 from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.options import ADDRESS, STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import ADDRESS, STATE, WORKERS, option
 from brim.cli.usage import EXIT_DONE
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.options import ADDRESS, STATE, WORKERS, option
 
 if TYPE_CHECKING:
     from brim.domain.job import WorkerRange
-    from brim.telemetry.history import RunHistory, WorkerLife
+    from brim.telemetry.history import RunHistory
 
 __all__ = ["agent", "resize", "status", "suspend"]
 
@@ -40,7 +40,8 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         return status_of(scheduler, run or "", wait=wait, as_json=as_json)
     from brim import client
     from brim.cli.records import read_run
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
+    from brim.runs.outcome import facts_of, state_of
     from brim.telemetry.history import read_history
 
     run_dir = find_run(run, state=state)
@@ -56,57 +57,14 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
         return EXIT_DONE
     run_dir, history = read_run(str(run_dir))
-    condition = _state(history, alive=live is not None)
-    known = {**(live or {}), "run": str(run_dir), "state": condition, **_facts(history)}
+    condition = state_of(history, alive=live is not None)
+    known = {**(live or {}), "run": str(run_dir), "state": condition, **facts_of(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))
     return EXIT_DONE
 
 
-def _state(history: RunHistory, *, alive: bool) -> str:
-    if alive:
-        return "running"
-    if history.ended:
-        return str(history.ended.summary.get("exit", "done"))
-    # Neither alive nor ended by its own word: its master was killed.
-    return "failed" if history.failed else "died"
-
-
-def _facts(history: RunHistory) -> dict[str, Any]:
-    assert history.started is not None
-    last = history.steps[-1] if history.steps else None
-    return {
-        "step": history.step,
-        "steps": history.started.steps,
-        "epoch": last.epoch + 1 if last else 0,
-        "epochs": history.planned_epochs,
-        "loss": last.loss if last else None,
-        "samples_per_second": history.samples_per_second(),
-        "world_size": history.round.world_size if history.round else 0,
-        "workers": [
-            {
-                "worker": life.worker,
-                "state": life.state,
-                "rank": life.rank,
-                "share": _share(life, history),
-                "pid": life.pid,
-                "agent": life.agent,
-            }
-            for life in history.workers.values()
-            if life.until is None
-        ],
-    }
-
-
-def _share(life: WorkerLife, history: RunHistory) -> int | None:
-    """Parts of a step that the worker computes; None where it is in no round."""
-    round = history.round
-    if round is None or life.worker not in round.workers or not round.shares:
-        return None
-    return round.shares[round.workers.index(life.worker)]
-
-
 def _render(known: dict[str, Any], history: RunHistory) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
     from brim.telemetry.history import describe_event
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
@@ -142,7 +100,7 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
     from brim import client
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import resize_job
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
@@ -169,7 +127,7 @@ def suspend(run: str, state: Path | None) -> int:
     from brim import client
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import suspend_job
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:

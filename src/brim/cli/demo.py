@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from brim.cli.options import option
 from brim.cli.tables import table
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
+from brim.runs.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +98,8 @@ def _folder(name: str, out: Path | None) -> Path:
     Raises:
         SpecError: there is something in it.
     """
-    from brim.cli.runs import new_run_dir
     from brim.clock import SystemClock
+    from brim.runs.directories import new_run_dir
 
     folder = (out or new_run_dir(f"demo-{name}", SystemClock().wall())).resolve()
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
+from brim.runs.options import STATE
 
 __all__ = ["explain"]
 

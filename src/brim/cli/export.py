@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from brim.cli.follow import require_train_extra
-from brim.cli.options import STATE, choice, option
-from brim.cli.trained import find_trained, wanted_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.usage import EXIT_DONE, warn
 from brim.errors import SpecError
+from brim.runs.options import STATE, choice, option
+from brim.runs.starting import require_train_extra
+from brim.runs.trained import find_trained, wanted_of
 from brim.storage.places import absolute
 
 __all__ = ["export"]
@@ -50,7 +50,7 @@ def export(trained: str, output: str, format: str, state: Path | None) -> int:
         raise SpecError(
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
         )
-    model = find_trained(trained, state=state)
+    model = find_trained(trained, warn=warn, state=state)
     spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
     from brim.train.export import export as write
 

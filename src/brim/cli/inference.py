@@ -8,11 +8,13 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from brim.cli.follow import Ready, follow, require_train_extra
-from brim.cli.options import FAULTS, STATE, WORKERS, choice, option
-from brim.cli.trained import find_trained, job_with, wanted_of
+from brim.cli.follow import follow
+from brim.cli.usage import warn
 from brim.domain.job import DEVICES
 from brim.errors import SpecError
+from brim.runs.options import FAULTS, STATE, WORKERS, choice, option
+from brim.runs.starting import Ready, require_train_extra
+from brim.runs.trained import find_trained, job_with, wanted_of
 from brim.storage.places import absolute
 
 __all__ = ["evaluate", "predict"]
@@ -102,13 +104,13 @@ def _run(
     output: str = "",
     keep: tuple[str, ...] = (),
 ) -> int:
-    from brim.cli import runs
     from brim.clock import SystemClock
+    from brim.runs import directories as runs
 
     if values["input"] and values["split"]:
         raise SpecError("--split", got="--input beside it", need="one of them", hint="leave one out")
     require_train_extra()
-    model = find_trained(trained, state=values["state"])
+    model = find_trained(trained, warn=warn, state=values["state"])
     wanted = wanted_of(
         model,
         kind,

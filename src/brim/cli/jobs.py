@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
 from brim.domain.quantities import counted
 from brim.errors import SpecError
+from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.client import Client
@@ -179,7 +179,7 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     """Its story, line by line."""
     import msgspec
 
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
     from brim.telemetry.cluster_history import sentence_of
 
     story = client.explain(job)
@@ -229,7 +229,7 @@ def _steps(view: JobView) -> str:
 
 
 def _deadline(view: JobView) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
 
     if view.deadline is None:
         return ""
@@ -241,7 +241,7 @@ def _deadline(view: JobView) -> str:
 
 
 def _finish(view: JobView) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
 
     when = view.ended if view.has_ended else view.finish
     return clock_time(when) if when is not None else ""

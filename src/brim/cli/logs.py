@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE
+from brim.runs.options import STATE, option
 
 __all__ = ["logs"]
 
@@ -33,7 +33,7 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
     brim logs flights-1 --json
     """
     from brim.cli.clients import scheduler_of
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state)
     if scheduler is not None:

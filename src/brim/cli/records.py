@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.accounting import Ledger
@@ -25,7 +25,7 @@ def read_run(run: str | None, *, state: Path | None = None) -> tuple[Path, RunHi
     Raises:
         SpecError: there is no such run, or its records do not say how it started.
     """
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
     from brim.telemetry.history import read_history
 
     run_dir = find_run(run, state=state)

@@ -27,7 +27,6 @@ from brim.backends.simulator.files import write_decisions, write_jobs, write_sum
 from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.traces import read_trace
-from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
@@ -35,6 +34,7 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, did_you_mean
 from brim.policies.quota import check_quota
+from brim.runs.options import STATE
 
 __all__ = ["main", "simulate"]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from brim.cli.checkpoints import check_place
-from brim.cli.follow import Ready, follow, require_train_extra
-from brim.cli.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
-from brim.cli.training_file import check_command, check_training_file
-from brim.domain.job import JobSpec, WorkerRange
+from brim.cli.follow import follow
+from brim.domain.job import WorkerRange
+from brim.runs.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
+from brim.runs.starting import make_ready, make_ready_again
+from brim.runs.training_file import check_command, check_training_file
 
 __all__ = ["resume", "run", "train"]
 
@@ -42,14 +41,20 @@ def train(ctx: click.Context, /, file: str, **values: Any) -> int:
     """
     check_training_file(Path(file))
     spec = build_spec(values, file=file)
-    return _start(spec, subject=file, values=values, given_names=given(ctx))
+    ready = make_ready(spec, subject=file, values=values, given=given(ctx))
+    return follow(ready, as_json=values["as_json"])
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @job_options
+@option(
+    "--prints/--no-prints",
+    default=True,
+    help="Show what rank 0 prints, beside the progress; not with --json.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
+def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values: Any) -> int:
     """Run COMMAND, your own training loop that calls brim.join, on every worker.
 
     \b
@@ -61,7 +66,9 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **values: Any) -> int:
     check_command(command)
     spec = build_spec(values, command=command)
     subject = next((word for word in command if word.endswith(".py")), command[0])
-    return _start(spec, subject=subject, values=values, given_names=given(ctx))
+    ready = make_ready(spec, subject=subject, values=values, given=given(ctx))
+    as_json: bool = values["as_json"]
+    return follow(ready, as_json=as_json, prints=prints and not as_json)
 
 
 @click.command()
@@ -83,54 +90,13 @@ def resume(
 
     Everything else is as the run had it: file, options, and the directory that it was started in.
     """
-    from brim.cli import runs
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import resume_job
-    from brim.telemetry.history import read_history
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         return resume_job(scheduler, run)
-    require_train_extra()
-    run_dir = runs.find_run(run, state=state)
-    history = read_history(run_dir)
-    runs.check_resumable(run_dir, history, field="RUN")
-    spec = runs.recorded_spec(run_dir, history)
-    spec = replace(spec, workers=workers or spec.workers, agents=agents, faults=())
-    runs.check_source(spec)
-    return follow(Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen), as_json=as_json)
-
-
-def _start(spec: JobSpec, *, subject: str, values: dict[str, Any], given_names: set[str]) -> int:
-    """Find or make the run's directory, after everything that can be checked without it, and go."""
-    from brim.cli import runs
-    from brim.clock import SystemClock
-    from brim.telemetry.history import read_history
-
-    require_train_extra()
-    from_elsewhere = _resumes_elsewhere(values)
-    if not values["resume"] or from_elsewhere:
-        if spec.checkpoints:
-            check_place(spec.checkpoints, holds=from_elsewhere)
-        path = values["run_dir"] or runs.new_run_dir(subject, SystemClock().wall())
-        fresh = runs.claim(Path(path))
-        ready = Ready(
-            spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"], listen=values["listen"]
-        )
-        return follow(ready, as_json=values["as_json"])
-    run_dir = runs.find_run(values["run_dir"], field="--resume")
-    history = read_history(run_dir)
-    runs.check_resumable(run_dir, history, field="--resume")
-    spec = runs.resumed_spec(spec, history.spec, given_names)
-    if spec.checkpoints:
-        check_place(spec.checkpoints, holds=None)
-    ready = Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
-    return follow(ready, as_json=values["as_json"])
-
-
-def _resumes_elsewhere(values: dict[str, Any]) -> bool:
-    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another that is lost."""
-    from brim.cli import runs
-
-    new = bool(values["run_dir"]) and not runs.holds_run(Path(values["run_dir"]))
-    return bool(values["resume"] and values["checkpoints"] and new)
+    run_dir = find_run(run, state=state)
+    ready = make_ready_again(run_dir, workers=workers, agents=agents, listen=listen)
+    return follow(ready, as_json=as_json)

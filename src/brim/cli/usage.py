@@ -11,7 +11,7 @@ import click
 
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain"]
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain", "warn"]
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
@@ -76,6 +76,11 @@ class Verbs(click.Group):
         except (click.Abort, KeyboardInterrupt):
             code = EXIT_FAILED
         sys.exit(code if isinstance(code, int) else EXIT_DONE)
+
+
+def warn(text: str) -> None:
+    """Say something that stops nothing."""
+    click.echo(f"brim: {text}", err=True)
 
 
 def explain(wrong: click.ClickException) -> SpecError:

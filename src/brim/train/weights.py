@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,10 +16,27 @@ from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
+from brim.train.context import shared_environment
 from brim.train.data import fitted
-from brim.train.training_file import call, device_of
+from brim.train.training_file import call, device_of, load
 
-__all__ = ["trained_model"]
+__all__ = ["model_of", "trained_model"]
+
+
+def model_of(spec: JobSpec) -> nn.Module:
+    """As `trained_model`, in a process that has other things to do: chance, variables and import path stay as they are.
+
+    Raises: as `trained_model`.
+    """
+    environment, path = dict(os.environ), list(sys.path)
+    os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+    try:
+        with torch.random.fork_rng():
+            return trained_model(load(spec.file), spec)
+    finally:
+        os.environ.clear()
+        os.environ |= environment
+        sys.path[:] = path
 
 
 def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:

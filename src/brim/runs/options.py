@@ -28,6 +28,7 @@ __all__ = [
     "job_options",
     "job_options_but",
     "option",
+    "parse_env",
     "parse_parameters",
     "some_job_options",
     "whole",
@@ -143,6 +144,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "NAME=VALUE",
             "envvar": None,
             "help": "A parameter that the file reads with brim.param; may be repeated.",
+        },
+    ),
+    (
+        ("--env",),
+        {
+            "multiple": True,
+            "metavar": "NAME[=VALUE]",
+            "envvar": None,
+            "help": "An environment variable for the workers, by name alone as it is here; kept in the run's records.",
         },
     ),
     (
@@ -348,6 +358,29 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
     return parameters
 
 
+def parse_env(texts: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
+    """`("A=1", "B")` as a dict; a name alone has the value that it has in `here`.
+
+    Raises:
+        SpecError: a name alone that has none.
+
+    >>> parse_env(("A=1", "B"), {"B": "x=y"})
+    {'A': '1', 'B': 'x=y'}
+    """
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and name not in here:
+            raise SpecError(
+                f"--env {name}",
+                got="a variable that is not set here",
+                need="NAME=VALUE, or the NAME of one that is",
+                hint=f"--env {name}=VALUE",
+            )
+        variables[name] = value if equals else here[name]
+    return variables
+
+
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
@@ -363,7 +396,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
     Raises:
         SpecError: values that are wrong by themselves or beside each other.
     """
-    own = ("as_json", "run_dir", "resume", "listen", "parameters", "micro_batches")
+    own = ("as_json", "run_dir", "resume", "listen", "parameters", "env", "micro_batches")
     fields = {name: value for name, value in values.items() if name not in own}
     fields["checkpoints"] = absolute(values["checkpoints"])
     return JobSpec(
@@ -371,6 +404,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
         command=command,
         directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
+        env=parse_env(values["env"], os.environ),
         micro_batches=values["micro_batches"] or 0,
         **fields,
     )
