@@ -27,7 +27,7 @@ from click.testing import CliRunner, Result
 from brim import client as client_module
 from brim.backends.processes import NodeSeen, Seen
 from brim.cli.__main__ import cli
-from brim.cli.jobs import end_of
+from brim.cli.jobs import end_of, status_of
 from brim.client import Client
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -49,6 +49,7 @@ from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
 from e2e.running import DIGITS, until
+from recorded_run import RecordedRun, spec
 from submissions import submission
 
 TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
@@ -474,6 +475,26 @@ def test_a_policy_that_does_not_run_what_it_refuses_says_why(
     no = msgspec.structs.replace(view, state="refused", reason="no-capacity", detail="8 devices are promised")
     assert end_of(no, as_json=False) == 3
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
+
+
+def test_the_status_of_a_job_shows_what_train_shows(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = served.client
+    view = msgspec.structs.replace(client.submit(ask()), run=str(tmp_path / "run"))
+    monkeypatch.setattr(client, "job", lambda job: view)
+    status_of(client, view.job, wait=False, as_json=False)  # it has no records yet
+    assert "loss" not in capsys.readouterr().out
+    run = RecordedRun(tmp_path / "run", spec(), samples=2048)
+    run.begin()
+    run.train(3)
+    status_of(client, view.job, wait=False, as_json=False)
+    text = capsys.readouterr().out
+    assert "step 3/8 · epoch 1/2 · loss 0." in text
+    assert "workers: w0 active, w1 active, w2 active, w3 active" in text
+    status_of(client, view.job, wait=False, as_json=True)
+    known = json.loads(capsys.readouterr().out)
+    assert (known["job"], known["progress"]["step"], known["progress"]["world_size"]) == (view.job, 3, 4)
 
 
 def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(

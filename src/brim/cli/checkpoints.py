@@ -12,6 +12,7 @@ import click
 
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault
+from brim.runs import completing
 from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ __all__ = ["checkpoints"]
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN|URL]")
+@click.argument("run", required=False, metavar="[RUN|URL]", shell_complete=completing.runs)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
-    """List the checkpoints of RUN, or at a URL, newest last, and check every byte of them.
+    """List the checkpoints of RUN, or at a URL, newest last, and verify every byte of them.
 
     \b
     brim checkpoints

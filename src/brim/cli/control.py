@@ -10,6 +10,7 @@ import click
 
 from brim.cli.usage import EXIT_DONE
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs import completing
 from brim.runs.options import ADDRESS, STATE, WORKERS, option
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ __all__ = ["agent", "resize", "status", "suspend"]
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
-@option("--wait", is_flag=True, help="For a job of the scheduler: wait for its end.")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
+@option("--wait", is_flag=True, help="For a job of the scheduler: wait until it ends.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> int:
-    """What RUN, or a job of the scheduler, is doing now, or how it ended; without RUN, the latest run.
+    """Show what RUN, or a job of the scheduler, is doing now or how it ended. Without RUN: the latest run.
 
     \b
     brim status
@@ -87,11 +88,11 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @click.argument("workers", metavar="WORKERS", type=WORKERS)
 @STATE
 def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
-    """Give RUN this many WORKERS; training goes on, and newcomers warm up before they count.
+    """Give RUN this many WORKERS. Training goes on meanwhile; new workers join once they are ready.
 
     \b
     brim resize latest 8
@@ -115,10 +116,10 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @STATE
 def suspend(run: str, state: Path | None) -> int:
-    """Take RUN to no workers at its next step, with a checkpoint from which `brim resume` goes on.
+    """Pause RUN: write a checkpoint at its next step and release its workers. `brim resume` continues it.
 
     \b
     brim suspend latest
@@ -142,7 +143,7 @@ def suspend(run: str, state: Path | None) -> int:
 @click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESS)
 @option("--token", required=True, metavar="T", help="The run's token, which `brim train --listen` prints.")
 def agent(master_address: str, token: str) -> int:
-    """Join a run of another host: start workers here and keep them until the run ends.
+    """Add this host to a run that was started on another: run workers for it here until it ends.
 
     \b
     brim agent 10.0.0.7:4000 --token 8c1f…     (the run was started with --listen 0.0.0.0:4000)

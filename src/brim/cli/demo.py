@@ -39,15 +39,19 @@ _DEMOS = {
 
 
 @click.command()
-@click.argument("name", required=False)
-@option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where it leaves what it made.")
-@option("--quick", is_flag=True, help="A smaller one: times prove nothing then.")
+@click.argument(
+    "name",
+    required=False,
+    shell_complete=lambda ctx, param, incomplete: [name for name in _DEMOS if name.startswith(incomplete)],
+)
+@option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write the results.")
+@option("--quick", is_flag=True, help="Run a smaller version for a first look; its times prove nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     """Run one of ElasticDL's experiments live, on this machine, beside what the simulator predicts.
 
     \b
-    brim demo                                (what there is)
+    brim demo                                (list the demos)
     brim demo experiment-1 --out out
 
     Real processes, under a scheduler of their own that ends with the demo. Exit code 0 only if all that it claims

@@ -10,6 +10,7 @@ import click
 
 from brim.cli.usage import EXIT_DONE, warn
 from brim.errors import SpecError
+from brim.runs import completing
 from brim.runs.options import STATE, choice, option
 from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
@@ -21,25 +22,25 @@ _FORMATS = ("safetensors", "torch-export", "onnx")
 
 
 @click.command()
-@click.argument("trained", metavar="RUN|CHECKPOINT")
-@option("--output", required=True, metavar="DIR", help="A new directory.")
+@click.argument("trained", metavar="RUN|CHECKPOINT", shell_complete=completing.runs)
+@option("--output", required=True, metavar="DIR", help="Directory to make.")
 @option(
     "--format",
     type=choice(_FORMATS),
     default="safetensors",
     metavar="|".join(_FORMATS),
-    help="What besides the weights: a program of torch.export, or an ONNX graph.",
+    help="What to write beside the weights: a program of torch.export, or an ONNX graph.",
 )
 @STATE
 def export(trained: str, output: str, format: str, state: Path | None) -> int:
-    """Write the model of RUN (its newest checkpoint) or CHECKPOINT so that it loads without brim.
+    """Save a trained model, the newest checkpoint of RUN or CHECKPOINT, in files that load without brim.
 
     \b
     brim export latest --output flights-model
     brim export latest --output flights-model --format onnx
 
     DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
-    model.pt2 or model.onnx, whose number of rows is open.
+    model.pt2 or model.onnx, which take any number of rows.
     """
     from dataclasses import replace
 

@@ -10,6 +10,7 @@ import click
 
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs import completing
 from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
@@ -58,13 +59,13 @@ def write_report(run_dir: Path, history: RunHistory) -> Path | None:
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
 @click.option(
-    "--cluster", is_flag=True, help="Of all that the scheduler of this host did, also after brim down."
+    "--cluster",
+    is_flag=True,
+    help="Report on all that this host's scheduler did; works after brim down, too.",
 )
-@click.option(
-    "--last", metavar="DURATION", help="With --cluster: show only so much before its end, such as 2h."
-)
+@click.option("--last", metavar="DURATION", help="With --cluster: only the last part, such as 2h.")
 @STATE
 def report(run: str | None, cluster: bool, last: str | None, state: Path | None) -> int:
     """Write RUN's report.html again and print its path; without RUN, the latest run's.
@@ -112,17 +113,17 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def ledger(run: str | None, as_json: bool, state: Path | None) -> int:
-    """Count from RUN's records how often every sample of each epoch was applied.
+    """Check from RUN's records that every sample of each epoch was used exactly once.
 
     \b
     brim ledger
     brim ledger flights-20260102-030405 --json
 
-    Exit code 0 if every sample of every epoch was applied exactly once, else 1.
+    Exit code 0 if that is so, else 1.
     """
     from brim.telemetry.ledger import audit_run
 

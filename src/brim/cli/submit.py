@@ -25,7 +25,7 @@ _TO_JUDGE = 3.0  # seconds that the command waits to hear whether a deadline is 
 
 @click.command()
 @submission
-@option("--wait", is_flag=True, help="Wait for its end; the exit code is its own.")
+@option("--wait", is_flag=True, help="Wait until the job ends; exit with its exit code.")
 @option("--dry-run", is_flag=True, help="Only say what would happen.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
@@ -40,14 +40,14 @@ def submit(
     state: Path | None,
     **values: Any,
 ) -> int:
-    """Hand the job of FILE to the scheduler: a training file, or a job.yaml with the same words as the options.
+    """Hand a job to the scheduler: a training file, or a job.yaml that has the options as its keys.
 
     \b
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
-    brim submit flights.py --key nightly-2026-11-21 --wait      (as often as you like: it is one job)
+    brim submit flights.py --key nightly-2026-11-21 --wait      (however often: it is one job)
 
-    Exit code 3: the policy did not promise the deadline.
+    Exit code 3: the scheduler does not promise the deadline.
     """
     request = request_of(ctx, file, values)
     client = client_of(state)

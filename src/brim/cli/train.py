@@ -9,6 +9,7 @@ import click
 
 from brim.cli.follow import follow
 from brim.domain.job import WorkerRange
+from brim.runs import completing
 from brim.runs.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
 from brim.runs.starting import make_ready, make_ready_again
 from brim.runs.training_file import check_command, check_training_file
@@ -28,7 +29,7 @@ __all__ = ["resume", "run", "train"]
 
 Every option but --set can also be set as BRIM_NAME in the environment: BRIM_WORKERS=4."""
 )
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=completing.files)
 @job_options
 @click.pass_context
 def train(ctx: click.Context, /, file: str, **values: Any) -> int:
@@ -52,7 +53,7 @@ def train(ctx: click.Context, /, file: str, **values: Any) -> int:
     default=True,
     help="Show what rank 0 prints, beside the progress; not with --json.",
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=completing.files)
 @click.pass_context
 def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values: Any) -> int:
     """Run COMMAND, your own training loop that calls brim.join, on every worker.
@@ -61,7 +62,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values:
     brim run --workers 4 -- python loop.py
     brim run --workers 1:4 --faults "term rank 0 at step 20" -- python loop.py --lr 0.1
 
-    Options of brim stand before the command. The same loop runs alone as: python loop.py
+    Put brim's options before the command. Without brim the same loop runs as: python loop.py
     """
     check_command(command)
     spec = build_spec(values, command=command)
@@ -72,23 +73,23 @@ def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
-@option("--workers", type=WORKERS, help="How many workers from now on. [default: as the run had]")
-@option("--listen", type=ADDRESS, help="Address that agents of other hosts connect to. [default: none can]")
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
+@option("--workers", type=WORKERS, help="How many workers from now on. [default: as before]")
+@option("--listen", type=ADDRESS, help="Address at which other hosts can join. [default: none can]")
 @option("--agents", type=whole(least=1), default=1, help="Hosts to wait for before the first step.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
 @STATE
 def resume(
     run: str, workers: WorkerRange | None, listen: str | None, agents: int, as_json: bool, state: Path | None
 ) -> int:
-    """Go on with RUN, suspended or dead, from its last checkpoint, and follow it to its end.
+    """Continue RUN, which was paused or killed, from its last checkpoint, and follow it to its end.
 
     \b
     brim resume latest
     brim resume latest --workers 8
     brim resume flights-1      (a job of the scheduler, which decides when)
 
-    Everything else is as the run had it: file, options, and the directory that it was started in.
+    The file, the options and the working directory are those that the run was started with.
     """
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import resume_job

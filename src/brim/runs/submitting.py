@@ -14,6 +14,7 @@ import click
 from brim.domain.quantities import parse_duration
 from brim.domain.submission import Submission, fingerprint, parse_priority
 from brim.errors import SpecError, did_you_mean
+from brim.runs import completing
 from brim.runs.options import build_spec, job_options_but, option
 from brim.runs.starting import require_train_extra
 from brim.runs.training_file import check_command, check_training_file
@@ -33,12 +34,14 @@ def submission(function: Decorated) -> Decorated:
     """Give a command the argument FILE, and the options that describe a job and what is asked for it."""
     for decorate in reversed(
         (
-            click.argument("file", metavar="FILE", is_eager=True, callback=_from_file),
+            click.argument(
+                "file", metavar="FILE", is_eager=True, callback=_from_file, shell_complete=completing.files
+            ),
             job_options_but(*_LEFT_OUT),
             option(
                 "--deadline", metavar="WHEN", help="When it must be done: 2h from now, or 2026-12-01T08:00."
             ),
-            option("--tenant", default="default", show_default=True, help="Whose quota it uses."),
+            option("--tenant", default="default", show_default=True, help="Whose quota to use."),
             option(
                 "--priority",
                 default="preemptible",
@@ -49,7 +52,7 @@ def submission(function: Decorated) -> Decorated:
                 "--key",
                 metavar="TEXT",
                 default="",
-                help="Submitted again with the same key it is the same job.",
+                help="A name for this submission: the same key again is the same job, not another.",
             ),
         )
     ):
@@ -59,7 +62,7 @@ def submission(function: Decorated) -> Decorated:
 
 def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     """Let a job.yaml say what the options do not."""
-    if Path(file).suffix not in (".yaml", ".yml"):
+    if ctx.resilient_parsing or Path(file).suffix not in (".yaml", ".yml"):
         return file
     from brim.storage.cluster_file import read_yaml
 
