@@ -26,6 +26,7 @@ from brim.train.evaluation import evaluation, observe
 from brim.train.job import Job, to_device
 from brim.train.metrics import Metric
 from brim.train.params import check_all_used
+from brim.train.returned import check_dataset, check_functions, check_metrics, check_model
 
 __all__ = ["Prepared", "load", "prepare", "train"]
 
@@ -88,16 +89,19 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
     """
+    check_functions(module, spec.file)
     train, test = call(lambda: module.dataset("train")), call(lambda: module.dataset("test"))
+    call(lambda: check_dataset(train, "train"))
+    call(lambda: check_dataset(test, "test"))
     torch.manual_seed(mix(spec.seed))
     device = device_of(spec)
     model = call(lambda: module.model())
-    if not isinstance(model, nn.Module):
-        raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
+    check_model(model)
     model.to(device)
     made = call(lambda: module.optimizer(model))
     optimizer, scheduler, interval = _three(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
+    check_metrics(metrics)
     check_all_used()
     if spec.keep_best is not None:
         _check_measured(spec.keep_best.metric, metrics if test is not None else {})
@@ -133,6 +137,7 @@ def _three(made: Any) -> tuple[torch.optim.Optimizer, Any, str]:
             "optimizer(model)",
             got=f"a {type(optimizer).__name__}",
             need="a torch.optim.Optimizer, or (optimizer, lr_scheduler)",
+            hint="return torch.optim.Adam(model.parameters())",
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise SpecError(

@@ -18,6 +18,7 @@ from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
+from brim.train.returned import check_model
 from brim.train.training_file import call, device_of, load
 
 __all__ = ["model_of", "trained_model"]
@@ -50,9 +51,8 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     assert spec.inference is not None
     fitted.use(Path(spec.inference.run))
     torch.manual_seed(mix(spec.seed))
-    model = call(lambda: module.model())
-    if not isinstance(model, nn.Module):
-        raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
+    model: nn.Module = call(lambda: module.model())
+    check_model(model)
     stored = Store(open_place(spec.inference.checkpoints)).load(spec.inference.step)
     _put(model, state_of(stored)["model"], spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
