@@ -405,13 +405,14 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
 
 def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
-        f"file: {DIGITS}\nworkers: 1:4\nepochs: 3\ntenant: web\nset: {{depth: 2}}\n"
+        f"file: {DIGITS}\nworkers: 1:4\nepochs: 3\ntenant: web\nset: {{depth: 2}}\nenv: {{FLAVOUR: 1}}\n"
     )
     done = brim("submit", "job.yaml", "--epochs", "5", "--json")
     view = json.loads(done.stdout)
     assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (0, "digits-1", 4, "web")
     spec = served.book.jobs["digits-1"].submission.spec
     assert (spec.epochs, spec.parameters, spec.directory) == (5, {"depth": "2"}, str(tmp_path))
+    assert spec.env == {"FLAVOUR": "1"}
     served.profile("digits-1")
     until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
     assert brim("jobs").stdout.splitlines()[1].split()[:4] == ["digits-1", "running", "web", "4"]
