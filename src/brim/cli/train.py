@@ -27,7 +27,7 @@ __all__ = ["resume", "run", "train"]
   def optimizer(model): ...         a torch.optim.Optimizer
   def metrics(): ...                optional: {"auc": ...}, computed on the test split
 
-Every option but --set can also be set as BRIM_NAME in the environment: BRIM_WORKERS=4."""
+Every option but --set and --env can also be given in the environment, as BRIM_NAME: BRIM_WORKERS=4."""
 )
 @click.argument("file", metavar="FILE", shell_complete=completing.files)
 @job_options

@@ -163,9 +163,10 @@ def render_timeline(history: RunHistory) -> str:
 
 def _timeline_svg(history: RunHistory, times: _RunTime, marks: Sequence[charts.Mark]) -> str:
     steps = [replace(step, at=times(step.at)) for step in history.steps]
+    first = steps[0].at if steps else 0.0  # before that there is no speed
     return charts.timeline_chart(
         loss=[(step.at, step.loss) for step in steps if step.loss is not None],
-        throughput=throughput(steps, start=0.0, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
+        throughput=throughput(steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
         world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
         marks=marks,
         epochs=[times(event.at) for event in history.epochs.values()],
