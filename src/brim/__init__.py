@@ -13,11 +13,15 @@ __version__ = "0.1.0.dev0"
 # public name -> the module that has it ("" where the name is a module itself)
 _LAZY = {
     "Client": "brim.client",
+    "Run": "brim.runs.run",
     "data": "brim.train",
     "join": "brim.train.join",
     "metrics": "brim.train",
     "models": "brim",
     "param": "brim.train.params",
+    "run": "brim.runs.verbs",
+    "submit": "brim.runs.verbs",
+    "train": "brim",  # a package that can be called, see there
     "weights_sha256": "brim.train.state",
 }
 

@@ -109,9 +109,11 @@ class Client:
         return self._call("POST", "/v1/forecast", Forecast, request)
 
     def jobs(self) -> list[JobView]:
+        """All jobs, in the order of their submission, those that have ended among them."""
         return self._call("GET", "/v1/jobs", list[JobView])
 
     def job(self, job: str) -> JobView:
+        """How a job is now."""
         return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
@@ -155,10 +157,11 @@ class Client:
         return self._change("POST", f"{_path(job)}/resize", JobView, body)
 
     def suspend(self, job: str) -> JobView:
-        """Take its workers until it is resumed."""
+        """Pause it: write a checkpoint and release its workers, until it is resumed."""
         return self._change("POST", f"{_path(job)}/suspend", JobView)
 
     def resume(self, job: str) -> JobView:
+        """Let it have workers again."""
         return self._change("POST", f"{_path(job)}/resume", JobView)
 
     def cancel(self, job: str) -> JobView:
@@ -166,9 +169,11 @@ class Client:
         return self._change("POST", f"{_path(job)}/cancel", JobView)
 
     def cluster(self) -> ClusterView:
+        """Nodes, devices and policy, and what is held of them."""
         return self._call("GET", "/v1/cluster", ClusterView)
 
     def tenants(self) -> list[TenantView]:
+        """What each tenant owns, holds and has borrowed."""
         return self._call("GET", "/v1/tenants", list[TenantView])
 
     def apply(self, spec: ClusterSpec) -> ClusterView:

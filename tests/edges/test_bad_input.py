@@ -69,6 +69,13 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "set without =": ("train good.py --set lr", {}, "--set", "'lr'", "NAME=VALUE", "--set learning_rate=0.01"),
     "set twice": ("train good.py --set a=1 --set a=2", {}, "--set a", "'1' and '2'", "one value", "keep one"),
     "set no name": ("train good.py --set my-lr=1", {}, "--set my-lr", "'my-lr'", "letters", "learning_rate"),
+    "env of brim's own": (
+        "train good.py --env BRIM_TOKEN=x", {}, "--env BRIM_TOKEN", "begins with BRIM_", "brim's own", "--env TOKEN=",
+    ),
+    "env not set here": (
+        "train good.py --env NOT_SET", {}, "--env NOT_SET", "not set here", "NAME=VALUE", "--env NOT_SET=VALUE",
+    ),
+    "env no name": ("train good.py --env a-b=1", {}, "--env a-b", "'a-b'", "letters", "--env OMP_NUM_THREADS=2"),
     "workers no number": ("train good.py --workers many", {}, "--workers", "'many'", "MINIMUM:MAXIMUM", "1:4"),
     "workers empty range": ("train good.py --workers 4:1", {}, "--workers", "'4:1'", "MINIMUM <= MAXIMUM", "1:4"),
     "workers zero": ("train good.py --workers 0", {}, "--workers", "'0'", "1 <= MINIMUM", "--workers 1:4"),

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.cli.checkpoints import check_place
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.starting import check_place
 from brim.storage.checkpoints import Checkpoint, Draft, Store
 from brim.storage.places import open_place
 from objectstore import ObjectStore, object_store

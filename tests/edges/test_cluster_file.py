@@ -61,7 +61,7 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, said: str) 
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="No such file"):
+    with pytest.raises(SpecError, match="no such file"):
         read_cluster_file(tmp_path / "cluster.yaml")
 
 

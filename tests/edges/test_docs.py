@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import statistics
 import subprocess
 import sys
@@ -56,6 +57,12 @@ def test_the_public_names_are_the_documented_ones() -> None:
     documented = re.findall(r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE)
     assert sorted(brim.__all__) == sorted(documented)
     assert len(brim.__all__) <= 25
+
+
+def test_the_reference_of_the_python_api_is_that_of_the_code() -> None:
+    script = ROOT / "docs" / "reference" / "make_python.py"
+    made = runpy.run_path(str(script))["render"]()
+    assert made == _words(script.with_name("python.md")), f"python {script} makes it again"
 
 
 def test_the_laws_of_imports_are_those_that_are_proved() -> None:

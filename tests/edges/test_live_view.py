@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brim.cli.live import LiveView
 from brim.clock import VirtualClock
+from brim.runs.live import LiveView
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec
 

@@ -27,7 +27,7 @@ from click.testing import CliRunner, Result
 from brim import client as client_module
 from brim.backends.processes import NodeSeen, Seen
 from brim.cli.__main__ import cli
-from brim.cli.jobs import end_of
+from brim.cli.jobs import end_of, status_of
 from brim.client import Client
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -49,6 +49,7 @@ from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
 from e2e.running import DIGITS, until
+from recorded_run import RecordedRun, spec
 from submissions import submission
 
 TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
@@ -404,13 +405,14 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
 
 def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
-        f"file: {DIGITS}\nworkers: 1:4\nepochs: 3\ntenant: web\nset: {{depth: 2}}\n"
+        f"file: {DIGITS}\nworkers: 1:4\nepochs: 3\ntenant: web\nset: {{depth: 2}}\nenv: {{FLAVOUR: 1}}\n"
     )
     done = brim("submit", "job.yaml", "--epochs", "5", "--json")
     view = json.loads(done.stdout)
     assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (0, "digits-1", 4, "web")
     spec = served.book.jobs["digits-1"].submission.spec
     assert (spec.epochs, spec.parameters, spec.directory) == (5, {"depth": "2"}, str(tmp_path))
+    assert spec.env == {"FLAVOUR": "1"}
     served.profile("digits-1")
     until(lambda: served.client.job("digits-1").workers == 4, "4 workers")
     assert brim("jobs").stdout.splitlines()[1].split()[:4] == ["digits-1", "running", "web", "4"]
@@ -474,6 +476,26 @@ def test_a_policy_that_does_not_run_what_it_refuses_says_why(
     no = msgspec.structs.replace(view, state="refused", reason="no-capacity", detail="8 devices are promised")
     assert end_of(no, as_json=False) == 3
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
+
+
+def test_the_status_of_a_job_shows_what_train_shows(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = served.client
+    view = msgspec.structs.replace(client.submit(ask()), run=str(tmp_path / "run"))
+    monkeypatch.setattr(client, "job", lambda job: view)
+    status_of(client, view.job, wait=False, as_json=False)  # it has no records yet
+    assert "loss" not in capsys.readouterr().out
+    run = RecordedRun(tmp_path / "run", spec(), samples=2048)
+    run.begin()
+    run.train(3)
+    status_of(client, view.job, wait=False, as_json=False)
+    text = capsys.readouterr().out
+    assert "step 3/8 · epoch 1/2 · loss 0." in text
+    assert "workers: w0 active, w1 active, w2 active, w3 active" in text
+    status_of(client, view.job, wait=False, as_json=True)
+    known = json.loads(capsys.readouterr().out)
+    assert (known["job"], known["progress"]["step"], known["progress"]["world_size"]) == (view.job, 3, 4)
 
 
 def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
@@ -596,7 +618,7 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
 
 
 def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
-    modules = "brim.client, brim.cli.jobs, brim.cli.control, brim.cli.times, brim.cli.tables"
+    modules = "brim.client, brim.cli.jobs, brim.cli.control, brim.runs.times, brim.cli.tables"
     code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import recorded_run
-from brim.cli.trained import find_trained
 from brim.master.decisions import Decisions
 from brim.master.effects import Record
 from brim.master.entries import Before, Began, Heard, Joined
+from brim.runs.trained import find_trained
 from brim.storage.job_file import SOURCE, change_of_source, keep_source
 from brim.wire import messages as wire
 from e2e.running import DIGITS
@@ -58,9 +58,7 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
     assert [event["message"] for event in events if event["kind"] == "warning"] == ["job.py has changed"]
 
 
-def test_who_uses_a_model_is_warned_of_a_changed_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:
     source = Path(shutil.copy(DIGITS, tmp_path / "digits.py"))
     run = recorded_run.RecordedRun(
         tmp_path / "run", recorded_run.spec(file=str(source), directory=str(tmp_path))
@@ -68,8 +66,9 @@ def test_who_uses_a_model_is_warned_of_a_changed_file(
     run.begin()
     write(tmp_path / "run" / "checkpoints", 10)
     keep_source(tmp_path / "run", run.spec)
-    assert find_trained(str(tmp_path / "run")).step == 10
-    assert capsys.readouterr().err == ""
+    warnings: list[str] = []
+    assert find_trained(str(tmp_path / "run"), warn=warnings.append).step == 10
+    assert not warnings
     source.write_text(source.read_text() + "\n")
-    assert find_trained(str(tmp_path / "run")).step == 10
-    assert "digits.py has changed since this run began" in capsys.readouterr().err
+    assert find_trained(str(tmp_path / "run"), warn=warnings.append).step == 10
+    assert "has changed since this run began" in warnings[0]

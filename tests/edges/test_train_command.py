@@ -269,7 +269,7 @@ def test_a_run_that_is_alive_is_not_resumed(train: Any, monkeypatch: pytest.Monk
 
 
 def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brim.cli.plain.describe_event", lambda *_: 1 / 0)
+    monkeypatch.setattr("brim.runs.plain.describe_event", lambda *_: 1 / 0)
     result, runtime = train(to_the_end)
     assert isinstance(result.exception, ZeroDivisionError)
     assert runtime.calls == ["kill"]

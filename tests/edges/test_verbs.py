@@ -143,7 +143,12 @@ def test_logs_follow_until_the_run_ends(run: RecordedRun, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("brim.client.status", status)
     monkeypatch.setattr("brim.cli.logs.INTERVAL", 0.0)
-    assert brim("logs", "-f").stdout == "w0 | one\nw0 | more 1\nw0 | more 2\n"
+    result = brim("logs", "-f")
+    assert result.stdout == "w0 | one\nw0 | more 1\nw0 | more 2\n"
+    assert "step 3/8 · epoch 1/2 · loss 0." in result.stderr
+    assert "4 workers" in result.stderr
+    asked = 2
+    assert brim("logs", "-f", "--json").stderr == ""
 
 
 def test_the_ledger_of_an_eventful_run_is_exact(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_an_optimizer_may_come_with_a_scheduler(
 @pytest.mark.parametrize(
     ("changed", "field", "got"),
     [
-        ("def model(): return 7\n", "model()", "a int"),
+        ("def model(): return 7\n", "model()", "an int"),
         ("def model(): return torch.nn.Sequential()\n", "optimizer", ""),
         ("def optimizer(model): return 0.1\n", "optimizer(model)", "a float"),
         (

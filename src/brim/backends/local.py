@@ -39,6 +39,8 @@ class LocalRun:
         code = self._agent.poll()
         if code is None or (code != 0 and self._outlived_by_master()):
             return None
+        if self._agent.stdin:
+            self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)
 
     def _outlived_by_master(self) -> bool:
@@ -101,7 +103,7 @@ def launch(spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = Non
             stdin=stdin,
             stdout=log,
             stderr=log,
-            env={**os.environ, **fresh_token()},
+            env={**os.environ, **spec.env, **fresh_token()},
             start_new_session=True,
             cwd=spec.directory or None,
         )

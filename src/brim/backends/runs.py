@@ -168,7 +168,7 @@ class RunProcesses:
     def _begin(
         self, record: JobRecord, node: str, held_by: str, arguments: list[str], token: Mapping[str, str]
     ) -> None:
-        run_dir, directory = self.run_dir(record), record.submission.spec.directory
+        run_dir, spec = self.run_dir(record), record.submission.spec
         held = lock(run_dir / held_by)
         if held is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
@@ -181,8 +181,8 @@ class RunProcesses:
                 job=record.id,
                 arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
-                environment={**os.environ, **token},
-                directory=directory or os.getcwd(),
+                environment={**os.environ, **spec.env, **token},
+                directory=spec.directory or os.getcwd(),
             )
             with agent_log(run_dir) as log:
                 self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])

@@ -9,37 +9,55 @@ from brim.cli.usage import Verbs
 
 __all__ = ["cli", "main"]
 
-_VERBS = {
-    "train": ("brim.cli.train", "train", "Train the model of a file, elastically."),
-    "run": ("brim.cli.train", "run", "Run your own training loop, elastically."),
-    "up": ("brim.cli.cluster", "up", "Start the scheduler of this host."),
-    "down": ("brim.cli.cluster", "down", "Suspend all jobs and end the scheduler."),
-    "submit": ("brim.cli.submit", "submit", "Hand a job to the scheduler."),
-    "jobs": ("brim.cli.jobs", "jobs", "The scheduler's jobs."),
-    "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
-    "tenants": ("brim.cli.cluster", "tenants", "Who owns, holds and has borrowed how much."),
-    "apply": ("brim.cli.cluster", "apply", "Describe the cluster anew: quotas, policy, nodes."),
-    "status": ("brim.cli.control", "status", "What a run or a job is doing now."),
-    "resize": ("brim.cli.control", "resize", "Give a run more workers, or fewer."),
-    "logs": ("brim.cli.logs", "logs", "What the workers printed."),
-    "suspend": ("brim.cli.control", "suspend", "Take a run to no workers, with a checkpoint."),
-    "resume": ("brim.cli.train", "resume", "Go on with a run, on any number of workers."),
-    "evaluate": ("brim.cli.inference", "evaluate", "The metrics of a trained model."),
-    "predict": ("brim.cli.inference", "predict", "The outputs of a trained model for every row."),
-    "export": ("brim.cli.export", "export", "A trained model as files that load without brim."),
-    "track": ("brim.cli.loggers", "track", "Send a run's records to TensorBoard, MLflow or W&B."),
-    "report": ("brim.cli.records", "report", "Write a run's report.html."),
-    "ledger": ("brim.cli.records", "ledger", "Prove how often every sample was applied."),
-    "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and check every byte."),
-    "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check every promise."),
-    "demo": ("brim.cli.demo", "demo", "Run one of ElasticDL's experiments, live."),
-    "simulate": (
-        "brim.cli.simulate",
-        "simulate",
-        "Run job traces under scheduling policies, on a virtual clock.",
-    ),
-    "explain": ("brim.cli.explain", "explain", "Why the scheduler did what it did with a job."),
-    "agent": ("brim.cli.control", "agent", "Join a run from another host."),
+# group -> verb -> (module, attribute, one line of help)
+_VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Train": {
+        "train": ("brim.cli.train", "train", "Train the model of a file."),
+        "run": ("brim.cli.train", "run", "Run your own training loop."),
+        "resume": ("brim.cli.train", "resume", "Continue a run from its last checkpoint."),
+    },
+    "Watch and change what is running": {
+        "status": ("brim.cli.control", "status", "Show what a run or a job is doing now."),
+        "logs": ("brim.cli.logs", "logs", "Show what the workers print."),
+        "resize": ("brim.cli.control", "resize", "Give a run more or fewer workers."),
+        "suspend": (
+            "brim.cli.control",
+            "suspend",
+            "Pause a run: write a checkpoint and release its workers.",
+        ),
+        "agent": ("brim.cli.control", "agent", "Add this host's workers to a run on another host."),
+    },
+    "Look at what a run left": {
+        "report": ("brim.cli.records", "report", "Write a run's report as a web page."),
+        "track": ("brim.cli.loggers", "track", "Send a run's records to TensorBoard, MLflow or W&B."),
+        "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and verify them."),
+        "ledger": ("brim.cli.records", "ledger", "Check that every sample was used exactly once per epoch."),
+    },
+    "Use a trained model": {
+        "evaluate": ("brim.cli.inference", "evaluate", "Compute the metrics of a trained model."),
+        "predict": ("brim.cli.inference", "predict", "Write a trained model's output for every row."),
+        "export": ("brim.cli.export", "export", "Save a trained model in files that load without brim."),
+    },
+    "Share this machine between jobs": {
+        "up": ("brim.cli.cluster", "up", "Start the scheduler."),
+        "submit": ("brim.cli.submit", "submit", "Hand a job to the scheduler."),
+        "jobs": ("brim.cli.jobs", "jobs", "List the scheduler's jobs."),
+        "explain": ("brim.cli.explain", "explain", "Tell why the scheduler did what it did with a job."),
+        "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
+        "tenants": ("brim.cli.cluster", "tenants", "Show each tenant's quota and what it holds."),
+        "apply": ("brim.cli.cluster", "apply", "Change the cluster: nodes, quotas, policy."),
+        "down": ("brim.cli.cluster", "down", "Pause all jobs and stop the scheduler."),
+    },
+    "Try it out": {
+        "demo": ("brim.cli.demo", "demo", "Run an experiment with real jobs on this machine."),
+        "simulate": (
+            "brim.cli.simulate",
+            "simulate",
+            "Replay job traces under scheduling policies, in simulated time.",
+        ),
+        "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check the results."),
+        "help": ("brim.cli.help", "help", "Show how a verb is used."),
+    },
 }
 
 cli = Verbs(
@@ -51,10 +69,14 @@ cli = Verbs(
   brim train flights.py --workers 4
   brim status                 (in another terminal)
   brim resize latest 8
+
+brim VERB --help explains a verb, with examples.
 """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-cli = click.version_option(brim.__version__, prog_name="brim", message="%(prog)s %(version)s")(cli)
+cli = click.version_option(
+    brim.__version__, "--version", "-V", prog_name="brim", message="%(prog)s %(version)s"
+)(cli)
 
 
 def main() -> None:

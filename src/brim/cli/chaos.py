@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import click
 
-from brim.cli.options import option, parse_parameters, some_job_options, whole
-from brim.cli.training_file import check_training_file
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
+from brim.runs import completing
+from brim.runs.options import option, parse_parameters, some_job_options, whole
+from brim.runs.training_file import check_training_file
 
 if TYPE_CHECKING:
     from brim.chaos.results import Calm, Job, Result, Trials
@@ -42,18 +43,30 @@ _SHARED = {
 
 
 @click.command()
-@click.argument("file", metavar="FILE")
-@option("--runs", type=whole(least=1), default=20, show_default=True, help="How many, with one seed each.")
-@some_job_options(parameters=None, workers="1:4", **_SHARED, seed=1, as_json=None)
-@option("--faults", metavar="TEXT", default="", help="Do these and draw none: kill master at step 40.")
+@click.argument("file", metavar="FILE", shell_complete=completing.files)
 @option(
-    "--hosts", type=click.Choice(["1", "2"]), default="1", show_default=True, help="2: network namespaces."
+    "--runs",
+    type=whole(least=1),
+    default=20,
+    show_default=True,
+    help="How many runs; each has a seed of its own.",
+)
+@some_job_options(parameters=None, workers="1:4", **_SHARED, seed=1, as_json=None)
+@option(
+    "--faults", metavar="TEXT", default="", help="Use these faults, not random ones: kill master at step 40."
+)
+@option(
+    "--hosts",
+    type=click.Choice(["1", "2"]),
+    default="1",
+    show_default=True,
+    help="2 runs agents in network namespaces, as on two hosts.",
 )
 @option(
     "--kinds",
     metavar="KIND,…",
     default="",
-    help="Faults to draw from. [default: all that this machine allows]",
+    help="Kinds of faults to choose from. [default: all that this machine allows]",
 )
 @option(
     "--cluster", is_flag=True, help="Break a scheduler and a few jobs, on as many devices as --workers has."
@@ -63,7 +76,9 @@ _SHARED = {
     type=whole(least=1),
     help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
 )
-@option("--deadline", type=whole(least=1), default=60, show_default=True, help="Seconds that a run may take.")
+@option(
+    "--deadline", type=whole(least=1), default=60, show_default=True, help="Seconds that each run may take."
+)
 @option("--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there.")
 def chaos(file: str, **values: Any) -> int:
     """Run FILE, a short job, under random faults, and check every promise after each run.
@@ -75,14 +90,14 @@ def chaos(file: str, **values: Any) -> int:
     brim chaos job.py --faults "kill everything at step 40"
     brim chaos job.py --cluster                      (a scheduler with a few such jobs)
 
-    Each run draws its workers from --workers and its faults from its seed, --seed and those after it. It must end
+    Workers (within --workers) and faults of each run follow from its seed: --seed, then the next. It must end
     with the weights of an undisturbed run, with an exact ledger, and with nothing left behind.
 
     Exit code 0 if every promise held, else 1.
     """
     from brim.chaos.report import as_plain
-    from brim.cli import runs
     from brim.clock import SystemClock
+    from brim.runs import directories as runs
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))

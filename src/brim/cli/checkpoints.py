@@ -1,4 +1,4 @@
-"""`brim checkpoints`, and the look at the place of a run's checkpoints before the run starts."""
+"""`brim checkpoints`: which there are, and whether every byte of them is sound."""
 
 from __future__ import annotations
 
@@ -10,57 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import EnvironmentFault
+from brim.runs import completing
+from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.checkpointing import Best
     from brim.storage.checkpoints import Store
 
-__all__ = ["check_place", "checkpoints"]
-
-_PROBE = ".probe"
-
-
-def check_place(location: str, *, holds: bool | None) -> None:
-    """Check that checkpoints can be written to a place that the user named, and whose are there.
-
-    Args:
-        location: the path or the URL.
-        holds: whether there must be checkpoints or must be none; None where either will do.
-
-    Raises:
-        SpecError: it does not answer or cannot be written, or it holds what it should not, or not what it should.
-    """
-    from brim.storage.checkpoints import Store
-    from brim.storage.places import open_place
-
-    place = open_place(location, patience=0.0)
-    need = "a place that all workers can write to"
-    try:
-        place.write(_PROBE, b"")
-        place.remove(_PROBE)
-        steps = Store(place).steps()
-    except EnvironmentFault as fault:
-        raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
-    if holds and not steps:
-        raise SpecError("--checkpoints", got=f"{location!r}, which holds none", need="some to go on from")
-    if steps and holds is False:
-        raise SpecError(
-            "--checkpoints",
-            got=f"{location!r}, which holds those of another run",
-            need="a place of this run's own",
-            hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to go on from them",
-        )
+__all__ = ["checkpoints"]
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN|URL]")
+@click.argument("run", required=False, metavar="[RUN|URL]", shell_complete=completing.runs)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
-    """List the checkpoints of RUN, or at a URL, newest last, and check every byte of them.
+    """List the checkpoints of RUN, or at a URL, newest last, and verify every byte of them.
 
     \b
     brim checkpoints
@@ -88,8 +55,8 @@ def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
 
 def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     """Where the checkpoints are, and by which metric the best is kept."""
-    from brim.cli.runs import find_run
     from brim.domain.checkpointing import Best
+    from brim.runs.directories import find_run
     from brim.storage.places import is_url, location_of
     from brim.telemetry.history import read_history
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import ADDRESS, STATE, option
 from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.options import ADDRESS, STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
@@ -30,17 +30,26 @@ _LOOK = 0.05
 
 @click.command()
 @option(
-    "--cluster", "file", type=click.Path(path_type=Path), help="What the cluster is. [default: this host]"
+    "--cluster",
+    "file",
+    type=click.Path(path_type=Path),
+    help="A file that describes the cluster. [default: this host]",
 )
-@option("--listen", type=ADDRESS, default="127.0.0.1:0", show_default=True, help="Where clients find it.")
+@option(
+    "--listen",
+    type=ADDRESS,
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Address at which clients reach it.",
+)
 @STATE
 def up(file: Path | None, listen: str, state: Path | None) -> int:
-    """Start the scheduler in the background; jobs that it had go on.
+    """Start the scheduler in the background; it continues the jobs that it had.
 
     \b
     brim up
     brim up --cluster cluster.yaml
-    brim up --listen 0.0.0.0:4000      (other hosts may ask, with the token in the state directory)
+    brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state directory)
     """
     from brim.client import default_state_dir
     from brim.storage.cluster_file import read_cluster_file
@@ -144,10 +153,12 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 @click.command()
-@click.option("--kill", is_flag=True, help="End the jobs' processes now, not at their next step.")
+@click.option(
+    "--kill", is_flag=True, help="Kill the jobs' processes now instead of pausing them at their next step."
+)
 @STATE
 def down(kill: bool, state: Path | None) -> int:
-    """Suspend every job with a checkpoint and end the scheduler; `brim up` takes them up again.
+    """Pause every job with a checkpoint and stop the scheduler; `brim up` continues them.
 
     \b
     brim down
@@ -177,7 +188,7 @@ def down(kill: bool, state: Path | None) -> int:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @STATE
 def apply(file: Path, state: Path | None) -> int:
-    """Describe the cluster anew: nodes, tenants, quotas, policy, headroom; jobs that run are not stopped for it.
+    """Change the cluster to what FILE says: nodes, tenants, quotas, policy, headroom. Running jobs are not stopped.
 
     \b
     brim apply cluster.yaml
@@ -195,7 +206,7 @@ def apply(file: Path, state: Path | None) -> int:
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def tenants(as_json: bool, state: Path | None) -> int:
-    """Who owns how many devices, who holds how many, and who has borrowed.
+    """Show how many devices each tenant owns, holds and has borrowed.
 
     \b
     brim tenants

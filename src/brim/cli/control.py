@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import ADDRESS, STATE, WORKERS, option
 from brim.cli.usage import EXIT_DONE
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs import completing
+from brim.runs.options import ADDRESS, STATE, WORKERS, option
 
 if TYPE_CHECKING:
     from brim.domain.job import WorkerRange
-    from brim.telemetry.history import RunHistory, WorkerLife
+    from brim.telemetry.history import RunHistory
 
 __all__ = ["agent", "resize", "status", "suspend"]
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
-@option("--wait", is_flag=True, help="For a job of the scheduler: wait for its end.")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
+@option("--wait", is_flag=True, help="For a job of the scheduler: wait until it ends.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> int:
-    """What RUN, or a job of the scheduler, is doing now, or how it ended; without RUN, the latest run.
+    """Show what RUN, or a job of the scheduler, is doing now or how it ended. Without RUN: the latest run.
 
     \b
     brim status
@@ -40,7 +41,8 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         return status_of(scheduler, run or "", wait=wait, as_json=as_json)
     from brim import client
     from brim.cli.records import read_run
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
+    from brim.runs.outcome import facts_of, state_of
     from brim.telemetry.history import read_history
 
     run_dir = find_run(run, state=state)
@@ -56,57 +58,14 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
         return EXIT_DONE
     run_dir, history = read_run(str(run_dir))
-    condition = _state(history, alive=live is not None)
-    known = {**(live or {}), "run": str(run_dir), "state": condition, **_facts(history)}
+    condition = state_of(history, alive=live is not None)
+    known = {**(live or {}), "run": str(run_dir), "state": condition, **facts_of(history)}
     click.echo(json.dumps(known) if as_json else _render(known, history))
     return EXIT_DONE
 
 
-def _state(history: RunHistory, *, alive: bool) -> str:
-    if alive:
-        return "running"
-    if history.ended:
-        return str(history.ended.summary.get("exit", "done"))
-    # Neither alive nor ended by its own word: its master was killed.
-    return "failed" if history.failed else "died"
-
-
-def _facts(history: RunHistory) -> dict[str, Any]:
-    assert history.started is not None
-    last = history.steps[-1] if history.steps else None
-    return {
-        "step": history.step,
-        "steps": history.started.steps,
-        "epoch": last.epoch + 1 if last else 0,
-        "epochs": history.planned_epochs,
-        "loss": last.loss if last else None,
-        "samples_per_second": history.samples_per_second(),
-        "world_size": history.round.world_size if history.round else 0,
-        "workers": [
-            {
-                "worker": life.worker,
-                "state": life.state,
-                "rank": life.rank,
-                "share": _share(life, history),
-                "pid": life.pid,
-                "agent": life.agent,
-            }
-            for life in history.workers.values()
-            if life.until is None
-        ],
-    }
-
-
-def _share(life: WorkerLife, history: RunHistory) -> int | None:
-    """Parts of a step that the worker computes; None where it is in no round."""
-    round = history.round
-    if round is None or life.worker not in round.workers or not round.shares:
-        return None
-    return round.shares[round.workers.index(life.worker)]
-
-
 def _render(known: dict[str, Any], history: RunHistory) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
     from brim.telemetry.history import describe_event
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
@@ -129,11 +88,11 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @click.argument("workers", metavar="WORKERS", type=WORKERS)
 @STATE
 def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
-    """Give RUN this many WORKERS; training goes on, and newcomers warm up before they count.
+    """Give RUN this many WORKERS. Training goes on meanwhile; new workers join once they are ready.
 
     \b
     brim resize latest 8
@@ -142,7 +101,7 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
     from brim import client
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import resize_job
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
@@ -157,10 +116,10 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @STATE
 def suspend(run: str, state: Path | None) -> int:
-    """Take RUN to no workers at its next step, with a checkpoint from which `brim resume` goes on.
+    """Pause RUN: write a checkpoint at its next step and release its workers. `brim resume` continues it.
 
     \b
     brim suspend latest
@@ -169,7 +128,7 @@ def suspend(run: str, state: Path | None) -> int:
     from brim import client
     from brim.cli.clients import scheduler_of
     from brim.cli.jobs import suspend_job
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
@@ -184,7 +143,7 @@ def suspend(run: str, state: Path | None) -> int:
 @click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESS)
 @option("--token", required=True, metavar="T", help="The run's token, which `brim train --listen` prints.")
 def agent(master_address: str, token: str) -> int:
-    """Join a run of another host: start workers here and keep them until the run ends.
+    """Add this host to a run that was started on another: run workers for it here until it ends.
 
     \b
     brim agent 10.0.0.7:4000 --token 8c1f…     (the run was started with --listen 0.0.0.0:4000)

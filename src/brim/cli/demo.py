@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from brim.cli.options import option
 from brim.cli.tables import table
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
+from brim.runs.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,15 +39,19 @@ _DEMOS = {
 
 
 @click.command()
-@click.argument("name", required=False)
-@option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where it leaves what it made.")
-@option("--quick", is_flag=True, help="A smaller one: times prove nothing then.")
+@click.argument(
+    "name",
+    required=False,
+    shell_complete=lambda ctx, param, incomplete: [name for name in _DEMOS if name.startswith(incomplete)],
+)
+@option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write the results.")
+@option("--quick", is_flag=True, help="Run a smaller version for a first look; its times prove nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     """Run one of ElasticDL's experiments live, on this machine, beside what the simulator predicts.
 
     \b
-    brim demo                                (what there is)
+    brim demo                                (list the demos)
     brim demo experiment-1 --out out
 
     Real processes, under a scheduler of their own that ends with the demo. Exit code 0 only if all that it claims
@@ -98,8 +102,8 @@ def _folder(name: str, out: Path | None) -> Path:
     Raises:
         SpecError: there is something in it.
     """
-    from brim.cli.runs import new_run_dir
     from brim.clock import SystemClock
+    from brim.runs.directories import new_run_dir
 
     folder = (out or new_run_dir(f"demo-{name}", SystemClock().wall())).resolve()
     try:

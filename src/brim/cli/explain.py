@@ -9,21 +9,27 @@ from typing import Any
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
+from brim.runs import completing
+from brim.runs.options import STATE
 
 __all__ = ["explain"]
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
-@click.option("--sim", "folder", type=click.Path(path_type=Path), help="What `simulate --out` wrote.")
-@click.option("--policy", help="Only this policy, of a simulation.")
+@click.argument("job", metavar="JOB", shell_complete=completing.jobs)
+@click.option(
+    "--sim",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="A job of a simulation: the directory that `simulate --out` wrote.",
+)
+@click.option("--policy", help="Of a simulation: under this policy only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @STATE
 def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None) -> int:
-    """The story of one JOB: every decision about it, with its reason.
+    """Tell the story of JOB: every decision about it, with its reason.
 
     \b
     brim explain flights-1

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from brim.cli.follow import require_train_extra
-from brim.cli.options import STATE, choice, option
-from brim.cli.trained import find_trained, wanted_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.usage import EXIT_DONE, warn
 from brim.errors import SpecError
+from brim.runs import completing
+from brim.runs.options import STATE, choice, option
+from brim.runs.starting import require_train_extra
+from brim.runs.trained import find_trained, wanted_of
 from brim.storage.places import absolute
 
 __all__ = ["export"]
@@ -21,25 +22,25 @@ _FORMATS = ("safetensors", "torch-export", "onnx")
 
 
 @click.command()
-@click.argument("trained", metavar="RUN|CHECKPOINT")
-@option("--output", required=True, metavar="DIR", help="A new directory.")
+@click.argument("trained", metavar="RUN|CHECKPOINT", shell_complete=completing.runs)
+@option("--output", required=True, metavar="DIR", help="Directory to make.")
 @option(
     "--format",
     type=choice(_FORMATS),
     default="safetensors",
     metavar="|".join(_FORMATS),
-    help="What besides the weights: a program of torch.export, or an ONNX graph.",
+    help="What to write beside the weights: a program of torch.export, or an ONNX graph.",
 )
 @STATE
 def export(trained: str, output: str, format: str, state: Path | None) -> int:
-    """Write the model of RUN (its newest checkpoint) or CHECKPOINT so that it loads without brim.
+    """Save a trained model, the newest checkpoint of RUN or CHECKPOINT, in files that load without brim.
 
     \b
     brim export latest --output flights-model
     brim export latest --output flights-model --format onnx
 
     DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
-    model.pt2 or model.onnx, whose number of rows is open.
+    model.pt2 or model.onnx, which take any number of rows.
     """
     from dataclasses import replace
 
@@ -50,7 +51,7 @@ def export(trained: str, output: str, format: str, state: Path | None) -> int:
         raise SpecError(
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
         )
-    model = find_trained(trained, state=state)
+    model = find_trained(trained, warn=warn, state=state)
     spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
     from brim.train.export import export as write
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 import shlex
 import shutil
-import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,38 +14,22 @@ import click
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from brim.runs.prints import Prints
+from brim.runs.starting import Ready
+from brim.runs.views import choose_view
 
 if TYPE_CHECKING:
-    from brim.cli.runs import RunDirectory
-    from brim.cli.watch import View
     from brim.telemetry.history import RunHistory
 
-__all__ = ["Ready", "follow", "require_train_extra"]
+__all__ = ["follow"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """A run that may start.
+def follow(ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequence[str] = ()) -> int:
+    """Start a run and follow it to its end; the exit code.
 
     Args:
-        spec: what to do.
-        run_dir: where its records go.
-        fresh: the directory, where it was made for this run.
-        resumes: there is something to go on from.
-        listen: `HOST:PORT` for agents of other hosts, or None.
+        prints: show what rank 0 prints.
         loggers: that are told of it, besides those that it had before.
-    """
-
-    spec: JobSpec
-    run_dir: Path
-    fresh: RunDirectory | None = None
-    resumes: bool = False
-    listen: str | None = None
-    loggers: tuple[str, ...] = ()
-
-
-def follow(ready: Ready, *, as_json: bool) -> int:
-    """Start a run and follow it to its end; the exit code.
 
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
@@ -64,6 +45,7 @@ def follow(ready: Ready, *, as_json: bool) -> int:
     reader = RunReader(ready.run_dir, keep_steps=False)
     reader.poll()  # an earlier life of the run is known, but not shown again
     invitation = Invitation(ready.run_dir) if ready.listen else None
+    printed = Prints(ready.run_dir, reader.history) if prints else None
     damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
@@ -71,45 +53,24 @@ def follow(ready: Ready, *, as_json: bool) -> int:
         if ready.fresh:
             ready.fresh.withdraw()
         raise
-    view = _view()
+    view = choose_view()
     if damage:
         view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-    names = list(dict.fromkeys([*recorded_loggers(ready.run_dir), *ready.loggers]))
+    names = list(dict.fromkeys([*recorded_loggers(ready.run_dir), *loggers]))
     followers = Followers(names, ready.run_dir, ready.spec.directory)
-    code = watch(handle, reader, view, invitation, followers)
+    code = watch(handle, reader, view, invitation, prints=printed, followers=followers)
     if reader.history.started:
         for told in followers.finish():
             click.echo(told, err=True)
     return _finish(code, ready, as_json=as_json)
 
 
-def require_train_extra() -> None:
-    """Raises SpecError where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise SpecError(
-            "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"
-        )
-
-
-def _view() -> View:
-    from brim.clock import SystemClock
-
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        from rich.console import Console
-
-        from brim.cli.live import LiveView
-
-        return LiveView(Console(stderr=True), clock=SystemClock())
-    from brim.cli.plain import PlainView
-
-    return PlainView(sys.stderr, clock=SystemClock())
-
-
 def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
     """Say how it ended: the user's own trace first, then the summary, then where the report is."""
     from brim.cli.records import write_report
-    from brim.cli.watch import exit_code, summary_of
+    from brim.cli.watch import exit_code
+    from brim.runs.outcome import summary_of
     from brim.telemetry.history import read_history
 
     history = read_history(ready.run_dir)

@@ -8,11 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from brim.cli.follow import Ready, follow, require_train_extra
-from brim.cli.options import FAULTS, STATE, WORKERS, choice, option
-from brim.cli.trained import find_trained, job_with, wanted_of
+from brim.cli.follow import follow
+from brim.cli.usage import warn
 from brim.domain.job import DEVICES
 from brim.errors import SpecError
+from brim.runs import completing
+from brim.runs.options import FAULTS, STATE, WORKERS, choice, option
+from brim.runs.starting import Ready, require_train_extra
+from brim.runs.trained import find_trained, job_with, wanted_of
 from brim.storage.places import absolute
 
 __all__ = ["evaluate", "predict"]
@@ -24,17 +27,24 @@ _SUFFIXES = (".parquet", ".pq", ".csv")
 def _inference_options(function: Decorated) -> Decorated:
     for decorate in reversed(
         (
-            option("--split", metavar="NAME", help="Rows: what the training file's dataset(NAME) gives."),
-            option("--input", metavar="FILE", help="Rows: a file, a URL or a glob, with the fitted columns."),
+            option("--split", metavar="NAME", help="Use the rows of the training file's dataset(NAME)."),
+            option(
+                "--input",
+                metavar="FILE",
+                shell_complete=completing.files,
+                help="Use the rows of a file, URL or glob that has the columns of the training data.",
+            ),
             option("--workers", type=WORKERS, help="How many workers: 4, or 1:4. [default: as in training]"),
             option(
                 "--device",
                 type=choice(DEVICES),
                 metavar="|".join(DEVICES),
-                help="Where the model is computed. [default: as in training]",
+                help="Where to compute. [default: as in training]",
             ),
             option("--faults", type=FAULTS, default="", help='As for training: "kill rank 1 at step 3".'),
-            option("--run-dir", type=click.Path(), metavar="DIR", help="Where the job's records go."),
+            option(
+                "--run-dir", type=click.Path(), metavar="DIR", help="Where to write the records of this job."
+            ),
             option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."),
             STATE,
         )
@@ -44,28 +54,34 @@ def _inference_options(function: Decorated) -> Decorated:
 
 
 @click.command()
-@click.argument("trained", metavar="RUN|CHECKPOINT")
+@click.argument("trained", metavar="RUN|CHECKPOINT", shell_complete=completing.runs)
 @_inference_options
 def evaluate(trained: str, **values: Any) -> int:
-    """The metrics of the model of RUN (its newest checkpoint) or CHECKPOINT, over several workers.
+    """Compute the metrics of a trained model: the newest checkpoint of RUN, or CHECKPOINT.
 
     \b
     brim evaluate latest
     brim evaluate latest --split train --workers 4
     brim evaluate runs/flights-1/checkpoints/step-00000575 --input december.csv
 
-    Without --split and --input: the test split. The numbers are those at the end of a training epoch, bit for bit.
+    Without --split and --input: the test split. The numbers equal those at the end of a training epoch, bit for bit.
     """
     return _run("evaluate", trained, values)
 
 
 @click.command()
-@click.argument("trained", metavar="RUN|CHECKPOINT")
-@option("--output", required=True, metavar="FILE", help="Where predictions go: .parquet or .csv.")
+@click.argument("trained", metavar="RUN|CHECKPOINT", shell_complete=completing.runs)
+@option(
+    "--output",
+    required=True,
+    metavar="FILE",
+    shell_complete=completing.files,
+    help="File to write: .parquet or .csv.",
+)
 @option("--keep", default="", metavar="COL,…", help="Columns of the input to copy into the output.")
 @_inference_options
 def predict(trained: str, output: str, keep: str, **values: Any) -> int:
-    """One row of outputs for every row of a file or split, in its order, over several workers.
+    """Write a trained model's outputs for every row of a file or split, in the same order.
 
     \b
     brim predict latest --input december.csv --output late.parquet --workers 4
@@ -102,13 +118,13 @@ def _run(
     output: str = "",
     keep: tuple[str, ...] = (),
 ) -> int:
-    from brim.cli import runs
     from brim.clock import SystemClock
+    from brim.runs import directories as runs
 
     if values["input"] and values["split"]:
         raise SpecError("--split", got="--input beside it", need="one of them", hint="leave one out")
     require_train_extra()
-    model = find_trained(trained, state=values["state"])
+    model = find_trained(trained, warn=warn, state=values["state"])
     wanted = wanted_of(
         model,
         kind,

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
 from brim.domain.quantities import counted
 from brim.errors import SpecError
+from brim.runs import completing
+from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.client import Client
     from brim.domain.job import WorkerRange
+    from brim.telemetry.history import RunHistory
     from brim.wire.cluster import ClusterView, JobView
 
 __all__ = [
@@ -29,11 +31,11 @@ _NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
 
 @click.command()
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.option("--all", "everything", is_flag=True, help="Those that have ended too.")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C; also while no scheduler runs.")
+@click.option("--all", "everything", is_flag=True, help="Include jobs that have ended.")
+@click.option("--watch", is_flag=True, help="Keep showing them until Ctrl-C, also while no scheduler runs.")
 @STATE
 def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> int:
-    """The jobs of the scheduler, by order of submission.
+    """List the scheduler's jobs in the order of their submission.
 
     \b
     brim jobs
@@ -98,7 +100,7 @@ def _table(views: Sequence[JobView], cluster: ClusterView) -> str:
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completing.jobs)
 @STATE
 def cancel(job: str, state: Path | None) -> int:
     """End JOB for good; its run directory and its last checkpoint stay.
@@ -116,8 +118,36 @@ def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
     if wait:
         return end_of(wait_for(client, job), as_json=as_json)
     view = client.job(job)
-    click.echo(json.dumps(_fields(view)) if as_json else _render(view, client.cluster()))
+    history = _records_of(view)
+    if as_json:
+        from brim.runs.outcome import facts_of
+
+        progress = {"progress": facts_of(history)} if history.started else {}
+        click.echo(json.dumps({**_fields(view), **progress}))
+    else:
+        click.echo("\n".join([_render(view, client.cluster()), *_progress(view, history)]))
     return EXIT_DONE
+
+
+def _records_of(view: JobView) -> RunHistory:
+    """What its records say, where they are on this host."""
+    from brim.telemetry.history import RunReader
+
+    reader = RunReader(Path(view.run), keep_steps=False)
+    reader.poll()
+    return reader.history
+
+
+def _progress(view: JobView, history: RunHistory) -> list[str]:
+    """How a job trains, as `brim train` shows it."""
+    from brim.runs.plain import describe_progress
+
+    if view.has_ended or not history.steps:
+        return []
+    workers = ", ".join(
+        f"{life.worker} {life.state}" for life in history.workers.values() if life.until is None
+    )
+    return [describe_progress(history.steps[-1], history), *([f"workers: {workers}"] if workers else [])]
 
 
 def wait_for(client: Client, job: str) -> JobView:
@@ -179,7 +209,7 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     """Its story, line by line."""
     import msgspec
 
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
     from brim.telemetry.cluster_history import sentence_of
 
     story = client.explain(job)
@@ -194,7 +224,8 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
 def _render(view: JobView, cluster: ClusterView) -> str:
     promise = f", {_deadline(view)}" if view.deadline is not None else ""
     on = f" on {_nodes(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
-    workers = "" if view.has_ended else f", {_workers(view)} workers{on}"
+    noun = "worker" if _workers(view) == "1" else "workers"
+    workers = "" if view.has_ended else f", {_workers(view)} {noun}{on}"
     lines = [
         f"{view.job}: {_state(view)}{workers}, step {_steps(view)}{promise}",
         f"records in {view.run}",
@@ -229,7 +260,7 @@ def _steps(view: JobView) -> str:
 
 
 def _deadline(view: JobView) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
 
     if view.deadline is None:
         return ""
@@ -241,7 +272,7 @@ def _deadline(view: JobView) -> str:
 
 
 def _finish(view: JobView) -> str:
-    from brim.cli.times import clock_time
+    from brim.runs.times import clock_time
 
     when = view.ended if view.has_ended else view.finish
     return clock_time(when) if when is not None else ""

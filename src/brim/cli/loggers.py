@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
+from brim.runs.options import STATE, option
 
 __all__ = ["LOGGERS", "checked_loggers", "track"]
 
@@ -54,9 +54,9 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
 
     Each step gets there once, however often this is started. Without --logger: those that the run had.
     """
-    from brim.cli.runs import find_run
     from brim.loggers.follower import Follower, recorded_loggers
     from brim.loggers.named import make_logger
+    from brim.runs.directories import find_run
 
     run_dir = find_run(run, state=state)
     names = checked_loggers(loggers) or tuple(recorded_loggers(run_dir))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE
+from brim.runs import completing
+from brim.runs.options import STATE, option
 
 __all__ = ["logs"]
 
@@ -18,13 +22,19 @@ INTERVAL = 0.2
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
-@option("--follow", "-f", is_flag=True, help="Go on until the run ends.")
-@option("--worker", metavar="W", default="", help="Of this worker alone, such as w1.")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
+@option("--follow", "-f", is_flag=True, help="Go on until the run ends, and show its progress on stderr.")
+@option(
+    "--worker",
+    metavar="W",
+    default="",
+    shell_complete=completing.workers,
+    help="Only the lines of this worker, such as w1.",
+)
 @option("--json", "as_json", is_flag=True, help="Print a JSON object for each line, with worker and text.")
 @STATE
 def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
-    """What the processes of RUN, or of a job of the scheduler, printed, each line under its worker's name.
+    """Show what the processes of RUN, or of a job of the scheduler, print, each line under its worker's name.
 
     \b
     brim logs
@@ -33,16 +43,46 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
     brim logs flights-1 --json
     """
     from brim.cli.clients import scheduler_of
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
 
     scheduler = scheduler_of(run, state)
     if scheduler is not None:
+        run_dir = Path(scheduler.job(run or "").run)
         lines = scheduler.logs(run or "", worker=worker, follow=follow)
     else:
-        lines = _lines(find_run(run, state=state), worker, follow=follow)
-    for name, text in lines:
-        click.echo(json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}")
+        run_dir = find_run(run, state=state)
+        lines = _lines(run_dir, worker, follow=follow)
+    with _progress(run_dir) if follow and not as_json else contextlib.nullcontext():
+        for name, text in lines:
+            click.echo(json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}")
     return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _progress(run_dir: Path) -> Iterator[None]:
+    """Show on stderr how the run gets on, beside the lines on stdout: whoever reads those waits for them."""
+    from brim.clock import SystemClock
+    from brim.runs.plain import PlainView
+    from brim.telemetry.history import RunReader
+
+    reader, view = RunReader(run_dir, keep_steps=False), PlainView(sys.stderr, clock=SystemClock())
+    over = threading.Event()
+    reader.poll()  # what was before is in the report
+    if reader.history.steps:
+        view.show([reader.history.steps[-1]], reader.history)
+
+    def follow() -> None:
+        while not over.wait(INTERVAL):
+            view.show(reader.poll(), reader.history)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        view.show(reader.poll(), reader.history)
 
 
 def _lines(run_dir: Path, worker: str, *, follow: bool) -> Iterator[tuple[str, str]]:

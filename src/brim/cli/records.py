@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.options import STATE, option
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs import completing
+from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.accounting import Ledger
@@ -25,7 +26,7 @@ def read_run(run: str | None, *, state: Path | None = None) -> tuple[Path, RunHi
     Raises:
         SpecError: there is no such run, or its records do not say how it started.
     """
-    from brim.cli.runs import find_run
+    from brim.runs.directories import find_run
     from brim.telemetry.history import read_history
 
     run_dir = find_run(run, state=state)
@@ -58,13 +59,13 @@ def write_report(run_dir: Path, history: RunHistory) -> Path | None:
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
 @click.option(
-    "--cluster", is_flag=True, help="Of all that the scheduler of this host did, also after brim down."
+    "--cluster",
+    is_flag=True,
+    help="Report on all that this host's scheduler did; works after brim down, too.",
 )
-@click.option(
-    "--last", metavar="DURATION", help="With --cluster: show only so much before its end, such as 2h."
-)
+@click.option("--last", metavar="DURATION", help="With --cluster: only the last part, such as 2h.")
 @STATE
 def report(run: str | None, cluster: bool, last: str | None, state: Path | None) -> int:
     """Write RUN's report.html again and print its path; without RUN, the latest run's.
@@ -113,17 +114,17 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def ledger(run: str | None, as_json: bool, state: Path | None) -> int:
-    """Count from RUN's records how often every sample of each epoch was applied.
+    """Check from RUN's records that every sample of each epoch was used exactly once.
 
     \b
     brim ledger
     brim ledger flights-20260102-030405 --json
 
-    Exit code 0 if every sample of every epoch was applied exactly once, else 1.
+    Exit code 0 if that is so, else 1.
     """
     from brim.telemetry.ledger import audit_run
 

@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from brim.cli.state import database_of
-from brim.cli.times import clock_time
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
+from brim.runs.times import clock_time
 from brim.scheduler.replay import Difference, Replay, replay
 
 __all__ = ["show_replay"]

@@ -28,7 +28,6 @@ from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import Profiles, read_profiles
 from brim.backends.simulator.sample import SAMPLE
 from brim.backends.simulator.traces import read_trace
-from brim.cli.options import STATE
 from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
@@ -36,6 +35,7 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.policies.quota import check_quota
+from brim.runs.options import STATE
 
 __all__ = ["main", "simulate"]
 

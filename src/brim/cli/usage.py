@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain"]
+__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain", "warn"]
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
@@ -20,12 +22,13 @@ class Verbs(click.Group):
     """A group whose verbs are imported only when they are used, and whose errors speak brim's language.
 
     Args:
-        verbs: name -> (module, attribute, one line of help), in the order in which help lists them.
+        verbs: group -> name -> (module, attribute, one line of help), in the order in which help lists them.
     """
 
-    def __init__(self, *, verbs: dict[str, tuple[str, str, str]], **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self._verbs = verbs
+    def __init__(self, *, verbs: dict[str, dict[str, tuple[str, str, str]]], **attributes: Any) -> None:
+        super().__init__(subcommand_metavar="VERB ...", **attributes)
+        self._groups = verbs
+        self._verbs = {name: verb for group in verbs.values() for name, verb in group.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._verbs)
@@ -40,29 +43,43 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if not args[0].startswith("-") and args[0] not in self._verbs:
+        if not args[0].startswith("-") and args[0] not in self._verbs and not ctx.resilient_parsing:
             hint = did_you_mean(args[0], self._verbs)
             if args[0].endswith(".py"):
                 hint = f"brim train {args[0]}"
             raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, summary) for name, (_, _, summary) in self._verbs.items()])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs, then the options: who asks for help looks for a verb."""
+        width = max(map(len, self._verbs))
+        for group, verbs in self._groups.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, _, summary) in verbs.items()])
+        click.Command.format_options(self, ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs with their line of help; none is imported for it."""
+        verbs = [
+            CompletionItem(name, help=summary)
+            for name, (_, _, summary) in self._verbs.items()
+            if name.startswith(incomplete)
+        ]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
         """Run the verb and leave with its exit code; no stack trace for what brim raises on purpose."""
         extra["standalone_mode"] = False
+        words = list(sys.argv[1:] if args is None else args)
         try:
             code = super().main(args, prog_name or "brim", **extra)
         except click.exceptions.NoArgsIsHelpError as missing:
             click.echo(missing.format_message(), err=True)
             code = EXIT_USAGE
         except click.ClickException as wrong:
-            click.echo(str(explain(wrong)), err=True)
+            click.echo(str(explain(wrong, words)), err=True)
             code = EXIT_USAGE
         except SpecError as wrong:
             click.echo(str(wrong), err=True)
@@ -78,20 +95,27 @@ class Verbs(click.Group):
         sys.exit(code if isinstance(code, int) else EXIT_DONE)
 
 
-def explain(wrong: click.ClickException) -> SpecError:
-    """What click found wrong, as field, got, need and hint."""
+def warn(text: str) -> None:
+    """Say something that stops nothing."""
+    click.echo(f"brim: {text}", err=True)
+
+
+def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError:
+    """What click found wrong, as field, got, need and hint.
+
+    Args:
+        words: the command line, from which hints take values.
+    """
     ctx = wrong.ctx if isinstance(wrong, click.UsageError) else None
     path = ctx.command_path if ctx else "brim"
     more = f"{path} --help shows what it takes"
     match wrong:
         case click.NoSuchOption():
-            known = _long_options(ctx)
-            close = did_you_mean(wrong.option_name, known)
             return SpecError(
                 wrong.option_name,
                 got=f"an option that {path} does not have",
                 need="one of its options",
-                hint=close if close.startswith("did") else more,
+                hint=_hint_of_option(wrong.option_name, ctx, words) or more,
             )
         case click.BadOptionUsage():
             return SpecError(wrong.option_name, got=_sentence(wrong), need="a value after it", hint=more)
@@ -102,6 +126,32 @@ def explain(wrong: click.ClickException) -> SpecError:
         case _:
             usage = ctx.command.get_usage(ctx).removeprefix("Usage: ") if ctx else path
             return SpecError(path, got=_sentence(wrong), need=" ".join(usage.split()), hint=more)
+
+
+def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) -> str:
+    """The option that was meant, or how a parameter of the user's own is given; empty where nobody can say."""
+    known = _long_options(ctx)
+    # Without their hyphens, which would make any two of them alike.
+    close = difflib.get_close_matches(name.lstrip("-"), [option.removeprefix("--") for option in known], n=1)
+    if close:
+        return f"did you mean '--{close[0]}'?"
+    if "--set" not in known or not name.startswith("--"):
+        return ""
+    value = _value_of(name, words)
+    if ctx and ctx.command.name == "run":
+        return f"an option of your script stands behind it: brim run -- python loop.py {name} {value}"
+    parameter = name.removeprefix("--").replace("-", "_")
+    return f"--set {parameter}={value}, if the file reads {parameter!r} with brim.param"
+
+
+def _value_of(name: str, words: Sequence[str]) -> str:
+    """What stands behind an option: `0.1` of `--lr 0.1` and of `--lr=0.1`."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+        if word == name and following and not following.startswith("--"):
+            return following
+    return "VALUE"
 
 
 def _sentence(wrong: click.ClickException) -> str:

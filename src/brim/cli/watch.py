@@ -6,17 +6,16 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from brim.cli.followers import Followers
 from brim.cli.invite import Invitation
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
-from brim.domain.accounting import StepRecord, lasting
+from brim.runs.prints import Prints
+from brim.runs.views import View
 from brim.telemetry.history import RunHistory, RunReader
-from brim.telemetry.records import Event, ReFormed, RoundFormed
 
-__all__ = ["Handle", "View", "exit_code", "summary_of", "watch"]
+__all__ = ["Handle", "exit_code", "watch"]
 
 # Fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
@@ -32,28 +31,20 @@ class Handle(Protocol):
     def kill(self) -> None: ...
 
 
-class View(Protocol):
-    """Shows a run to a person."""
-
-    def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def watch(
     run: Handle,
     reader: RunReader,
     view: View,
     invitation: Invitation | None = None,
     followers: Followers | None = None,
+    prints: Prints | None = None,
 ) -> int:
     """Show the run until all its processes have ended.
 
     Args:
         invitation: tells how to join, for a run that listens for agents of other hosts.
         followers: the processes of its loggers, which begin once the run does.
+        prints: what rank 0 prints, where that is to be shown.
 
     Returns:
         The exit code that the runtime reports.
@@ -61,14 +52,14 @@ def watch(
     try:
         with _signals(run, view):
             while (code := run.poll()) is None:
-                view.show(reader.poll(), reader.history)
+                _show(reader, view, prints)
                 if invitation and (text := invitation.text()):
                     view.note(text)
                 if followers and reader.history.started:
                     followers.tend(view)
                 time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
-            view.show(reader.poll(), reader.history)
+            _show(reader, view, prints)
             return code
     except BaseException:
         # Nobody would watch it any more, and nobody asked for it to go on alone.
@@ -78,6 +69,12 @@ def watch(
         raise
     finally:
         view.close()
+
+
+def _show(reader: RunReader, view: View, prints: Prints | None) -> None:
+    view.show(reader.poll(), reader.history)
+    for line in prints.fresh(reader.history) if prints else ():
+        view.say(line)
 
 
 @contextlib.contextmanager
@@ -111,27 +108,3 @@ def exit_code(code: int, history: RunHistory) -> int:
     if history.failed or ended == "failed" or code != 0:
         return EXIT_FAILED
     return EXIT_DONE
-
-
-def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
-    """The run's summary, or what can be said of a run that could not write one."""
-    if history.ended:
-        return dict(history.ended.summary)
-    steps = lasting(history.steps, history.restores)
-    sizes = {event.world_size for event in history.events if isinstance(event, RoundFormed)}
-    last = history.epochs[max(history.epochs)] if history.epochs else None
-    re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
-    total = sum(session.end - session.start for session in history.sessions)
-    first = history.steps[0].at - history.sessions[0].start if history.steps and history.sessions else None
-    return {
-        "run": str(run_dir),
-        "exit": "failed",
-        "metrics": dict(last.metrics) if last else {},
-        "steps": history.step,
-        "samples_per_epoch": history.dataset.samples if history.dataset else None,
-        "steps_redone": len(history.steps) - len(steps),
-        "world_sizes": sorted(sizes),
-        "weights_sha256": None,
-        "samples_per_second": None,
-        "seconds": {"total": total, "to_first_step": first, "re_forming": re_forming},
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
 from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
@@ -88,6 +88,7 @@ class JobSpec:
         parameters: the values of `--set`, by name.
         epochs: passes over the data; 0 stands for 1, or for what a command's own loop says.
         global_batch_size: samples of a step; 0 stands for what the user's DataLoader or loop says, else 512.
+        env: environment variables of the template and the workers, set before any of the user's code runs.
         micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
             0 stands for `default_micro_batches(workers)` and is replaced by it here.
         exact: canonical reduction (the same bits for any number of workers) or, if false, the sum over
@@ -118,6 +119,7 @@ class JobSpec:
     file: str = ""
     command: tuple[str, ...] = ()
     parameters: dict[str, str]
+    env: dict[str, str] = field(default_factory=dict)
     workers: WorkerRange
     epochs: int = 0
     global_batch_size: int = 0
@@ -156,6 +158,7 @@ class JobSpec:
             SpecError: naming the option, what it was given, what it needs and how to mend it.
         """
         self._check_source()
+        self._check_env()
         self._check_counts()
         self._check_batches()
         self._check_choices()
@@ -179,8 +182,25 @@ class JobSpec:
                     hint="--set learning_rate=0.01",
                 )
 
+    def _check_env(self) -> None:
+        for name in self.env:
+            if name.startswith("BRIM_"):
+                raise SpecError(
+                    f"--env {name}",
+                    got="a name that begins with BRIM_",
+                    need="another one: those are brim's own",
+                    hint=f"--env {name.removeprefix('BRIM_') or 'NAME'}=VALUE",
+                )
+            if not (name.isidentifier() and name.isascii()):
+                raise SpecError(
+                    f"--env {name}",
+                    got=repr(name),
+                    need="a name made of letters, digits and _",
+                    hint="--env OMP_NUM_THREADS=2",
+                )
+
     def _check_counts(self) -> None:
-        for field, got, least, hint in (
+        for name, got, least, hint in (
             ("--epochs", self.epochs, 0 if self.command else 1, "--epochs 2"),
             ("--global-batch-size", self.global_batch_size, 0, "--global-batch-size 512"),
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
@@ -192,7 +212,7 @@ class JobSpec:
             ("--seed", self.seed, 0, "--seed 0"),
         ):
             if got < least:
-                raise SpecError(field, got=str(got), need=f"a whole number from {least}", hint=hint)
+                raise SpecError(name, got=str(got), need=f"a whole number from {least}", hint=hint)
         if self.seed > LARGEST_SEED:
             raise SpecError("--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0")
 
@@ -213,7 +233,7 @@ class JobSpec:
             )
 
     def _check_choices(self) -> None:
-        for field, got, known in (
+        for name, got, known in (
             ("--start-method", self.start_method, START_METHODS),
             ("--transport", self.transport, TRANSPORTS),
             ("--device", self.device, DEVICES),
@@ -221,7 +241,7 @@ class JobSpec:
         ):
             if got not in known:
                 raise SpecError(
-                    field, got=repr(got), need="one of " + ", ".join(known), hint=did_you_mean(got, known)
+                    name, got=repr(got), need="one of " + ", ".join(known), hint=did_you_mean(got, known)
                 )
 
     def _check_quantities(self) -> None:

@@ -15,6 +15,7 @@ from brim.domain.tenancy import Tenant
 from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
 from brim.policies.quota import check_quota
+from brim.storage.files import nearby
 
 __all__ = ["cluster_spec", "read_cluster_file", "read_yaml"]
 
@@ -85,6 +86,9 @@ def read_yaml(path: Path, *, words: bool = False) -> Any:
     """
     try:
         return yaml.load(path.read_bytes(), _Words if words else _Typed)
+    except FileNotFoundError:
+        hint = nearby(path, (".yaml", ".yml"))
+        raise SpecError(str(path), got="no such file", need="a YAML file", hint=hint) from None
     except OSError as error:
         raise SpecError(str(path), got=str(error.strerror), need="a file that can be read") from None
     except yaml.YAMLError as error:

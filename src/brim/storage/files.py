@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import os
 import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["is_locked", "lock", "partial_of", "sync_directory", "write_through", "write_whole"]
+__all__ = ["is_locked", "lock", "nearby", "partial_of", "sync_directory", "write_through", "write_whole"]
 
 _DRAFT = ".draft"
 _LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
@@ -108,3 +109,17 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def nearby(path: Path, suffixes: tuple[str, ...] = ()) -> str:
+    """A hint for a file that is not there: the one that was meant, or where to look.
+
+    Args:
+        suffixes: of the files that it could have been; none: any.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        return f"there is no directory {str(folder)!r}"
+    names = [child.name for child in folder.iterdir() if not suffixes or child.suffix in suffixes]
+    close = difflib.get_close_matches(path.name, sorted(names), n=1)
+    return f"did you mean {str(folder / close[0])!r}?" if close else f"ls {folder}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 
-__all__ = ["duration", "light_colours", "page", "table", "tiles"]
+__all__ = ["dark_colours", "duration", "light_colours", "page", "table", "tiles"]
 
 
 def page(title: str, sections: Iterable[str]) -> str:
@@ -34,7 +34,17 @@ def _resource(name: str) -> str:
 
 def light_colours() -> dict[str, str]:
     """What each variable of the style is on a light page."""
-    root = _style().partition("}")[0]
+    return _colours(_style())
+
+
+def dark_colours() -> dict[str, str]:
+    """What each variable of the style is on a dark page."""
+    return _colours(_style().partition("(prefers-color-scheme: dark)")[2])
+
+
+def _colours(style: str) -> dict[str, str]:
+    """The variables of the first rule."""
+    root = style.partition("}")[0]
     pairs = (line.partition(":") for line in root.partition("--")[2].replace("\n", "").split("--"))
     return {name.strip(): value.strip(" ;") for name, _, value in pairs}
 

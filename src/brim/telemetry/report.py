@@ -29,7 +29,7 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["render_report"]
+__all__ = ["render_report", "render_timeline"]
 
 _PHASE_NAMES = {
     "start": "starting, to the first step",
@@ -149,22 +149,37 @@ def _first_step(seconds: dict[str, Any]) -> str:
     return f"{first:.1f} s to the first step" if isinstance(first, (int, float)) else "in all"
 
 
-def _timeline(history: RunHistory, times: _RunTime) -> str:
+def render_timeline(history: RunHistory) -> str:
+    """Loss, speed and workers over time as an `<svg>`, whose colours are variables of the page that it stands on.
+
+    Raises:
+        ValueError: of a run that never started there is nothing to draw.
+    """
+    if history.started is None:
+        raise ValueError("a picture needs the records of a run that started")
+    times = _RunTime(history.sessions)
+    return _timeline_svg(history, times, _marks(history, times))
+
+
+def _timeline_svg(
+    history: RunHistory, times: _RunTime, marks: Sequence[charts.Mark], *, narrow: bool = False
+) -> str:
     steps = [replace(step, at=times(step.at)) for step in history.steps]
-    marks = _marks(history, times)
-    loss = [(step.at, step.loss) for step in steps if step.loss is not None]
-    rate = throughput(steps, start=0.0, end=times.end, buckets=max(1, min(120, len(steps) // 6)))
-    svg = charts.both_widths(
-        lambda narrow: charts.timeline_chart(
-            loss=loss,
-            throughput=rate,
-            world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
-            marks=marks,
-            epochs=[times(event.at) for event in history.epochs.values()],
-            end=times.end,
-            narrow=narrow,
-        )
+    first = steps[0].at if steps else 0.0  # before that there is no speed
+    return charts.timeline_chart(
+        loss=[(step.at, step.loss) for step in steps if step.loss is not None],
+        throughput=throughput(steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
+        world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
+        marks=marks,
+        epochs=[times(event.at) for event in history.epochs.values()],
+        end=times.end,
+        narrow=narrow,
     )
+
+
+def _timeline(history: RunHistory, times: _RunTime) -> str:
+    marks = _marks(history, times)
+    svg = charts.both_widths(lambda narrow: _timeline_svg(history, times, marks, narrow=narrow))
     listed = "".join(
         f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> {escape(mark.text)}</li>'
         for mark in marks

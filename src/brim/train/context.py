@@ -66,7 +66,7 @@ def environment_for(
 
 def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
     """The variables that the user's code reads, the same in all processes of a job."""
-    return {RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
+    return {**spec.env, RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
 
 
 def context_from_environment() -> WorkerContext | None:

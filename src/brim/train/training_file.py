@@ -28,6 +28,7 @@ from brim.train.job import Job
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
+from brim.train.returned import check_dataset, check_functions, check_metrics, check_model
 from brim.train.samples import pair_of, to_device
 from brim.train.traces import trace_of
 
@@ -85,16 +86,19 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
     """
+    check_functions(module, spec.file)
     train, test = call(lambda: module.dataset("train")), call(lambda: module.dataset("test"))
+    call(lambda: check_dataset(train, "train"))
+    call(lambda: check_dataset(test, "test"))
     torch.manual_seed(mix(spec.seed))
     device = device_of(spec)
     model = call(lambda: module.model())
-    if not isinstance(model, nn.Module):
-        raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
+    check_model(model)
     model.to(device)
     made = call(lambda: module.optimizer(model))
     optimizer, scheduler, interval, monitor = _parts_of(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
+    check_metrics(metrics)
     check_all_used()
     measured = metrics if test is not None else {}
     if spec.keep_best is not None:
@@ -160,6 +164,7 @@ def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | 
             "optimizer(model)",
             got=f"a {type(optimizer).__name__}",
             need="a torch.optim.Optimizer, or (optimizer, lr_scheduler)",
+            hint="return torch.optim.Adam(model.parameters())",
         )
     check_optimizer(optimizer, "optimizer(model)")
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,10 +16,28 @@ from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
+from brim.train.context import shared_environment
 from brim.train.data import fitted
-from brim.train.training_file import call, device_of
+from brim.train.returned import check_model
+from brim.train.training_file import call, device_of, load
 
-__all__ = ["trained_model"]
+__all__ = ["model_of", "trained_model"]
+
+
+def model_of(spec: JobSpec) -> nn.Module:
+    """As `trained_model`, in a process that has other things to do: chance, variables and import path stay as they are.
+
+    Raises: as `trained_model`.
+    """
+    environment, path = dict(os.environ), list(sys.path)
+    os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+    try:
+        with torch.random.fork_rng():
+            return trained_model(load(spec.file), spec)
+    finally:
+        os.environ.clear()
+        os.environ |= environment
+        sys.path[:] = path
 
 
 def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
@@ -31,9 +51,8 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     assert spec.inference is not None
     fitted.use(Path(spec.inference.run))
     torch.manual_seed(mix(spec.seed))
-    model = call(lambda: module.model())
-    if not isinstance(model, nn.Module):
-        raise SpecError("model()", got=f"a {type(model).__name__}", need="a torch.nn.Module")
+    model: nn.Module = call(lambda: module.model())
+    check_model(model)
     stored = Store(open_place(spec.inference.checkpoints)).load(spec.inference.step)
     _put(model, state_of(stored)["model"], spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()

@@ -11,6 +11,7 @@ from typing import Any
 from brim.backends.simulator.run import Run
 from brim.domain.schedule import Admitted
 from brim.errors import SpecError
+from brim.storage.files import nearby
 
 __all__ = ["read_decisions", "write_decisions", "write_jobs", "write_summary"]
 
@@ -68,7 +69,9 @@ def read_decisions(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / "decisions.jsonl"
     if not path.exists():
-        raise SpecError("--sim", got=str(folder), need="a folder that `brim simulate --out` wrote")
+        got = f"{folder}, " + ("which has no decisions.jsonl" if folder.is_dir() else "no such folder")
+        need = "a folder that `brim simulate --out` wrote"
+        raise SpecError("--sim", got=got, need=need, hint=nearby(folder))
     with path.open() as file:
         for line in file:
             yield json.loads(line)

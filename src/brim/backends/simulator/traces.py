@@ -11,6 +11,7 @@ from brim.backends.simulator.profiles import Profiles, missing_profile
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job, Priority
 from brim.errors import SpecError, did_you_mean
+from brim.storage.files import nearby
 
 __all__ = ["needed_profiles", "read_trace"]
 
@@ -45,6 +46,10 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        meant = nearby(path)
+        hint = meant if meant.startswith("did") else _HINT
+        raise SpecError("--trace", got=f"{path}: no such file", need="a trace", hint=hint) from None
     except OSError as error:
         raise SpecError(
             "--trace", got=f"{path} ({error.strerror})", need="a file that can be read", hint=_HINT

@@ -211,7 +211,7 @@ def check_source(spec: JobSpec) -> None:
     Raises:
         SpecError: it is not, or the directory that it was started in is gone.
     """
-    from brim.cli.training_file import check_command, check_training_file
+    from brim.runs.training_file import check_command, check_training_file
 
     directory = Path(spec.directory)
     if not directory.is_dir():

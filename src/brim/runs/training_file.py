@@ -7,6 +7,7 @@ import difflib
 from pathlib import Path
 
 from brim.errors import SpecError
+from brim.storage.files import nearby
 
 __all__ = ["check_command", "check_training_file"]
 
@@ -59,6 +60,8 @@ def check_command(command: tuple[str, ...]) -> None:
             "COMMAND", got="nothing", need="a command after --", hint="brim run -- python loop.py"
         )
     if shutil.which(command[0]) is None:
+        if command[0].endswith(".py"):
+            _parse(Path(command[0]))
         hint = f"brim run -- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
         raise SpecError("COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint)
     script = next((word for word in command[1:] if not word.startswith("-")), "")
@@ -75,7 +78,7 @@ def _parse(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
-        raise SpecError(str(path), got="no such file", need=need, hint=_nearby(path)) from None
+        raise SpecError(str(path), got="no such file", need=need, hint=nearby(path, (".py",))) from None
     except OSError as error:
         raise SpecError(
             str(path),
@@ -95,14 +98,6 @@ def _parse(path: Path) -> ast.Module:
         raise SpecError(
             str(path), got=f"bytes that are no text ({error})", need=need, hint="name the .py file"
         ) from None
-
-
-def _nearby(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"there is no directory {str(folder)!r}"
-    close = difflib.get_close_matches(path.name, [child.name for child in folder.glob("*.py")], n=1)
-    return f"did you mean {str(folder / close[0])!r}?" if close else f"ls {folder}"
 
 
 def _bound_names(tree: ast.Module) -> set[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TextIO
 
-from brim.cli.times import clock_time, left
 from brim.domain.accounting import StepRecord
 from brim.domain.quantities import counted
 from brim.interfaces import Clock
+from brim.runs.times import clock_time, left
 from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event, Failed
 
@@ -41,14 +41,21 @@ class PlainView:
     def note(self, text: str) -> None:
         self._line(self._clock.wall(), text)
 
+    def say(self, line: str) -> None:
+        """Write a line of somebody else's, as it is."""
+        self._write(line)
+
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._stream.flush()
 
     def _line(self, at: float, text: str) -> None:
+        self._write(f"{clock_time(at)} {text}")
+
+    def _write(self, line: str) -> None:
         # A reader that went away (`brim train … 2>&1 | head`) must not end the training.
         with contextlib.suppress(BrokenPipeError):
-            self._stream.write(f"{clock_time(at)} {text}\n")
+            self._stream.write(f"{line}\n")
             self._stream.flush()
 
 

@@ -10,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from brim.cli.times import clock_time, left
 from brim.domain.accounting import StepRecord
 from brim.domain.quantities import counted
 from brim.interfaces import Clock
+from brim.runs.times import clock_time, left
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
 from brim.telemetry.records import (
     CheckpointWritten,
@@ -25,7 +25,7 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["LiveView"]
+__all__ = ["Drawing", "LiveView"]
 
 # (glyph, style) per worker: shape says it too, for those who see no colour.
 _GLYPHS = {
@@ -41,29 +41,20 @@ _GLYPHS = {
 _LINGER = 8.0
 
 
-class LiveView:
-    """Redraws a few lines in place; NO_COLOR and narrow terminals are rich's business.
+class Drawing:
+    """A few lines that show where a run stands; whoever has them on a screen draws them again and again.
 
     Args:
-        console: where to draw; on stderr, so that stdout stays data.
         clock: stamps what is not in the records.
         happenings: how many lines of "what just happened" to keep.
     """
 
-    def __init__(self, console: Console, *, clock: Clock, happenings: int = 5) -> None:
+    def __init__(self, *, clock: Clock, happenings: int = 5) -> None:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
         self._clock = clock
         self._cause = self._gone = ""
         self._size = 0
         self._history = RunHistory()
-        self._live = Live(
-            console=console,
-            get_renderable=self._draw,
-            refresh_per_second=8,
-            transient=False,
-            auto_refresh=True,
-        )
-        self._live.start()
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         self._history = history
@@ -73,9 +64,6 @@ class LiveView:
 
     def note(self, text: str) -> None:
         self._happenings.append((self._clock.wall(), text))
-
-    def close(self) -> None:
-        self._live.stop()
 
     def _remember(self, event: Event) -> None:
         """Keep what a person would want to know; a loss, its round and its pause become one line."""
@@ -111,7 +99,8 @@ class LiveView:
         self._gone = self._cause = ""
         return " · ".join(filter(None, parts))
 
-    def _draw(self) -> Group:
+    def draw(self) -> Group:
+        """The lines now."""
         history = self._history
         if not history.started:
             return Group(Text("starting …", style="dim"), *self._told())
@@ -168,3 +157,29 @@ class LiveView:
             shares = ", ".join(map(str, history.round.shares))
             strip.append("   shares ", "dim").append(shares)
         return strip
+
+
+class LiveView(Drawing):
+    """Redraws a few lines in place; NO_COLOR and narrow terminals are rich's business.
+
+    Args:
+        console: where to draw; on stderr, so that stdout stays data.
+    """
+
+    def __init__(self, console: Console, *, clock: Clock, happenings: int = 5) -> None:
+        super().__init__(clock=clock, happenings=happenings)
+        self._live = Live(
+            console=console,
+            get_renderable=self.draw,
+            refresh_per_second=8,
+            transient=False,
+            auto_refresh=True,
+        )
+        self._live.start()
+
+    def say(self, line: str) -> None:
+        """Print a line above the block, for good."""
+        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        self._live.stop()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
@@ -28,6 +29,7 @@ __all__ = [
     "job_options",
     "job_options_but",
     "option",
+    "parse_env",
     "parse_parameters",
     "some_job_options",
     "whole",
@@ -100,7 +102,20 @@ def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
             )
         return text
 
-    return _Parsed("|".join(known), parse)
+    return _Choice("|".join(known), parse, known)
+
+
+class _Choice(_Parsed):
+    """One of a few words, which shells complete."""
+
+    def __init__(self, name: str, parse: Callable[[str, str], Any], known: tuple[str, ...]) -> None:
+        super().__init__(name, parse)
+        self._known = known
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self._known if word.startswith(incomplete)]
 
 
 def _address(text: str, field: str) -> str:
@@ -146,6 +161,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--env",),
+        {
+            "multiple": True,
+            "metavar": "NAME[=VALUE]",
+            "envvar": None,
+            "help": "An environment variable for the workers, by name alone as it is here; kept in the run's records.",
+        },
+    ),
+    (
         ("--workers",),
         {
             "type": WORKERS,
@@ -168,24 +192,31 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--micro-batches",),
         {
             "type": whole(least=1),
-            "help": "Parts that a step is cut into. [default: 8, more where --workers has more]",
+            "help": "How many parts a step is computed in. [default: 8, or more for more workers]",
             "show_default": False,
         },
     ),
-    (("--seed",), {"type": whole(least=0), "default": 0, "help": "Decides the order of data, and dropout."}),
+    (
+        ("--seed",),
+        {
+            "type": whole(least=0),
+            "default": 0,
+            "help": "Seeds all that is random: the order of the data, dropout.",
+        },
+    ),
     (
         ("--run-dir",),
         {
             "type": click.Path(),
             "metavar": "DIR",
-            "help": "Where the run's records go. [default: runs/FILE-DATE]",
+            "help": "Where to write the run's records. [default: runs/FILE-DATE]",
         },
     ),
     (
         ("--resume",),
         {
             "is_flag": True,
-            "help": "Go on with the run in --run-dir (or the latest) from its last checkpoint.",
+            "help": "Continue the run in --run-dir, or the latest, from its last checkpoint.",
         },
     ),
     (
@@ -201,12 +232,12 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--exact/--no-exact",),
         {
             "default": True,
-            "help": "Exact: the same weights, bit for bit, for any number of workers. Inexact: some speed.",
+            "help": "Compute the same weights, bit for bit, at any number of workers; --no-exact is somewhat faster.",
         },
     ),
     (
         ("--clip-norm",),
-        {"type": _Parsed("X", _number), "help": "Clip the gradient to this 2-norm. [default: not clipped]"},
+        {"type": _Parsed("X", _number), "help": "Clip the gradient's 2-norm to this. [default: no clipping]"},
     ),
     (
         ("--on-nan",),
@@ -231,7 +262,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _INTERVAL,
             "default": "0",
-            "help": "Steps (50) or time (30s) between checkpoints; 0: each epoch, and each 5 minutes within one.",
+            "help": "Steps (50) or time (30s) between checkpoints; 0: after each epoch, and every 5 minutes.",
         },
     ),
     (
@@ -240,15 +271,18 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "PATH|URL",
             "default": "",
             "show_default": False,
-            "help": "Where they go: a path, or s3://bucket/run. [default: checkpoints in the run's directory]",
+            "help": "Where to write checkpoints: a path, or s3://bucket/run. [default: in the run's directory]",
         },
     ),
-    (("--keep",), {"type": whole(least=1), "default": 2, "help": "How many of the newest are kept."}),
+    (
+        ("--keep",),
+        {"type": whole(least=1), "default": 2, "help": "How many of the newest checkpoints to keep."},
+    ),
     (
         ("--keep-best",),
         {
             "type": _BEST,
-            "help": "Keep the best one as well: auc, or log_loss:min for a metric that shall be small.",
+            "help": "Keep the checkpoint with the best metric too: auc, or log_loss:min where lower is better.",
         },
     ),
     (
@@ -256,7 +290,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _DURATION,
             "default": "3s",
-            "help": "Silence after which a worker is lost: 500ms, 3s, 1m.",
+            "help": "How long a worker may be silent before it is replaced: 500ms, 3s, 1m.",
         },
     ),
     (
@@ -269,7 +303,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": choice(START_METHODS),
             "metavar": "|".join(START_METHODS),
             "default": "auto",
-            "help": "fork workers from a warm process, or spawn each afresh.",
+            "help": "fork workers from a process that has everything loaded, or start (spawn) each anew.",
         },
     ),
     (
@@ -287,16 +321,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": choice(DEVICES),
             "metavar": "|".join(DEVICES),
             "default": "auto",
-            "help": "Where the model is computed.",
+            "help": "Where to compute.",
         },
     ),
     (
         ("--listen",),
-        {"type": ADDRESS, "help": "Address that agents of other hosts connect to. [default: none can]"},
+        {"type": ADDRESS, "help": "Address at which other hosts can join. [default: none can]"},
     ),
     (
         ("--agents",),
-        {"type": whole(least=1), "default": 1, "help": "Hosts to wait for before the first step."},
+        {"type": whole(least=1), "default": 1, "help": "How many hosts to wait for before the first step."},
     ),
     (
         ("--json", "as_json"),
@@ -371,6 +405,29 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
     return parameters
 
 
+def parse_env(texts: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]:
+    """`("A=1", "B")` as a dict; a name alone has the value that it has in `here`.
+
+    Raises:
+        SpecError: a name alone that has none.
+
+    >>> parse_env(("A=1", "B"), {"B": "x=y"})
+    {'A': '1', 'B': 'x=y'}
+    """
+    variables: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and name not in here:
+            raise SpecError(
+                f"--env {name}",
+                got="a variable that is not set here",
+                need="NAME=VALUE, or the NAME of one that is",
+                hint=f"--env {name}=VALUE",
+            )
+        variables[name] = value if equals else here[name]
+    return variables
+
+
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
@@ -387,7 +444,8 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
         SpecError: values that are wrong by themselves or beside each other.
     """
     own = (
-        "as_json", "run_dir", "resume", "listen", "parameters", "micro_batches", "epochs", "global_batch_size"
+        "as_json", "run_dir", "resume", "listen", "parameters", "env", "micro_batches", "epochs",
+        "global_batch_size",
     )  # fmt: skip
     fields = {name: value for name, value in values.items() if name not in own}
     fields["checkpoints"] = absolute(values["checkpoints"])
@@ -396,6 +454,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
         command=command,
         directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
+        env=parse_env(values["env"], os.environ),
         micro_batches=values["micro_batches"] or 0,
         epochs=values["epochs"] or 0,
         global_batch_size=values["global_batch_size"] or 0,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
-from brim.cli.runs import check_source, find_run, holds_run, recorded_spec
 from brim.domain.checkpointing import Interval
 from brim.domain.inference import CHUNK, Inference
 from brim.domain.job import JobSpec, default_micro_batches
 from brim.errors import SpecError
+from brim.runs.directories import check_source, find_run, holds_run, recorded_spec
 
 if TYPE_CHECKING:
     from brim.storage.checkpoints import Store
@@ -39,10 +38,11 @@ class Trained:
     where: str
 
 
-def find_trained(name: str, *, state: Path | None = None) -> Trained:
+def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None = None) -> Trained:
     """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a checkpoint.
 
     Args:
+        warn: is told of what the user should know, such as a training file that has changed since.
         state: of the scheduler whose job it may be; None: the usual place.
 
     Raises:
@@ -79,17 +79,17 @@ def find_trained(name: str, *, state: Path | None = None) -> Trained:
     check_source(spec)
     run_dir = run_dir.resolve()
     if changed := change_of_source(run_dir, spec):
-        click.echo(f"brim: {changed}", err=True)
+        warn(changed)
     place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)
     store = Store(open_place(place))
-    step = int(chosen[1]) if chosen else _newest(store, name)
+    step = int(chosen[1]) if chosen else _newest(store, name, warn)
     return Trained(run_dir, spec, place, step, store.where(step))
 
 
-def _newest(store: Store, name: str) -> int:
+def _newest(store: Store, name: str, warn: Callable[[str], None]) -> int:
     found, problems = store.newest_sound()
     for problem in problems:
-        click.echo(f"brim: {problem}", err=True)
+        warn(problem)
     if found is None:
         got = "only damaged checkpoints" if problems else "a run without a checkpoint"
         raise SpecError(name, got=got, need="a run that has one", hint=f"brim checkpoints {name}")

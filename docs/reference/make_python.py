@@ -1,0 +1,162 @@
+"""Makes python.md, the reference of the public Python API, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+import brim
+from brim.runs.keywords import keyword_of
+from brim.runs.options import job_options
+from brim.runs.submitting import submission
+
+PAGE = Path(__file__).with_name("python.md")
+_HEAD = """# Python
+
+What `import brim` has, from the docstrings of the code (`python docs/reference/make_python.py` makes this page again).
+Importing brim loads torch only once a name that needs it is used. Wrong input raises
+`brim.errors.SpecError`, whose message has four parts: what is wrong, what was got, what is needed, and a hint.
+"""
+# public name -> the class of what it returns, which is described with it
+_RETURNED = {"join": ("brim.train.job", ("Job", "MicroBatch"))}
+_SECTION = re.compile(r"(Args|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    for name in brim.__all__:
+        thing = getattr(brim, name)
+        if name == "train":
+            thing = importlib.import_module("brim.runs.verbs").train
+        if isinstance(thing, ModuleType):
+            parts += _module(name, thing)
+        elif not isinstance(thing, str):
+            parts += [*_entry(f"brim.{name}", thing, "##"), *_returned(name)]
+    return "\n".join([*parts, *_options()]).rstrip() + "\n"
+
+
+def _module(name: str, module: ModuleType) -> Iterator[str]:
+    yield f"## brim.{name}\n\n{_prose(module)}"
+    for each in module.__all__:
+        yield from _entry(f"brim.{name}.{each}", getattr(module, each), "###")
+
+
+def _returned(name: str) -> Iterator[str]:
+    module, classes = _RETURNED.get(name, ("", ()))
+    for each in classes:
+        yield from _entry(each, getattr(importlib.import_module(module), each), "###", made_by_users=False)
+
+
+def _entry(name: str, thing: Any, level: str, *, made_by_users: bool = True) -> Iterator[str]:
+    """A function, or a class with its methods."""
+    yield f"{level} {name}\n"
+    if made_by_users:
+        yield f"```python\n{_call(name, thing)}\n```\n"
+    yield _prose(thing)
+    if not inspect.isclass(thing):
+        return
+    for method, about in vars(thing).items():
+        if method.startswith("_") or not inspect.getdoc(about):
+            continue
+        if isinstance(about, property):
+            yield f"- **`.{method}`**: {_joined(_prose(about), '  ')}"
+        elif inspect.isfunction(about):
+            yield f"- **`.{_call(method, about)}`**: {_joined(_prose(about), '  ')}"
+
+
+def _call(name: str, thing: Any) -> str:
+    """`name(arguments) -> result`, without self."""
+    signature = inspect.signature(thing)
+    shown = [each for each in signature.parameters.values() if each.name != "self"]
+    arguments = str(signature.replace(parameters=[each.replace(annotation=_Plain(each)) for each in shown]))
+    return name + arguments.partition(" -> ")[0] + _result(signature)
+
+
+class _Plain:
+    """An annotation that is shown as it is written, without quotes."""
+
+    __module__ = "builtins"
+
+    def __init__(self, parameter: inspect.Parameter) -> None:
+        self._text = parameter.annotation if isinstance(parameter.annotation, str) else "Any"
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _result(signature: inspect.Signature) -> str:
+    given = signature.return_annotation
+    return f" -> {given}" if isinstance(given, str) and given != "None" else ""
+
+
+def _prose(thing: Any) -> str:
+    """The docstring as Markdown."""
+    lines = (inspect.getdoc(thing) or "").splitlines()
+    shown: list[str] = []
+    section = ""
+    for line in lines:
+        head = _SECTION.fullmatch(line)
+        if head:
+            section = head[1]
+            shown.append(f"\n*{section}*{': ' + (head[2] or head[3]) if head[2] or head[3] else ''}\n")
+        elif line.startswith(" ") and section == "Example":
+            shown.append(f"    {line.strip().split('# doctest')[0].rstrip()}")
+        elif re.match(r"    \w[\w, .*]*: ", line) and section in ("Args", "Raises"):
+            names, _, text = line.strip().partition(": ")
+            shown.append(f"- `{names}`: {text}")
+        elif line.lstrip().startswith((">>>", "...")):
+            shown.append(f"    {line.strip().split('# doctest')[0].rstrip()}")
+        else:
+            section = section if line.startswith(" ") or not line else ""
+            shown.append(line.strip() if not section else f"  {line.strip()}" if line else "")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(shown)).strip() + "\n"
+
+
+def _joined(text: str, indent: str) -> str:
+    return text.rstrip().replace("\n", f"\n{indent}") + "\n"
+
+
+def _options() -> Iterator[str]:
+    """What `brim.train`, `brim.run` and `brim.submit` take, from the options of the command line."""
+    yield "## Options\n"
+    yield "Keyword arguments of `brim.train`, `brim.run` and `brim.submit`; `set` and `env` take a dict.\n"
+    yield "| keyword | for | what it says |\n|---|---|---|"
+    runs, jobs = _described(job_options), _described(submission)
+    for name in [*runs, *(each for each in jobs if each not in runs)]:
+        if name == "json":
+            continue
+        where = "all" if name in runs and name in jobs else "submit" if name in jobs else "train, run"
+        text = re.sub(r"--(?:no-)?([a-z]+(?:-[a-z]+)*)", _as_keyword, (runs | jobs)[name])
+        yield f"| `{name}` | {where} | {text.replace('|', chr(92) + '|')} |"
+
+
+def _as_keyword(found: re.Match[str]) -> str:
+    name = found[1].replace("-", "_")
+    return f"`{name}=False`" if found[0].startswith("--no-") else f"`{name}`"
+
+
+def _described(decorate: Any) -> dict[str, str]:
+    """The help of each option, with its default."""
+
+    def nothing(**_: Any) -> None:
+        """For its options."""
+
+    found = {}
+    for option in click.command()(decorate(nothing)).params:
+        if isinstance(option, click.Option):
+            plain = isinstance(option.default, str | int) and option.default not in ("", False)
+            default = f" [default: {option.default}]" if plain and option.show_default else ""
+            found[keyword_of(option)] = f"{option.help}{default}"
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Runs as their users see them: what may be asked for, where it goes, how it is watched, and `brim.Run`."""

@@ -1,0 +1,114 @@
+"""Options as keyword arguments of Python: read by the parsers of the command line, refused in words of Python."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from brim.errors import SpecError, did_you_mean
+
+__all__ = ["context_of", "in_python"]
+
+# An option and its value: a word with a digit in it, or the last one; `--resume goes on` has none.
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=-]+$))?")
+
+
+def context_of(command: click.Command, caller: str, given: Mapping[str, Any], *words: str) -> click.Context:
+    """The parsed options of `command` as Python gave them; what it did not give is as on the command line.
+
+    Args:
+        command: whose options the keywords are, `global_batch_size` for `--global-batch-size`.
+        caller: what is called in Python, for errors.
+        given: None leaves an option to its default.
+        words: arguments of the command.
+
+    Raises:
+        SpecError: a keyword that is no option, or a value that will not do.
+    """
+    options = {keyword_of(param): param for param in command.params if isinstance(param, click.Option)}
+    line = [word for name, value in given.items() for word in _words(caller, name, value, options)]
+    with in_python():
+        return command.make_context(caller, [*line, "--", *words])
+
+
+def keyword_of(option: click.Option) -> str:
+    """`set` of `--set`, `exact` of `--exact/--no-exact`."""
+    return max(option.opts, key=len).removeprefix("--").replace("-", "_")
+
+
+def _words(caller: str, name: str, value: Any, options: Mapping[str, click.Option]) -> Iterator[str]:
+    """The keyword as the command line writes it."""
+    if name not in options:
+        close = did_you_mean(name, options)
+        raise SpecError(
+            f"{name}=",
+            got=f"a keyword that {caller} does not have",
+            need="one of its options",
+            hint=close if close.startswith("did") else _hint_of_set(name, value, options),
+        )
+    option = options[name]
+    if value is None:
+        return
+    if option.is_flag:
+        yield from _flag(name, value, option)
+    elif option.multiple:
+        yield from (f"{option.opts[0]}={each}" for each in _several(value))
+    else:
+        yield f"{option.opts[0]}={value}"
+
+
+def _hint_of_set(name: str, value: Any, options: Mapping[str, click.Option]) -> str:
+    if "set" in options:
+        return f"set={{{name!r}: {value!r}}}, if the training file reads it with brim.param"
+    return "known: " + ", ".join(sorted(options))
+
+
+def _flag(name: str, value: Any, option: click.Option) -> Iterator[str]:
+    if not isinstance(value, bool):
+        raise SpecError(f"{name}=", got=repr(value), need="True or False", hint=f"{name}=True")
+    if value:
+        yield option.opts[0]
+    elif option.secondary_opts:
+        yield option.secondary_opts[0]
+
+
+def _several(value: Any) -> list[str]:
+    """The values of an option that may be repeated: a mapping's pairs, or the words as they are."""
+    if isinstance(value, Mapping):
+        return [f"{name}={each}" for name, each in value.items()]
+    return [value] if isinstance(value, str) else list(value)
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Errors about options speak of keywords within: `workers=` in place of `--workers`."""
+    try:
+        yield
+    except SpecError as wrong:
+        parts = [_spoken(part) for part in (wrong.field, wrong.got, wrong.need, wrong.hint)]
+        raise SpecError(parts[0], got=parts[1], need=parts[2], hint=parts[3]) from None
+
+
+def _spoken(text: str) -> str:
+    """A part of an error, in words of Python; a whole command stays as it is.
+
+    >>> _spoken("--micro-batches 8, or leave it out"), _spoken("--no-exact"), _spoken("--set rate=0.1")
+    ('micro_batches=8, or leave it out', 'exact=False', "set={'rate': '0.1'}")
+    """
+    return text if text.startswith("brim ") else _OPTION.sub(_keyword, text)
+
+
+def _keyword(found: re.Match[str]) -> str:
+    name, value = found[1].replace("-", "_"), found[2]
+    if name.startswith("no_"):
+        return f"{name.removeprefix('no_')}=False"
+    if name in ("set", "env") and value:
+        key, _, text = value.partition("=")
+        return f"{name}={{{key!r}: {text!r}}}" if text else f"{name}={{{key!r}: …}}"
+    if value is None:
+        return f"{name}="
+    return f"{name}={value}" if re.fullmatch(r"\d+(\.\d+)?", value) else f"{name}={value!r}"

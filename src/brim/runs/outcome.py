@@ -1,0 +1,114 @@
+"""What became of a run, from its records: its state, its summary, and the error that ended it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from brim.domain.accounting import lasting
+from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
+from brim.telemetry.history import RunHistory, WorkerLife
+from brim.telemetry.records import ReFormed, RoundFormed
+
+__all__ = ["error_of", "facts_of", "state_of", "summary_of"]
+
+_FOUR_PARTS = re.compile(r"(.*?): got (.*), need (.*?)(?:\n  hint: (.*))?", re.DOTALL)
+
+
+def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
+    """The run's summary, or what can be said of a run that could not write one."""
+    if history.ended:
+        return dict(history.ended.summary)
+    steps = lasting(history.steps, history.restores)
+    sizes = {event.world_size for event in history.events if isinstance(event, RoundFormed)}
+    last = history.epochs[max(history.epochs)] if history.epochs else None
+    re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
+    total = sum(session.end - session.start for session in history.sessions)
+    first = history.steps[0].at - history.sessions[0].start if history.steps and history.sessions else None
+    return {
+        "run": str(run_dir),
+        "exit": "failed",
+        "metrics": dict(last.metrics) if last else {},
+        "steps": history.step,
+        "samples_per_epoch": history.dataset.samples if history.dataset else None,
+        "steps_redone": len(history.steps) - len(steps),
+        "world_sizes": sorted(sizes),
+        "weights_sha256": None,
+        "samples_per_second": None,
+        "seconds": {"total": total, "to_first_step": first, "re_forming": re_forming},
+    }
+
+
+def state_of(history: RunHistory, *, alive: bool) -> str:
+    """`running`, or how it ended: `done`, `suspended`, `failed`, or `died` where its master was killed."""
+    if alive:
+        return "running"
+    if history.ended:
+        return str(history.ended.summary.get("exit", "done"))
+    return "failed" if history.failed else "died"
+
+
+def facts_of(history: RunHistory) -> dict[str, Any]:
+    """Where a run that began stands: the fields of `brim status --json`."""
+    assert history.started is not None
+    last = history.steps[-1] if history.steps else None
+    return {
+        "step": history.step,
+        "steps": history.started.steps,
+        "epoch": last.epoch + 1 if last else 0,
+        "epochs": history.planned_epochs,
+        "loss": last.loss if last else None,
+        "samples_per_second": history.samples_per_second(),
+        "world_size": history.round.world_size if history.round else 0,
+        "workers": [
+            {
+                "worker": life.worker,
+                "state": life.state,
+                "rank": life.rank,
+                "share": _share(life, history),
+                "pid": life.pid,
+                "agent": life.agent,
+            }
+            for life in history.workers.values()
+            if life.until is None
+        ],
+    }
+
+
+def _share(life: WorkerLife, history: RunHistory) -> int | None:
+    """Parts of a step that the worker computes; None where it is in no round."""
+    round = history.round
+    if round is None or life.worker not in round.workers or not round.shares:
+        return None
+    return round.shares[round.workers.index(life.worker)]
+
+
+def error_of(history: RunHistory, run_dir: Path) -> BrimError | None:
+    """Why a run that has ended did not end well; None where it is done or suspended.
+
+    >>> error_of(RunHistory(), Path("runs/a"))
+    EnvironmentFault('the agent of runs/a is gone, and its master and workers ended with it')
+    """
+    failed = history.failed
+    if failed is None:
+        if history.ended is None:
+            return EnvironmentFault(
+                f"the agent of {run_dir} is gone, and its master and workers ended with it"
+            )
+        why = f"{run_dir} failed: brim logs {run_dir} may tell why"
+        return EnvironmentFault(why) if history.ended.summary.get("exit") == "failed" else None
+    match failed.who:
+        case "user":
+            return UserCodeError(failed.trace or failed.message)
+        case "spec":
+            parts = _FOUR_PARTS.fullmatch(failed.message)
+            return _spec_error(*parts.groups("")) if parts else BrimError(failed.message)
+        case "environment":
+            return EnvironmentFault(failed.message)
+        case "internal":
+            return InternalError(failed.message)
+
+
+def _spec_error(field: str, got: str, need: str, hint: str) -> SpecError:
+    return SpecError(field, got=got, need=need, hint=hint)

@@ -1,0 +1,53 @@
+"""What rank 0 of a run prints, as it prints it: the worker that has this rank changes with the rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brim.telemetry.history import RunHistory
+from brim.telemetry.logs import Tail
+
+__all__ = ["Prints"]
+
+
+class Prints:
+    """Follows the log of whichever worker has rank 0.
+
+    The log of the first one is read from its beginning, that of a successor from where it is when it takes over: what
+    it printed before, everybody printed.
+
+    Args:
+        run_dir: of the run. What its logs have now, of an earlier life, is not shown.
+        before: what is known of that life.
+    """
+
+    def __init__(self, run_dir: Path, before: RunHistory) -> None:
+        self._run_dir, self._round = run_dir, before.round
+        self._sizes = {path.stem: path.stat().st_size for path in (run_dir / "logs").glob("*.log")}
+        self._tail: Tail | None = None
+        self._worker = ""
+
+    def fresh(self, history: RunHistory) -> list[str]:
+        """Lines that were completed since the last call."""
+        lines = self._read()
+        if history.round is None or history.round is self._round:
+            return lines
+        self._round = history.round
+        worker = history.round.workers[0]
+        if worker != self._worker:
+            first, self._worker = not self._worker, worker
+            self._tail = self._begin(worker, first)
+        return lines + self._read()
+
+    def _begin(self, worker: str, first: bool) -> Tail | None:
+        log = self._run_dir / "logs" / f"{worker}.log"
+        if not log.exists():
+            return None  # it is on another host, and so is its log
+        place = self._sizes.get(worker, 0) if first else log.stat().st_size
+        return Tail(self._run_dir, worker, {worker: place})
+
+    def _read(self) -> list[str]:
+        lines: list[str] = []
+        while self._tail and (fresh := self._tail.fresh()):
+            lines += [text for _, text in fresh]
+        return lines

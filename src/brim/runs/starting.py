@@ -1,0 +1,148 @@
+"""The last checks before a run starts, and its directory: what `brim train` and `brim.train` have in common."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import EnvironmentFault, SpecError
+from brim.runs.directories import (
+    RunDirectory,
+    check_resumable,
+    check_source,
+    claim,
+    find_run,
+    holds_run,
+    new_run_dir,
+    recorded_spec,
+    resumed_spec,
+)
+
+__all__ = ["Ready", "check_place", "make_ready", "make_ready_again", "require_train_extra"]
+
+_PROBE = ".probe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run that may start.
+
+    Args:
+        spec: what to do.
+        run_dir: where its records go.
+        fresh: the directory, where it was made for this run.
+        resumes: there is something to go on from.
+        listen: `HOST:PORT` for agents of other hosts, or None.
+    """
+
+    spec: JobSpec
+    run_dir: Path
+    fresh: RunDirectory | None = None
+    resumes: bool = False
+    listen: str | None = None
+
+
+def make_ready(spec: JobSpec, *, subject: str, values: Mapping[str, Any], given: set[str]) -> Ready:
+    """Find or make the run's directory, after everything that can be checked without it.
+
+    Args:
+        spec: what the options say, defaults included.
+        subject: the file that a new directory is named after.
+        values: of the options `resume`, `run_dir`, `checkpoints` and `listen`.
+        given: names of the options that the user gave rather than left to their defaults.
+
+    Raises:
+        SpecError: it cannot be started as asked.
+    """
+    from brim.clock import SystemClock
+    from brim.telemetry.history import read_history
+
+    require_train_extra()
+    from_elsewhere = _resumes_elsewhere(values)
+    if not values["resume"] or from_elsewhere:
+        if spec.checkpoints:
+            check_place(spec.checkpoints, holds=from_elsewhere)
+        path = values["run_dir"] or new_run_dir(subject, SystemClock().wall())
+        fresh = claim(Path(path))
+        return Ready(
+            spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"], listen=values["listen"]
+        )
+    run_dir = find_run(values["run_dir"], field="--resume")
+    history = read_history(run_dir)
+    check_resumable(run_dir, history, field="--resume")
+    spec = resumed_spec(spec, history.spec, given)
+    if spec.checkpoints:
+        check_place(spec.checkpoints, holds=None)
+    return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
+
+
+def make_ready_again(
+    run_dir: Path, *, workers: WorkerRange | None = None, agents: int = 1, listen: str | None = None
+) -> Ready:
+    """What goes on with a run that has ended before its end, as it was but for its workers.
+
+    Args:
+        workers: from now on; None for as many as it had.
+
+    Raises:
+        SpecError: it cannot go on.
+    """
+    from brim.telemetry.history import read_history
+
+    require_train_extra()
+    history = read_history(run_dir)
+    check_resumable(run_dir, history, field="RUN")
+    spec = recorded_spec(run_dir, history)
+    spec = replace(spec, workers=workers or spec.workers, agents=agents, faults=())
+    check_source(spec)
+    return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen)
+
+
+def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:
+    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another that is lost."""
+    new = bool(values["run_dir"]) and not holds_run(Path(values["run_dir"]))
+    return bool(values["resume"] and values["checkpoints"] and new)
+
+
+def check_place(location: str, *, holds: bool | None) -> None:
+    """Check that checkpoints can be written to a place that the user named, and whose are there.
+
+    Args:
+        location: the path or the URL.
+        holds: whether there must be checkpoints or must be none; None where either will do.
+
+    Raises:
+        SpecError: it does not answer or cannot be written, or it holds what it should not, or not what it should.
+    """
+    from brim.storage.checkpoints import Store
+    from brim.storage.places import open_place
+
+    place = open_place(location, patience=0.0)
+    need = "a place that all workers can write to"
+    try:
+        place.write(_PROBE, b"")
+        place.remove(_PROBE)
+        steps = Store(place).steps()
+    except EnvironmentFault as fault:
+        raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
+    if holds and not steps:
+        raise SpecError("--checkpoints", got=f"{location!r}, which holds none", need="some to go on from")
+    if steps and holds is False:
+        raise SpecError(
+            "--checkpoints",
+            got=f"{location!r}, which holds those of another run",
+            need="a place of this run's own",
+            hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to go on from them",
+        )
+
+
+def require_train_extra() -> None:
+    """Raises SpecError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise SpecError(
+            "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"
+        )

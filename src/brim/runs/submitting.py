@@ -1,0 +1,147 @@
+"""What is handed to a scheduler: a training file, a command, or a job.yaml with the words of the options."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from brim.domain.quantities import parse_duration
+from brim.domain.submission import Submission, fingerprint, parse_priority
+from brim.errors import SpecError, did_you_mean
+from brim.runs import completing
+from brim.runs.options import build_spec, job_options_but, option
+from brim.runs.starting import require_train_extra
+from brim.runs.training_file import check_command, check_training_file
+
+if TYPE_CHECKING:
+    from brim.wire.cluster import Submit
+
+__all__ = ["parse_deadline", "request_of", "submission"]
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_LEFT_OUT = ("run_dir", "resume", "listen", "agents", "spares", "as_json")
+_OWN_FIELDS = {"listen": None, "agents": 1, "spares": 0, "run_dir": None, "resume": False, "as_json": False}
+_OF_THE_SUBMISSION = ("deadline", "tenant", "priority", "key")
+
+
+def submission(function: Decorated) -> Decorated:
+    """Give a command the argument FILE, and the options that describe a job and what is asked for it."""
+    for decorate in reversed(
+        (
+            click.argument(
+                "file", metavar="FILE", is_eager=True, callback=_from_file, shell_complete=completing.files
+            ),
+            job_options_but(*_LEFT_OUT),
+            option(
+                "--deadline", metavar="WHEN", help="When it must be done: 2h from now, or 2026-12-01T08:00."
+            ),
+            option("--tenant", default="default", show_default=True, help="Whose quota to use."),
+            option(
+                "--priority",
+                default="preemptible",
+                show_default=True,
+                help="online, preserved or preemptible.",
+            ),
+            option(
+                "--key",
+                metavar="TEXT",
+                default="",
+                help="A name for this submission: the same key again is the same job, not another.",
+            ),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
+    """Let a job.yaml say what the options do not."""
+    if ctx.resilient_parsing or Path(file).suffix not in (".yaml", ".yml"):
+        return file
+    from brim.storage.cluster_file import read_yaml
+
+    content = read_yaml(Path(file), words=True)
+    if not isinstance(content, dict):
+        raise SpecError(file, got=repr(content), need="NAME: VALUE lines", hint="file: flights.py")
+    known = {param.name: param for param in ctx.command.params if param.name not in ("file", "state", None)}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        name = {"set": "parameters"}.get(key, key.replace("-", "_"))
+        if name in ("file", "command"):
+            ctx.meta[f"brim.{name}"] = value
+        elif name not in known:
+            hint = did_you_mean(key, [*known, "file", "command", "set"])
+            raise SpecError(f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint)
+        else:
+            values[name] = [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+    ctx.default_map = {**(ctx.default_map or {}), **values}
+    return file
+
+
+def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Submit:
+    """What the argument and the options of `submission` say.
+
+    Args:
+        ctx: of the command that they were parsed for.
+        values: of the options of `submission` alone.
+
+    Raises:
+        SpecError: something of it is wrong.
+    """
+    from brim.clock import SystemClock
+    from brim.wire.cluster import Submit
+
+    require_train_extra()
+    command = ctx.meta.get("brim.command", ())
+    command = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
+    source = "" if command else ctx.meta.get("brim.file", file)
+    if command:
+        check_command(command)
+        source_bytes = b"".join(Path(word).read_bytes() for word in command if Path(word).is_file())
+    else:
+        check_training_file(Path(source))
+        source_bytes = Path(source).read_bytes()
+    options = {name: value for name, value in values.items() if name not in _OF_THE_SUBMISSION}
+    spec = build_spec({**options, **_OWN_FIELDS}, file=source, command=command)
+    wanted = Submission(
+        spec=spec,
+        fingerprint=fingerprint(spec, source_bytes),
+        deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
+        tenant=values["tenant"],
+        priority=parse_priority(values["priority"]),
+    )
+    named = source or next((word for word in command if word.endswith(".py")), command[0])
+    return Submit(submission=wanted, name=Path(named).stem, key=values["key"])
+
+
+def parse_deadline(text: str | None, *, now: float) -> float | None:
+    """Read `2h` from now, or a date and time of this host's clock; seconds since 1970.
+
+    Raises:
+        SpecError: neither, or a time that has passed.
+
+    >>> parse_deadline("1h30m", now=100.0)
+    5500.0
+    """
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        when = datetime.fromisoformat(text).timestamp()
+        if when <= now:
+            raise SpecError(
+                "--deadline", got=f"{text!r}, which has passed", need="a time to come", hint="--deadline 2h"
+            )
+        return when
+    try:
+        return now + parse_duration(text, field="--deadline")
+    except SpecError:
+        need = "a duration or a date and time"
+        raise SpecError(
+            "--deadline", got=repr(text), need=need, hint="--deadline 2h, or 2026-12-01T08:00"
+        ) from None

@@ -1,0 +1,52 @@
+"""How a run is shown to whoever waits for it: in place on a terminal or in a notebook, else line by line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Protocol
+
+from brim.clock import SystemClock
+from brim.domain.accounting import StepRecord
+from brim.telemetry.history import RunHistory
+from brim.telemetry.records import Event
+
+__all__ = ["View", "choose_view"]
+
+
+class View(Protocol):
+    """Shows a run to a person."""
+
+    def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def choose_view() -> View:
+    """The view that fits where this process writes to."""
+    if in_notebook():
+        from brim.runs.notebook import NotebookView
+
+        return NotebookView(clock=SystemClock())
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from rich.console import Console
+
+        from brim.runs.live import LiveView
+
+        return LiveView(Console(stderr=True), clock=SystemClock())
+    from brim.runs.plain import PlainView
+
+    return PlainView(sys.stderr, clock=SystemClock())
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook: a shell of IPython without a terminal."""
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None

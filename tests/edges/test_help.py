@@ -1,0 +1,158 @@
+"""How somebody finds out what to type: help, hints and the completion of shells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner, Result
+
+import brim
+from brim.cli.__main__ import cli
+from recorded_run import RecordedRun, spec
+
+VERBS = cli.list_commands(click.Context(cli))
+
+
+def said(*words: str) -> Result:
+    return CliRunner().invoke(cli, words)
+
+
+def test_the_verbs_come_first_in_groups_and_then_the_options() -> None:
+    text = said("--help").stdout
+    assert text.startswith("Usage: brim [OPTIONS] VERB")
+    order = [
+        text.index(f"\n{title}:\n") for title in ("Train", "Use a trained model", "Try it out", "Options")
+    ]
+    assert order == sorted(order)
+    assert all(f"\n  {verb} " in text for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb: str) -> None:
+    asked, option = said("help", verb), said(verb, "--help")
+    assert asked.exit_code == option.exit_code == 0
+    assert asked.stdout == option.stdout
+    first = option.stdout.split("\n\n")[1].split()[0]
+    assert first in {
+        "Add", "Break", "Change", "Check", "Compute", "Continue", "End", "Give", "Hand", "List", "Pause", "Run",
+        "Save", "Show", "Start", "Tell", "Train", "Write",
+    }  # fmt: skip
+
+
+def test_help_of_a_verbs_verb_and_of_none() -> None:
+    assert said("help", "simulate", "generate").stdout == said("simulate", "generate", "--help").stdout
+    assert said("help").stdout == said("--help").stdout
+    wrong = said("help", "trian")
+    assert wrong.exit_code == 2
+    assert "did you mean 'train'?" in wrong.stderr
+
+
+@pytest.mark.parametrize("words", [("-V",), ("--version",)])
+def test_the_version_and_the_module_that_can_be_run(words: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-m", "brim", *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"brim {brim.__version__}\n"
+
+
+@pytest.fixture
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
+    for age, name in enumerate(("flights-1", "digits-2")):
+        RecordedRun(Path("runs") / name, spec(), samples=2048).begin()
+        os.utime(Path("runs") / name, (1_000_000_000 + age,) * 2)
+    Path("runs/latest").symlink_to("digits-2")
+    Path("runs/digits-2/logs").mkdir()
+    Path("runs/digits-2/logs/w1.log").touch()
+    Path("state/jobs/flights-7").mkdir(parents=True)
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("words", "incomplete", "completed"),
+    [
+        ([], "su", ["suspend", "submit"]),
+        (["train"], "fli", ["file"]),
+        (["submit"], "", ["file"]),
+        (["run", "--", "python"], "lo", ["file"]),
+        (["train", "--device"], "c", ["cpu", "cuda"]),
+        (["train"], "--glob", ["--global-batch-size"]),
+        (["status"], "", ["latest", "digits-2", "flights-1", "flights-7"]),
+        (["resume"], "fl", ["flights-1", "flights-7"]),
+        (["evaluate"], "runs/", ["dir"]),
+        (["cancel"], "", ["flights-7"]),
+        (["explain"], "f", ["flights-7"]),
+        (["logs", "latest", "--worker"], "w", ["w1"]),
+        (["demo"], "exp", ["experiment-1", "experiment-3"]),
+        (["help"], "ledg", ["ledger"]),
+        (["trian"], "x", []),
+    ],
+)
+def test_a_shell_completes(words: list[str], incomplete: str, completed: list[str]) -> None:
+    found = BashComplete(cli, {}, "brim", "_BRIM_COMPLETE").get_completions(words, incomplete)
+    assert [each.value if each.type == "plain" else each.type for each in found] == completed
+
+
+def test_completing_a_verb_imports_none_of_them() -> None:
+    program = "import sys, brim.cli.__main__ as m; m.cli(); "
+    check = "import sys, atexit; atexit.register(lambda: print('brim.cli.train' in sys.modules, file=sys.stderr)); "
+    environment = {
+        **os.environ,
+        "_BRIM_COMPLETE": "bash_complete",
+        "COMP_WORDS": "brim tr",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", check + program], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.stdout == "plain,train\n", done.stderr
+    assert done.stderr.endswith("False\n")
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("train job.py --lr 0.1", "--set lr=0.1, if the file reads 'lr' with brim.param"),
+        ("train job.py --learning-rate=0.1", "--set learning_rate=0.1"),
+        ("submit job.py --dropout", "--set dropout=VALUE"),
+        ("run --lr 0.1 -- python job.py", "behind it: brim run -- python loop.py --lr 0.1"),
+        ("train job.py --epoch 2", "did you mean '--epochs'?"),
+        ("status --depth 2", "brim status --help"),
+    ],
+)
+def test_an_option_that_is_none_may_be_a_parameter(line: str, hint: str) -> None:
+    result = said(*line.split())
+    assert result.exit_code == 2
+    assert f"hint: {hint}" in result.stderr or hint in result.stderr.partition("hint: ")[2]
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("train jbo.py", "job.py"),
+        ("submit jbo.py", "job.py"),
+        ("submit jbo.yaml", "job.yaml"),
+        ("apply jbo.yaml", "job.yaml"),
+        ("up --cluster jbo.yaml", "job.yaml"),
+        ("chaos jbo.py", "job.py"),
+        ("run jbo.py", "job.py"),
+        ("run -- python jbo.py", "job.py"),
+        ("simulate --trace jbo.csv", "job.csv"),
+        ("explain 1 --sim sin", "sim"),
+    ],
+)
+def test_a_file_that_is_not_there_is_said_to_be_so(line: str, meant: str) -> None:
+    for name in ("job.py", "job.yaml", "job.csv"):
+        Path(name).touch()
+    Path("sim").mkdir()
+    result = said(*line.split())
+    assert result.exit_code == 2, result.output
+    assert "no such f" in result.stderr
+    assert f"did you mean '{meant}'?" in result.stderr

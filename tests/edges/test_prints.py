@@ -1,0 +1,56 @@
+"""What rank 0 prints is shown once, whoever rank 0 is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brim.runs.prints import Prints
+from brim.telemetry.history import RunReader
+from recorded_run import RecordedRun, spec
+
+
+def printed(run: Path, worker: str, text: str) -> None:
+    (run / "logs").mkdir(exist_ok=True)
+    with (run / "logs" / f"{worker}.log").open("a") as log:
+        log.write(text)
+
+
+def test_the_first_from_its_beginning_a_successor_from_where_it_takes_over(tmp_path: Path) -> None:
+    run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
+    prints = Prints(tmp_path, reader.history)
+
+    def fresh() -> list[str]:
+        reader.poll()
+        return prints.fresh(reader.history)
+
+    for worker in ("w0", "w1"):
+        printed(tmp_path, worker, "reading\n")
+    assert fresh() == []  # nobody has a rank yet
+    run.begin()
+    assert fresh() == ["reading"]
+    run.train(2)
+    printed(tmp_path, "w0", "loss 1\nloss")
+    printed(tmp_path, "w1", "of rank 1\n")
+    assert fresh() == ["loss 1"]
+    printed(tmp_path, "w0", " 2\n")
+    run.lose(0)
+    assert fresh() == ["loss 2"]
+    printed(tmp_path, "w1", "loss 3\n")
+    assert fresh() == ["loss 3"]
+
+
+def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_missed(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=8192)
+    run.begin()
+    printed(tmp_path, "w0", "before\n")
+    reader = RunReader(tmp_path)
+    reader.poll()
+    prints = Prints(tmp_path, reader.history)
+    assert prints.fresh(reader.history) == []
+    run.form(["w0", "w1"], "start", seconds=0.0)
+    printed(tmp_path, "w0", "after\n")
+    reader.poll()
+    assert prints.fresh(reader.history) == ["after"]
+    run.form(["w7", "w1"], "w0 lost", seconds=0.0)
+    reader.poll()
+    assert prints.fresh(reader.history) == []
