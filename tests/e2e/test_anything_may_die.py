@@ -92,16 +92,6 @@ def test_without_its_agent_the_run_ends_cleanly(tmp_path: Path) -> None:
         assert "Traceback" not in run.err
 
 
-def test_without_its_template_the_run_ends_cleanly(tmp_path: Path) -> None:
-    """The workers die with it; somebody must still say so."""
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
-        run.wait_for_step(10)
-        psutil.Process(run.pid(run.members()[0])).parent().kill()
-        run.finish()
-        assert run.process.returncode == 1
-        assert "the template process died" in run.err
-
-
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "2") as run:
         run.wait_for_step(10)

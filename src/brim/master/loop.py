@@ -13,7 +13,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.effects import AgentSession
-from brim.master.entries import Asked, Entry, Heard, Joined, Lost, Overstayed
+from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed
 from brim.master.records import Records
 from brim.wire import messages as wire
 from brim.wire.control import Reply
@@ -199,6 +199,8 @@ class Master:
             self._lose(agent, f"it was silent for {self._silence:.0f} s")
         for agent in self._returning.lost(now=now):
             self._lose(agent, "its connection closed, and it did not come back")
+        if self._decisions.grace_ends is not None and now >= self._decisions.grace_ends:
+            self._take(GraceOver(**self._stamp()))
         if not self._decisions.is_ending:
             self._ending_since = None
         elif self._ending_since is None:

@@ -33,7 +33,6 @@ __all__ = [
     "TemplateReady",
     "Warn",
     "WorkerBound",
-    "WorkerEnded",
     "WorkerForked",
     "WorkerMessage",
     "WriteNow",
@@ -105,7 +104,13 @@ class Installed(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """Alive, nothing to say."""
+    """Alive, nothing to say.
+
+    Args:
+        moves: counts what the main thread of a worker has come by: where it stays the same, that thread may hang.
+    """
+
+    moves: int = 0
 
 
 class Leave(Message, frozen=True):
@@ -224,14 +229,7 @@ class WorkerForked(Message, frozen=True):
     pid: int
 
 
-class WorkerEnded(Message, frozen=True):
-    """`status` is an exit code, or minus the number of a signal."""
-
-    worker: str
-    status: int
-
-
-TemplateMessage = TemplateReady | WorkerForked | WorkerEnded | Failed
+TemplateMessage = TemplateReady | WorkerForked | Failed
 
 
 def failure_of(error: BaseException) -> Failed:

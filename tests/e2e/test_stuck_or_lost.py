@@ -1,0 +1,108 @@
+"""Processes that hang, end too early, or are lost: the job says so, goes on without them, and never stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from e2e.running import DIGITS, FILES, Run, leftovers, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+STUCK = ("train", str(FILES / "stuck.py"), "--epochs", "12", "--global-batch-size", "128", "--workers", "2")
+
+
+def warned_of(run: Run, *words: str) -> bool:
+    return any(all(word in e["message"] for word in words) for e in run.events("warning"))
+
+
+def lost(run: Run) -> list[tuple[str, str]]:
+    return [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"]
+
+
+def wait_until_stuck(run: Run, step: int) -> None:
+    run.wait_for_step(step)
+    seen = -1
+    while seen != (seen := len(run.steps())):
+        time.sleep(1.0)
+
+
+def gone_after(run: Run) -> float:
+    """Seconds until nothing of the run is there any more."""
+    since = time.monotonic()
+    until(lambda: not leftovers(run.directory), "the end of all processes")
+    return time.monotonic() - since
+
+
+def test_torch_may_have_threads(tmp_path: Path) -> None:
+    job = (DIGITS, "--threads", "2", "--epochs", "2")
+    alone = train(tmp_path / "alone", *job, "--workers", "1")
+    both = train(tmp_path / "both", *job, "--workers", "2", "--faults", "kill rank 0 at step 3")
+    assert both["weights_sha256"] == alone["weights_sha256"]
+
+
+def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
+    """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of the others."""
+    with started(tmp_path / "run", *STUCK, "--set", "how=regex") as run:
+        run.wait_for_step(20)
+        until(
+            lambda: warned_of(run, "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"),
+            "a word",
+            run,
+        )
+        assert run.events("warning")[-1]["at"] - run.steps()[-1]["at"] < 10
+        run.process.send_signal(signal.SIGINT)
+        summary = run.finish()
+    assert (summary["exit"], summary["steps"]) == ("suspended", 24)
+    assert lost(run) == [("w2", "in step 25 when the run was to end")]
+    assert run.events("checkpoint")[-1]["step"] == 24
+
+
+def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:
+        wait_until_stuck(run, 20)
+        run.process.kill()
+        assert gone_after(run) < 20
+    assert run.events("checkpoint")[-1]["step"] == 24
+
+
+def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_path: Path) -> None:
+    options = ("--workers", "1", "--set", "worker=w1,w2,w3", "--hang-timeout", "1s", "--set", "call=30")
+    with started(tmp_path / "run", *STUCK, *options, "--set", "how=regex") as run:
+        run.finish()
+        assert run.process.returncode == 1
+    assert "hangs: no progress for 1." in run.err
+    assert "in stuck_here" in run.err
+    assert run.events("failed")[0]["who"] == "user"
+    assert [worker for worker, _ in lost(run)] == ["w1"]
+
+
+def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
+    options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
+    with started(tmp_path / "run", *STUCK, *options) as run:
+        assert run.finish()["exit"] == "done"
+    assert lost(run) == []
+    assert "suspect" in {e["state"] for e in run.events("worker") if e["worker"] == "w2"}
+
+
+def test_workers_outlive_their_template(tmp_path: Path) -> None:
+    """Training goes on meanwhile, and another template forks whom it takes to replace a loss."""
+    with started(tmp_path / "run", *STUCK, "--set", "call=0", "--set", "pause=0.1", "--spares", "0") as run:
+        run.wait_for_step(4)
+        agent = psutil.Process(run.pid(run.members()[0])).parent()
+        assert agent is not None
+        template = next(each for each in agent.children() if "brim.train.template" in each.cmdline())
+        victim = run.pid("w2")
+        template.kill()
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: run.members() == ["w1", "w3"], "a worker of another template", run)
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert lost(run) == [("w2", "signal 9")]
+    assert warned_of(run, "the template process died; another one is started")
+    assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
