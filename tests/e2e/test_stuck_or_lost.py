@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, Run, leftovers, started, train, until
+from e2e.running import DIGITS, FILES, Run, ledger, leftovers, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -106,3 +106,20 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
     assert lost(run) == [("w2", "signal 9")]
     assert warned_of(run, "the template process died; another one is started")
     assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
+
+
+@pytest.mark.parametrize("how", ["exit", "leave"])
+def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path) -> None:
+    """Exit status 0 is no success before the job is done; the second time it is the user's to mend."""
+    again = () if how == "exit" else ("--set", "worker=w2,w3")
+    with started(tmp_path / "run", *STUCK, "--set", f"how={how}", *again) as run:
+        summary = run.finish()
+    words = "ended by itself with exit status 0 at step 24, before the job was done"
+    assert lost(run)[0] == ("w2", words)
+    if how == "exit":
+        assert (run.process.returncode, summary["exit"]) == (0, "done")
+        assert ledger(tmp_path / "run")["exact"]
+    else:
+        assert run.process.returncode == 1
+        assert "w3 (rank 1) ended by itself with exit status 0 at step" in run.err
+        assert "take exit() and os._exit() out of it" in run.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Any
 
@@ -9,13 +10,16 @@ import torch
 from torch import nn
 
 from brim.domain.job import JobSpec
+from brim.errors import SpecError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
 from brim.train.job import Job
+from brim.train.membership import Members, Membership
 
-__all__ = ["born_with", "join"]
+__all__ = ["born_with", "check_over", "join"]
 
 _born_with: WorkerContext | None = None
+_joined: list[Members] = []
 
 
 def born_with(context: WorkerContext) -> None:
@@ -42,7 +46,20 @@ def join(model: nn.Module, optimizer: torch.optim.Optimizer, *, scheduler: Any =
     if context is not None:
         torch.set_num_threads(context.spec.threads)
     spec: JobSpec = context.spec if context else spec_of_a_loner(seed)
-    return Job(model, optimizer, spec=spec, context=context, scheduler=scheduler)
+    job = Job(model, optimizer, spec=spec, context=context, scheduler=scheduler)
+    _joined.append(job.members)
+    return job
+
+
+def check_over() -> None:
+    """At the end of a script: raises SpecError where the job that it joined goes on."""
+    if any(isinstance(members, Membership) and not members.is_over for members in _joined):
+        raise SpecError(
+            sys.argv[0],
+            got="a script that ended without an error and left job.batches(...) early",
+            need="a loop over job.batches(...), to its end",
+            hint="for batch in job.batches(...): job.step(...), and no break",
+        )
 
 
 def _report_failures(context: WorkerContext) -> None:
@@ -54,3 +71,11 @@ def _report_failures(context: WorkerContext) -> None:
         report(context, error)
 
     sys.excepthook = tell
+    atexit.register(_report_early_end, context)
+
+
+def _report_early_end(context: WorkerContext) -> None:
+    try:
+        check_over()
+    except SpecError as error:
+        report(context, error)

@@ -185,6 +185,7 @@ class Membership:
         self._world: World | None = None
         self._next: InstallRound | None = None
         self._writes = False
+        self.is_over = False  # nothing of this worker is needed any more
         self._moves = 0  # of the main thread: it does not hang in the user's code
         beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4, moves=lambda: self._moves)
 
@@ -234,6 +235,7 @@ class Membership:
                 self._next = message
                 raise RoundChanged
             case Dismissed():
+                self.is_over = True
                 raise SystemExit(0)
             case WriteNow():  # the job ends here: the step that is under way is given up
                 self._writes = True

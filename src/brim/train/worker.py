@@ -50,7 +50,12 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     sys.path[0] = str(
         Path(command[1]).resolve().parent
     )  # as `python script.py` does: it imports its neighbours
-    return _guarded(context, lambda: runpy.run_path(command[1], run_name="__main__"))
+
+    def work() -> None:
+        runpy.run_path(command[1], run_name="__main__")
+        join.check_over()
+
+    return _guarded(context, work)
 
 
 def _keep_freed_memory() -> None:
