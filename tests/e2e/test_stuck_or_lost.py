@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -123,3 +126,42 @@ def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path)
         assert run.process.returncode == 1
         assert "w3 (rank 1) ended by itself with exit status 0 at step" in run.err
         assert "take exit() and os._exit() out of it" in run.err
+
+
+def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+    """A relative FILE is that of the directory in which the run was started; errors of a guest end its stay alone."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    (here / "digits.py").write_text((FILES / "digits.py").read_text())
+    text = "import os\nif 'NO_GPU' in os.environ:\n    raise RuntimeError('no GPU on this host')\n"
+    (here / "mine.py").write_text(text + (FILES / "stuck.py").read_text())
+    job = ("train", "mine.py", "--set", "call=0", "--set", "pause=0.05", "--epochs", "99", "--workers", "1")
+    with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
+        run.wait_for_step(2)
+        contact = json.loads((here / "run" / "master.json").read_text())
+        command = [sys.executable, "-m", "brim.cli", "agent", contact["address"], "--token", contact["token"]]
+
+        def join(**environment: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                command, cwd=elsewhere, env={**os.environ, **environment}, capture_output=True, text=True
+            )
+
+        broken = join(NO_GPU="1")
+        (here / "mine.py").rename(here / "other.py")
+        missing = join()
+        (elsewhere / "mine.py").write_text("")
+        changed = join()
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    for guest, words in (
+        (broken, "RuntimeError: no GPU on this host"),
+        (missing, "no such file on this host"),
+        (changed, "another file than that of the first host"),
+    ):
+        assert guest.returncode == 1, guest.stderr
+        assert "the run goes on without this host: " in guest.stderr
+        assert words in guest.stderr
+        assert "src/brim" not in guest.stderr
+        assert warned_of(run, "cannot take part, and is left out", words)
+    assert not run.events("failed")

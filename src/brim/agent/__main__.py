@@ -34,7 +34,7 @@ def join(master: str, *, token: str) -> int:
     for attempt in itertools.count(1):
         with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
             name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
-            settings = Settings(name=name, host=host, run_dir=Path(scratch))
+            settings = Settings(name=name, host=host, run_dir=Path(scratch), guest=True)
             try:
                 return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
             except Displaced as displaced:

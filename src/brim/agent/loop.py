@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 
-from brim.agent.conversation import Conversation
+from brim.agent.conversation import Conversation, Displaced
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.workers import Callbacks, Template, Workers, start_template
 from brim.coordination.barrier import Point, Release
@@ -18,9 +19,9 @@ from brim.coordination.liveness import Liveness
 from brim.coordination.membership import World
 from brim.coordination.waits import Doing, Hung, Late, Waits
 from brim.domain.job import JobSpec
-from brim.errors import InternalError, ProtocolError, SpecError
+from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
-from brim.storage.job_file import read_job, write_job
+from brim.storage.job_file import change_of_source, find_source, read_job, write_job
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
@@ -31,6 +32,7 @@ from brim.wire.messages import (
     Commits,
     Completed,
     Configure,
+    Decline,
     Dismissed,
     EndRun,
     Failed,
@@ -80,11 +82,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         name: unique in the job; agents are ranked by the order in which they join.
         host: an address of this host that the workers of other hosts can reach.
         run_dir: where logs go, and the file of the job.
+        guest: it came to a run of another host, which goes on without it where this host cannot take part.
     """
 
     name: str
     host: str
     run_dir: Path
+    guest: bool = False
 
 
 class Agent:
@@ -118,12 +122,13 @@ class Agent:
         self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._declined = ""  # why this host cannot take part
 
     async def run(self) -> int:
         """Serve the job until its master ends it: 0 where it ended well, else 1.
 
         Raises:
-            EnvironmentFault: there is no master any more, or it does not let this agent in.
+            EnvironmentFault: there is no master any more, it does not let this agent in, or this host cannot take part.
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
         ticking = asyncio.create_task(self._tick())
@@ -138,6 +143,10 @@ class Agent:
                         return 0 if message.well else 1
                     await self._on_master(message)
             raise InternalError("a conversation ended by itself")
+        except Displaced as displaced:
+            if not self._declined:
+                raise
+            raise EnvironmentFault(f"the run goes on without this host: {self._declined}") from displaced
         finally:
             ticking.cancel()
             await self._clean_up()
@@ -165,18 +174,45 @@ class Agent:
             started=self._started,
             heard=self._heard,
             gone=self._gone,
-            failed=self._post,
+            failed=self._failed,
             replaced=self._template_replaced,
             spent=lambda why: self._post(AskToStop(reason=why)),
         )
         self._workers = Workers(self._settings.run_dir, template, tell, host=self._settings.host)
         await self._workers.listen()
 
+    def _failed(self, failed: Failed) -> None:
+        """No restart on this host will help; where the job is another's, that need not be its end."""
+        if self._settings.guest:
+            self._decline(
+                failed.message if failed.who != "user" else f"{failed.message}\n{failed.trace.rstrip()}"
+            )
+        else:
+            self._post(failed)
+
+    def _decline(self, reason: str) -> None:
+        if not self._declined:
+            self._declined = reason
+            self._post(Decline(reason=reason))
+
+    async def _take_part(self, configure: Configure) -> None:
+        """Start as a host that comes to a run: with the file, and in the directory, that the others have."""
+        try:
+            os.chdir(find_source(configure.spec, Path.cwd(), sha256=configure.source_sha256))
+        except (SpecError, OSError) as error:
+            self._decline(str(error))
+            return
+        write_job(self._settings.run_dir, configure.spec)
+        await self._begin(start_template(self._settings.run_dir, self._settings.host))
+
     def _template_ready(self) -> None:
         self._on_time(_TEMPLATE)
 
     def _template_replaced(self, why: str) -> None:
-        self._post(Warn(message=why))
+        assert self._spec is not None
+        self._post(
+            Warn(message="; ".join(filter(None, (why, change_of_source(self._settings.run_dir, self._spec)))))
+        )
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
 
     # To the master -----------------------------------------------------------------------------------------
@@ -311,6 +347,8 @@ class Agent:
                 self._joined.add(worker)
                 self._on_time(worker)
                 self._post(FromWorker(worker=worker, message=message))
+            case Failed() if self._settings.guest and worker not in self._joined:
+                self._failed(message)
             case Installed(round=round, step=step):
                 if round == self._hub.round:
                     self._expect(worker, _in_step(step + 1, round))
@@ -390,9 +428,10 @@ class Agent:
 
     async def _on_master(self, message: MasterMessage) -> None:
         if isinstance(message, Configure):
-            if self._workers is None:
-                write_job(self._settings.run_dir, message.spec)
-                await self._begin(start_template(self._settings.run_dir, self._settings.host))
+            if self._workers is None and not self._declined:
+                await self._take_part(message)
+            return
+        if self._declined:
             return
         assert self._workers is not None, "Configure comes first"
         match message:

@@ -19,7 +19,7 @@ from brim.master.loop import Master
 from brim.master.records import Records
 from brim.process import be_called
 from brim.storage.contact import CONTACT, Contact, write_contact
-from brim.storage.job_file import keep_source, read_job
+from brim.storage.job_file import digest_of_source, keep_source, read_job
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -65,7 +65,8 @@ async def serve(settings: Settings, *, token: str) -> None:
         )
 
     records = Records(run_dir)
-    master = Master(records.open(settings.attempt, begin, clock), records, clock=clock)
+    decisions = records.open(settings.attempt, begin, clock)
+    master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
     server = JobServer(
         settings.local, settings.listen, token=token, converse=master.converse, answer=master.answer
     )

@@ -207,7 +207,7 @@ class Decisions:
             case wire.OnTime(worker=worker):
                 self._late.pop(worker, None)
             case wire.Decline(reason=reason):
-                self._telling.declined(agent, reason)
+                self._telling.declined(agent, reason, self.spec)
                 self._lose_agent(agent, f"it cannot take part: {reason}")
             case wire.Commits(records=records):
                 for record in records:

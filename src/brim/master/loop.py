@@ -41,11 +41,19 @@ class Master:
         records: its journal, and the records of the run.
         clock: orders heartbeats, stamps entries.
         returning: seconds that the agents of `decisions` have to come back.
+        source_sha256: of the user's file, which other hosts must have as well.
     """
 
     def __init__(
-        self, decisions: Decisions, records: Records, *, clock: Clock, returning: float = _AGENT_SILENCE
+        self,
+        decisions: Decisions,
+        records: Records,
+        *,
+        clock: Clock,
+        returning: float = _AGENT_SILENCE,
+        source_sha256: str = "",
     ) -> None:
+        self._source_sha256 = source_sha256
         self._decisions, self._records, self._clock = decisions, records, clock
         self._connections: dict[str, _Connection] = {}
         self._listening: set[asyncio.Task[None]] = set()
@@ -174,7 +182,11 @@ class Master:
         """Say everything from `sent` on, and with it what was heard; ends when the stream does."""
         decisions = self._decisions
         hello = wire.Configure(
-            spec=decisions.spec, run_dir=decisions.progress.run, life=decisions.life, heard=session.heard
+            spec=decisions.spec,
+            run_dir=decisions.progress.run,
+            life=decisions.life,
+            heard=session.heard,
+            source_sha256=self._source_sha256,
         )
         with contextlib.suppress(Exception):  # the other direction of the stream says why
             await reply(wire.FromMaster(0, session.heard, hello))

@@ -198,12 +198,14 @@ class Configure(Message, frozen=True):
         life: of this master, which is the higher the later it was started: an agent that has obeyed a later one
             obeys it no more.
         heard: the number of the last message that the master has from this agent.
+        source_sha256: of the user's file on the master's host; empty where there is none.
     """
 
     spec: JobSpec
     run_dir: str
     life: int
     heard: int
+    source_sha256: str = ""
 
 
 class Refused(Message, frozen=True):
