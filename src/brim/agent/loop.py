@@ -59,6 +59,7 @@ from brim.wire.messages import (
     WorkerStarted,
     WriteNow,
     failure_of,
+    words_of,
 )
 from brim.wire.messages import Late as LateWorker
 
@@ -140,6 +141,8 @@ class Agent:
                     if isinstance(message, EndRun):
                         await self._clean_up()
                         await self._master.part(messages)
+                        if self._declined:
+                            raise EnvironmentFault(self._declined)
                         return 0 if message.well else 1
                     await self._on_master(message)
             raise InternalError("a conversation ended by itself")
@@ -183,24 +186,19 @@ class Agent:
 
     def _failed(self, failed: Failed) -> None:
         """No restart on this host will help; where the job is another's, that need not be its end."""
-        if self._settings.guest:
-            self._decline(
-                failed.message if failed.who != "user" else f"{failed.message}\n{failed.trace.rstrip()}"
-            )
-        else:
+        self._waits.forget(_TEMPLATE)
+        if not self._settings.guest:
             self._post(failed)
-
-    def _decline(self, reason: str) -> None:
-        if not self._declined:
-            self._declined = reason
-            self._post(Decline(reason=reason))
+        elif not self._declined:
+            self._declined = words_of(failed)
+            self._post(Decline(failure=failed))
 
     async def _take_part(self, configure: Configure) -> None:
         """Start as a host that comes to a run: with the file, and in the directory, that the others have."""
         try:
             os.chdir(find_source(configure.spec, Path.cwd(), sha256=configure.source_sha256))
-        except (SpecError, OSError) as error:
-            self._decline(str(error))
+        except SpecError as error:
+            self._failed(failure_of(error))
             return
         write_job(self._settings.run_dir, configure.spec)
         await self._begin(start_template(self._settings.run_dir, self._settings.host))
@@ -431,9 +429,9 @@ class Agent:
             if self._workers is None and not self._declined:
                 await self._take_part(message)
             return
-        if self._declined:
+        if self._workers is None:
+            self._answer_without_workers(message)
             return
-        assert self._workers is not None, "Configure comes first"
         match message:
             case StartWorkers(workers=workers, delay=delay):
                 for worker in workers:
@@ -462,6 +460,13 @@ class Agent:
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case _:
                 assert_never(message)
+
+    def _answer_without_workers(self, message: MasterMessage) -> None:
+        """This host cannot take part, and the master does not know it yet, or ends the job for it."""
+        assert self._declined, "Configure comes first"
+        match message:
+            case SignalWorker(worker=worker) | ToWorker(worker=worker, message=Dismissed()):
+                self._post(LoseWorker(worker=worker, reason="it was not started"))
 
     def _install(self, round: InstallRound, send: Callable[[str, InstallRound], None]) -> None:
         self._hub.begin(round.world)

@@ -187,6 +187,14 @@ class Decisions:
             self._out.event("worker", worker=worker, state="lost", agent=name, reason="its agent is gone")
         self._handle(AgentLost(name, reason))
 
+    def _on_declined(self, agent: str, failure: wire.Failed) -> None:
+        """A host cannot take part: a job that is under way does without it, one that has not begun was asked for it."""
+        if not self._rendezvous.round:
+            self._on_failed(agent, failure)
+            return
+        self._telling.declined(agent, wire.words_of(failure))
+        self._lose_agent(agent, f"it cannot take part: {failure.message}")
+
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
             case wire.Beat() | wire.JoinJob():
@@ -206,9 +214,8 @@ class Decisions:
                 self._telling.late(agent, message, self.spec)
             case wire.OnTime(worker=worker):
                 self._late.pop(worker, None)
-            case wire.Decline(reason=reason):
-                self._telling.declined(agent, reason, self.spec)
-                self._lose_agent(agent, f"it cannot take part: {reason}")
+            case wire.Decline(failure=failure):
+                self._on_declined(agent, failure)
             case wire.Commits(records=records):
                 for record in records:
                     self._on_commit(record)

@@ -10,7 +10,7 @@ from brim.coordination.membership import GiveUpOn, World
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.stragglers import Bottleneck
 from brim.domain.job import JobSpec
-from brim.domain.quantities import counted, format_duration
+from brim.domain.quantities import format_duration
 from brim.master.effects import Effects
 from brim.master.pace import bottleneck_warning, given_up_warning
 from brim.wire import messages as wire
@@ -125,12 +125,11 @@ class Telling:
             "by itself, and take exit() and os._exit() out of it",
         )
 
-    def declined(self, agent: str, reason: str, spec: JobSpec) -> None:
-        """Warn that a host does not take part, and of what is waited for where one is missing."""
-        missing = spec.agents - len(self.out.agents) + 1
-        wait = f" (waiting for {counted(missing, 'more host')})" if missing > 0 and not self.pids else ""
-        text = f"{self._host_of(agent)} cannot take part, and is left out{wait}: {reason}"
-        self.out.event("warning", message=text)
+    def declined(self, agent: str, reason: str) -> None:
+        """Warn that a host does not take part."""
+        self.out.event(
+            "warning", message=f"{self._host_of(agent)} cannot take part, and is left out: {reason}"
+        )
 
     def _name_of(self, worker: str) -> str:
         """As people know it."""

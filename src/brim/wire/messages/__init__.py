@@ -65,6 +65,7 @@ from brim.wire.messages.workers import (
     WorkerMessage,
     WriteNow,
     failure_of,
+    words_of,
 )
 
 __all__ = [
@@ -123,4 +124,5 @@ __all__ = [
     "WorkerStarted",
     "WriteNow",
     "failure_of",
+    "words_of",
 ]

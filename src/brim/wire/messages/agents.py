@@ -117,9 +117,9 @@ class OnTime(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """This host cannot take part in the job, and its agent leaves."""
+    """This host cannot take part in the job, and its agent leaves where the job goes on without it."""
 
-    reason: str
+    failure: Failed
 
 
 class Silence(Message, frozen=True):

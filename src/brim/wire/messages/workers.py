@@ -37,6 +37,7 @@ __all__ = [
     "WorkerMessage",
     "WriteNow",
     "failure_of",
+    "words_of",
 ]
 
 
@@ -243,3 +244,9 @@ def failure_of(error: BaseException) -> Failed:
             return Failed(who="environment", message=str(error))
     trace = "".join(traceback.format_exception(error))
     return Failed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
+
+
+def words_of(failure: Failed) -> str:
+    """All that there is to say of a failure: the user's trace ends with the message."""
+    trace = failure.trace.rstrip()
+    return trace if failure.message in trace else f"{trace}\n{failure.message}".lstrip()
