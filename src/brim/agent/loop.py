@@ -449,6 +449,7 @@ class Agent:
                     self._workers.forget_start(worker)
                     self._waits.forget(worker)
                 elif isinstance(inner, WriteNow):
+                    self._hub.close()
                     doing = Doing(kind="write", words="writing the last checkpoint", round=self._hub.round)
                     self._expect(worker, doing)
                 self._workers.send(worker, inner)

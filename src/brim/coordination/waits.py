@@ -68,7 +68,7 @@ class Waits:
         limit: seconds without progress after which someone hangs; None: never.
 
     >>> waits = Waits(limit=60.0)
-    >>> waits.expect("w1", Doing(kind="step", words="in step 3"), now=0.0)
+    >>> told = waits.expect("w1", Doing(kind="step", words="in step 3"), now=0.0)
     >>> [len(waits.look(now=now)) for now in (5.0, 8.0, 9.0, 16.0)], waits.look(now=60.0)[0].seconds
     ([0, 1, 0, 1], 60.0)
     """

@@ -384,6 +384,7 @@ class Decisions:
             case Hold(round):
                 self._root.hold(round)
             case WriteCheckpoint(worker):
+                self._root.barrier.close()
                 self._telling.worker(worker, wire.WriteNow())
             case Dismiss(worker):
                 self._telling.worker(worker, wire.Dismissed())
