@@ -48,15 +48,18 @@ class Stacks:
 
     async def ask(self) -> str:
         """The stack of its main thread as it is now, the most recent call last; empty where it does not answer."""
-        pid, before = self.pid, os.fstat(self.file).st_size
+        try:
+            return await self._ask()
+        except OSError:  # it is gone, or whoever looked after it has closed this meanwhile
+            return ""
+
+    async def _ask(self) -> str:
+        pid, before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
         if not pid:
             return ""
-        try:
-            os.kill(pid, _SIGNAL)
-        except ProcessLookupError:
-            return ""
-        deadline, size = asyncio.get_running_loop().time() + _TO_ANSWER, before
-        while asyncio.get_running_loop().time() < deadline:
+        os.kill(pid, _SIGNAL)
+        deadline, size = loop.time() + _TO_ANSWER, before
+        while loop.time() < deadline:
             await asyncio.sleep(_LOOK)
             grown = os.fstat(self.file).st_size
             if grown == size > before:  # nothing was added since the last look
@@ -65,8 +68,9 @@ class Stacks:
         return readable(os.pread(self.file, size - before, before).decode(errors="replace"))
 
     def close(self) -> None:
+        file, self.file = self.file, -1
         with contextlib.suppress(OSError):
-            os.close(self.file)
+            os.close(file)
 
 
 def readable(dump: str) -> str:

@@ -63,6 +63,14 @@ def test_a_start_has_the_time_that_reading_data_may_take() -> None:
     assert looks(waits, 300.0) == ["300 Hung w1 300"]
 
 
+def test_the_time_in_which_nobody_looked_is_held_against_nobody() -> None:
+    waits = Waits(limit=5.0)
+    waits.expect("w1", STEP, now=0.0)
+    waits.pause(100.0)
+    assert waits.look(now=104.0) == []
+    assert looks(waits, 105.0) == ["105 Hung w1 5"]
+
+
 def test_who_is_gone_is_not_waited_for() -> None:
     waits = Waits(limit=1.0)
     waits.expect("w1", STEP, now=0.0)

@@ -235,10 +235,12 @@ class Agent:
 
     async def _tick(self) -> None:
         """Find out who is silent, and be heard oneself."""
-        last_beat = 0.0
+        last_beat, now = 0.0, self._clock.now()
         while True:
             await asyncio.sleep(_TICK)
-            now = self._clock.now()
+            before, now = now, self._clock.now()
+            if now - before > _BEAT:
+                self._waits.pause(now - before)
             if self._workers is not None:  # else all are being ended
                 self._end_who_is_stopped(self._workers, now)
                 for overdue in self._waits.look(now=now):

@@ -102,6 +102,11 @@ class Waits:
         """It is gone."""
         self._waits.pop(who, None)
 
+    def pause(self, seconds: float) -> None:
+        """Nobody looked for so long, since whoever does was stopped itself: this time is not held against anyone."""
+        for wait in self._waits.values():
+            wait.since += seconds
+
     def is_late(self, who: str) -> bool:
         """Whether it has been spoken of, and has not come on since."""
         return who in self._waits and self._waits[who].said_at is not None
