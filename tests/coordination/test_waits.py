@@ -59,7 +59,7 @@ def test_who_hangs_is_told_once_and_not_waited_for_any_more() -> None:
 def test_a_start_has_the_time_that_reading_data_may_take() -> None:
     waits = Waits(limit=1.0)
     waits.expect("w1", START, now=0.0)
-    assert waits.look(now=299.0) == [Late("w1", START, 299.0)]
+    assert waits.look(now=299.0) == [Late("w1", START, 299.0, 300.0)]
     assert looks(waits, 300.0) == ["300 Hung w1 300"]
 
 

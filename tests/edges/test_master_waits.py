@@ -54,7 +54,7 @@ def signals(desk: Desk, agent: str) -> list[tuple[str, str]]:
     return [(m.worker, m.reason) for m in desk.heard[agent] if isinstance(m, wire.SignalWorker)]
 
 
-LATE = wire.Late(worker="w2", doing="in step 1", seconds=8.0, stack=HANG.stack)
+LATE = wire.Late(worker="w2", doing="in step 1", seconds=8.0, limit=1800.0, stack=HANG.stack)
 
 
 def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> None:

@@ -266,7 +266,13 @@ class Agent:
         stack = await workers.stack(who)
         if isinstance(overdue, Late):
             if self._waits.is_late(who):
-                late = LateWorker(worker=who, doing=doing.words, seconds=overdue.seconds, stack=stack)
+                late = LateWorker(
+                    worker=who,
+                    doing=doing.words,
+                    seconds=overdue.seconds,
+                    limit=overdue.limit,
+                    stack=stack,
+                )
                 self._post(late)
             return
         why = f"no progress for {overdue.seconds:.1f} s, {doing.words}"

@@ -38,11 +38,12 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """It takes longer than usual: people should hear of it."""
+    """It takes longer than usual: people should hear of it, and after how many seconds it is given up (None: never)."""
 
     who: str
     doing: Doing
     seconds: float
+    limit: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,13 @@ class Waits:
         found: list[Late | Hung] = []
         for who, wait in sorted(self._waits.items()):
             seconds = now - wait.since
-            if self._limit is not None and seconds >= max(self._limit, wait.doing.at_least):
+            limit = None if self._limit is None else max(self._limit, wait.doing.at_least)
+            if limit is not None and seconds >= limit:
                 self.forget(who)
                 found.append(Hung(who, wait.doing, seconds))
             elif seconds >= self._worth_saying(wait):
                 wait.said_at = seconds
-                found.append(Late(who, wait.doing, seconds))
+                found.append(Late(who, wait.doing, seconds, limit))
         return found
 
     def _worth_saying(self, wait: _Wait) -> float:

@@ -211,7 +211,7 @@ class Decisions:
             case wire.Late(worker=worker, doing=doing):
                 if worker:
                     self._late[worker] = doing
-                self._telling.late(agent, message, self.spec)
+                self._telling.late(agent, message)
             case wire.OnTime(worker=worker):
                 self._late.pop(worker, None)
             case wire.Decline(failure=failure):

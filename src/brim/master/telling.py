@@ -91,20 +91,15 @@ class Telling:
         text = given_up_warning(given_up, host=self._host_of(given_up.agent), run=run, spec=spec)
         self.out.event("warning", message=text)
 
-    def late(self, agent: str, late: wire.Late, spec: JobSpec) -> None:
-        """Warn of a wait: who is waited for, at what, for how long, what its stack is, and when it ends."""
+    def late(self, agent: str, late: wire.Late) -> None:
+        """Warn of a wait: who is waited for, at what, for how long, when it ends, and what its stack is."""
         who = self._name_of(late.worker) if late.worker else f"the template process on {self._host_of(agent)}"
-        text = f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s"
-        given_up = (
-            "is never given up"
-            if spec.hang_timeout is None
-            else f"is given up at {format_duration(spec.hang_timeout)}"
-        )
-        patience = f"and {given_up} (--hang-timeout)"
+        given_up = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
+        text = f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is {given_up}"
         stack = (
             f"its stack, the most recent call last:\n{late.stack}" if late.stack else "it shows no stack yet"
         )
-        self.out.event("warning", message=f"{text} {patience}; {stack}")
+        self.out.event("warning", message=f"{text} (--hang-timeout); {stack}")
 
     def hung_again(self, lost: wire.LoseWorker) -> wire.Failed:
         """What the run fails with where a second worker hangs in one step."""

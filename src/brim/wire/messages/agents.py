@@ -102,11 +102,16 @@ class LoseWorker(Message, frozen=True):
 
 
 class Late(Message, frozen=True):
-    """The job waits for this worker (for the template, where there is no name) longer than usual."""
+    """The job waits for this worker (for the template, where there is no name) longer than usual.
+
+    Args:
+        limit: seconds after which it is given up; None: never.
+    """
 
     worker: str
     doing: str
     seconds: float
+    limit: float | None
     stack: str
 
 
