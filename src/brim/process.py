@@ -1,4 +1,4 @@
-"""What a process asks of the kernel for itself, where that is Linux."""
+"""What a process asks of the kernel for itself, and what it tells of another, where that is Linux."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ import ctypes
 import os
 import signal
 import socket
+import time
 import weakref
+from pathlib import Path
 
-__all__ = ["be_called", "close_in_children", "die_with_parent"]
+__all__ = [
+    "adopt_orphans",
+    "be_called",
+    "close_in_children",
+    "die_with_adopter",
+    "die_with_parent",
+    "state_of",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_TO_BE_ADOPTED = 10.0
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -21,11 +32,33 @@ def be_called(name: str) -> None:
     _prctl(_PR_SET_NAME, name.encode())
 
 
+def adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent dies, and so learn how it ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process once its parent is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was gone before we asked
         os._exit(1)
+
+
+def die_with_adopter(adopter: int) -> None:
+    """As `die_with_parent`, for a process whose own parent is about to end and leave it to `adopter`."""
+    deadline = time.monotonic() + _TO_BE_ADOPTED
+    while os.getppid() != adopter and time.monotonic() < deadline:
+        time.sleep(0.0005)
+    die_with_parent(adopter)
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process is at: `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return line.rpartition(")")[2].split()[0]
 
 
 def close_in_children(*sockets: socket.socket) -> None:

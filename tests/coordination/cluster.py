@@ -35,6 +35,7 @@ from brim.coordination.membership import (
     GiveUpOn,
     Held,
     Hold,
+    Hurry,
     Install,
     Kill,
     Outcome,
@@ -82,7 +83,7 @@ class Setting:
 class Fault:
     """Something that happens after so many events.
 
-    `kill`, `term`, `resize`, `place` (so many on each agent), `stop`,
+    `kill`, `term`, `resize`, `place` (so many on each agent), `stop`, `hurry` (stop, without some who are late),
     `lose_agent`, `kill_all`, `straggle` (some are found to be slow).
     """
 
@@ -182,6 +183,7 @@ class SimWorker:
         self.committed, self.evaluated = 0, 0
         self.weights: Tree = ()
         self.flight: Flight | None = None
+        self.to_write = False
         self.official: int | None = None
         self.waits: Wait = "go"
         self._body = self._life()
@@ -264,6 +266,9 @@ class SimWorker:
                 raise RoundChanged
             case ("dismissed",):
                 raise Dismissed
+            case ("write",):
+                self.to_write = True
+                raise RoundChanged
             case ("released", round, *_) if self.world is not None and round < self.world.round:
                 return
         raise AssertionError(f"{self.name}: nobody waits for {message}")
@@ -298,6 +303,8 @@ class SimWorker:
 
     def _next_round(self) -> Iterator[Wait]:
         while True:
+            if self.to_write:
+                yield from self._write_for_the_end()
             if self.next is None:
                 yield from self._await_world()
             self.world, self.next = self.next, None
@@ -314,9 +321,7 @@ class SimWorker:
         while self.next is None:
             message = yield from self._receive()
             if message[0] == "write":
-                self.doing = "writing"
-                yield from self._write_now()
-                self.tell("now_written")
+                yield from self._write_for_the_end()
                 continue
             try:
                 self._take(message)
@@ -324,6 +329,12 @@ class SimWorker:
                 return
 
     # Checkpoints
+
+    def _write_for_the_end(self) -> Iterator[Wait]:
+        self.to_write = False
+        self.doing = "writing"
+        yield from self._write_now()
+        self.tell("now_written")
 
     def _begin(self) -> None:
         """Copy the state for the writer; where it is at another, this one is left out."""
@@ -604,6 +615,9 @@ class SimAgent:
             case ("release", release, payloads):
                 if release.round == self.hub.round:
                     self.release(release, payloads)
+            case ("worker", name, "write"):
+                self.hub.close()
+                self.send(name, "write")
             case ("worker", name, *message):
                 if message == ["dismissed"]:
                     self._forget_start(name)
@@ -712,6 +726,7 @@ class Cluster:
                 else:
                     self._tell(next(iter(self._world.hosts)), "hold", round)
             case WriteCheckpoint(worker):
+                self._barrier.close()
                 self._tell_worker(worker, "write")
             case Dismiss(worker):
                 self._tell_worker(worker, "dismissed")
@@ -864,6 +879,11 @@ class Cluster:
                 self._handle(Resize(sum(places.values()), places))
             case "stop":
                 self._handle(Stop("asked"))
+            case "hurry":
+                members = self.rendezvous.roster.members
+                self._handle(Stop("asked"))
+                late = [member.id for member in members if (member.number + fault.which) % 2]
+                self._handle(Hurry(dict.fromkeys(late, "late")))
             case "straggle":
                 slow = [(worker.id, float(1 + (fault.which + worker.number) % 3))
                         for worker in self.rendezvous.roster.members]  # fmt: skip
@@ -940,7 +960,7 @@ def calm_weights(steps: int) -> Tree:
 
 KINDS = (
     *("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "place", "place"),
-    *("lose_agent", "kill_all", "stop"),
+    *("lose_agent", "kill_all", "stop", "hurry"),
 )
 
 

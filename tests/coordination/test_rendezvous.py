@@ -18,6 +18,7 @@ from brim.coordination.membership import (
     GiveUpOn,
     Held,
     Hold,
+    Hurry,
     Install,
     Kill,
     Outcome,
@@ -74,8 +75,8 @@ def short(command: Command) -> str:
             return f"write {worker}"
         case Dismiss(worker):
             return f"dismiss {worker}"
-        case Kill(worker):
-            return f"kill {worker}"
+        case Kill(worker, reason):
+            return f"kill {worker}" + (f" ({reason})" if reason else "")
         case GiveUpOn(agent, deaths, reason, target):
             return f"give up on {agent} after {deaths} ({reason}), go on with {target}"
         case End(outcome, reason):
@@ -517,6 +518,41 @@ def test_stop_before_the_first_round() -> None:
     assert tell(rendezvous, Stop("asked")) == ["dismiss w1", "dismiss w2", "kill w2"]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
+
+
+def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> None:
+    rendezvous = running(3)
+    assert tell(rendezvous, Hurry({"w1": "in step 2"})) == []
+    assert tell(rendezvous, Stop("asked")) == ["hold 1"]
+    late = Hurry({"w1": "in step 2", "w2": "in step 2"})
+    assert tell(rendezvous, late) == [
+        "kill w1 (in step 2 when the run was to end)",
+        "kill w2 (in step 2 when the run was to end)",
+    ]
+    assert tell(rendezvous, *gone(2)) == []
+    assert tell(rendezvous, *gone(1)) == ["write w3"]
+    assert tell(rendezvous, CheckpointWritten("w3")) == ["dismiss w3"]
+    assert tell(rendezvous, *gone(3)) == ["suspended: asked"]
+
+
+def test_where_the_late_one_comes_after_all_it_is_gone_before_anybody_writes() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2"}))
+    assert tell(rendezvous, Held(1, 2)) == []
+    assert tell(rendezvous, *gone(1)) == ["write w2"]
+
+
+def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2", "w2": "in step 2"}))
+    assert tell(rendezvous, *gone(1, 2)) == ["suspended: asked; its last members died before the checkpoint"]
+
+
+def test_a_writer_that_hangs_is_replaced_by_another() -> None:
+    rendezvous = running(2)
+    assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, Hurry({"w1": "writing"})) == ["kill w1 (writing when the run was to end)"]
+    assert tell(rendezvous, *gone(1)) == ["write w2"]
 
 
 def test_stop_before_any_agent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -82,24 +83,39 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     assert ledger(tmp_path / "run")["exact"]
 
 
-def test_without_its_agent_the_run_ends_cleanly(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
-        run.wait_for_step(10)
+def test_without_its_agent_the_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """Its workers die with it; the command starts another, and steps behind the checkpoint are done again."""
+    job = (*JOB, "--workers", "2", "--checkpoint-every", "20")
+    calm = train(tmp_path / "calm", *job[1:])
+    with started(tmp_path / "run", *job) as run:
+        run.wait_for_step(30)
         _process(run, "brim.agent").kill()
-        run.finish()  # fails where a process is left over
-        assert run.process.returncode == 1
-        assert "agent" in run.err
+        summary = run.finish()  # fails where a process is left over
+        assert run.process.returncode == 0
+        assert "the agent of this run was killed; another one goes on" in run.err
         assert "Traceback" not in run.err
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert run.events("restored")[-1]["step"] >= 20
+    assert ledger(tmp_path / "run")["exact"]
 
 
-def test_without_its_template_the_run_ends_cleanly(tmp_path: Path) -> None:
-    """The workers die with it; somebody must still say so."""
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
-        run.wait_for_step(10)
-        psutil.Process(run.pid(run.members()[0])).parent().kill()
+def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+        killed: set[int] = set()
+
+        def kill() -> bool:
+            with contextlib.suppress(psutil.NoSuchProcess, StopIteration):
+                agent = _process(run, "brim.agent")
+                if agent.pid not in killed:
+                    killed.add(agent.pid)
+                    agent.kill()
+            return run.process.poll() is not None
+
+        until(kill, "the end of the run")
         run.finish()
         assert run.process.returncode == 1
-        assert "the template process died" in run.err
+        assert "the agent of this run is gone" in run.err or "the last agent of this run is gone" in run.err
+    assert len(killed) == 4
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:

@@ -50,7 +50,13 @@ def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
     monkeypatch.setattr(sys, "executable", "true")  # a template that ends at once
     write_job(tmp_path, spec())
     tell = Callbacks(
-        started=lambda *_: None, heard=lambda *_: None, gone=lambda *_: None, failed=lambda _: None
+        ready=lambda: None,
+        started=lambda *_: None,
+        heard=lambda *_: None,
+        gone=lambda *_: None,
+        failed=lambda _: None,
+        replaced=lambda _: None,
+        spent=lambda _: None,
     )
 
     async def serve() -> None:

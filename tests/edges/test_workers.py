@@ -13,6 +13,7 @@ import pytest
 
 from brim.agent import workers as agents
 from brim.agent.workers import Callbacks, Template, Workers
+from brim.stacks import Stacks
 from brim.wire.frames import frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked
 
@@ -45,8 +46,11 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         workers = Workers(
             tmp_path,
-            Template(Undying(), ours),
+            Template(Undying(), ours, Stacks()),
             Callbacks(
+                ready=lambda: None,
+                replaced=lambda why: None,
+                spent=lambda why: None,
                 started=lambda worker, pid: workers.signal(worker, signal.SIGKILL),
                 heard=lambda worker, message: None,
                 gone=lambda worker, status, reason: gone.set_result(worker),

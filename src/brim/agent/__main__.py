@@ -21,7 +21,7 @@ from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
-from brim.process import be_called
+from brim.process import adopt_orphans, be_called
 from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]
@@ -30,10 +30,11 @@ __all__ = ["join", "main"]
 def join(master: str, *, token: str) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status."""
     host = _address_towards(master)
+    adopt_orphans()
     for attempt in itertools.count(1):
         with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
             name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
-            settings = Settings(name=name, host=host, run_dir=Path(scratch))
+            settings = Settings(name=name, host=host, run_dir=Path(scratch), guest=True)
             try:
                 return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
             except Displaced as displaced:
@@ -106,6 +107,7 @@ def main(start: Start = start_anew) -> None:
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-agent")
+    adopt_orphans()  # workers, which their template forks and leaves to this process
     settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
     template = start_template(run_dir, arguments.host, start)
 

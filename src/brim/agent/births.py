@@ -145,5 +145,7 @@ class Forked:
         return self.returncode
 
     def kill(self) -> None:
+        if self.returncode is not None:
+            return  # the descriptor may be another's by now
         with contextlib.suppress(OSError):  # it has ended
             signal.pidfd_send_signal(self._end, signal.SIGKILL)

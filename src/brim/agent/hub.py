@@ -51,6 +51,10 @@ class Hub:
     def hold(self, round: int) -> None:
         self._barrier.hold(round)
 
+    def close(self) -> None:
+        """The job ends with what its workers have: nobody is released any more."""
+        self._barrier.close()
+
     def arrive(self, worker: str, round: int, point: Point, payload: bytes) -> Release | PassOn | None:
         """Raises ProtocolError as `Barrier.arrive` does."""
         release = self._barrier.arrive(worker, round, point, payload)

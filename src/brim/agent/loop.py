@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 
-from brim.agent.conversation import Conversation
+from brim.agent.conversation import Conversation, Displaced
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.workers import Callbacks, Template, Workers, start_template
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
+from brim.coordination.membership import World
+from brim.coordination.waits import Doing, Hung, Late, Waits
 from brim.domain.job import JobSpec
-from brim.errors import InternalError, ProtocolError, SpecError
+from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
-from brim.storage.job_file import read_job, write_job
+from brim.storage.job_file import change_of_source, find_source, read_job, write_job
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
@@ -28,17 +30,23 @@ from brim.wire.messages import (
     Beat,
     CommitRecord,
     Commits,
+    Completed,
     Configure,
+    Decline,
     Dismissed,
     EndRun,
     Failed,
     FromWorker,
+    Hang,
     HeldAt,
     Hello,
     HoldRound,
+    Installed,
     InstallRound,
     LoseWorker,
     MasterMessage,
+    NowWritten,
+    OnTime,
     Refused,
     Released,
     ReleaseTogether,
@@ -46,17 +54,26 @@ from brim.wire.messages import (
     Silence,
     StartWorkers,
     ToWorker,
+    Warn,
     WorkerMessage,
     WorkerStarted,
+    WriteNow,
     failure_of,
+    words_of,
 )
+from brim.wire.messages import Late as LateWorker
 
 __all__ = ["Agent", "Settings"]
 
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
-_TO_START = 300.0  # seconds from a worker's fork to its first word: reading data may take long
+_TEMPLATE = ""  # its name among those that are waited for
+_TO_START = (
+    300.0  # seconds that a start may take, however soon a step is given up: reading data may take long
+)
+_PREPARING = Doing(kind="template", words="running the file and reading its data", at_least=_TO_START)
+_STARTING = Doing(kind="start", words="starting", at_least=_TO_START)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +83,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         name: unique in the job; agents are ranked by the order in which they join.
         host: an address of this host that the workers of other hosts can reach.
         run_dir: where logs go, and the file of the job.
+        guest: it came to a run of another host, which goes on without it where this host cannot take part.
     """
 
     name: str
     host: str
     run_dir: Path
+    guest: bool = False
 
 
 class Agent:
@@ -93,20 +112,24 @@ class Agent:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_after = _FLUSH
         self._workers: Workers | None = None
-        self._liveness = Liveness(timeout=_TO_START)
-        self._starting = Liveness(timeout=_TO_START)
+        self._liveness = Liveness(timeout=0.0)
+        self._waits = Waits(limit=None)
+        self._moves: dict[str, int] = {}
+        self._hung: dict[str, Hang] = {}
+        self._world: World | None = None
         self._suspect: set[str] = set()
         self._layout = ""
         self._joined: set[str] = set()  # who has called brim.join
         self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._declined = ""  # why this host cannot take part
 
     async def run(self) -> int:
         """Serve the job until its master ends it: 0 where it ended well, else 1.
 
         Raises:
-            EnvironmentFault: there is no master any more, or it does not let this agent in.
+            EnvironmentFault: there is no master any more, it does not let this agent in, or this host cannot take part.
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
         ticking = asyncio.create_task(self._tick())
@@ -118,9 +141,15 @@ class Agent:
                     if isinstance(message, EndRun):
                         await self._clean_up()
                         await self._master.part(messages)
+                        if self._declined:
+                            raise EnvironmentFault(self._declined)
                         return 0 if message.well else 1
                     await self._on_master(message)
             raise InternalError("a conversation ended by itself")
+        except Displaced as displaced:
+            if not self._declined:
+                raise
+            raise EnvironmentFault(f"the run goes on without this host: {self._declined}") from displaced
         finally:
             ticking.cancel()
             await self._clean_up()
@@ -140,10 +169,49 @@ class Agent:
     async def _begin(self, template: Template) -> None:
         self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
+        self._waits = Waits(limit=spec.hang_timeout)
+        self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
         self._flush_after = 0.0 if spec.faults else _FLUSH
-        tell = Callbacks(started=self._started, heard=self._heard, gone=self._gone, failed=self._post)
-        self._workers = Workers(self._settings.run_dir, template, tell)
+        tell = Callbacks(
+            ready=self._template_ready,
+            started=self._started,
+            heard=self._heard,
+            gone=self._gone,
+            failed=self._failed,
+            replaced=self._template_replaced,
+            spent=lambda why: self._post(AskToStop(reason=why)),
+        )
+        self._workers = Workers(self._settings.run_dir, template, tell, host=self._settings.host)
         await self._workers.listen()
+
+    def _failed(self, failed: Failed) -> None:
+        """No restart on this host will help; where the job is another's, that need not be its end."""
+        self._waits.forget(_TEMPLATE)
+        if not self._settings.guest:
+            self._post(failed)
+        elif not self._declined:
+            self._declined = words_of(failed)
+            self._post(Decline(failure=failed))
+
+    async def _take_part(self, configure: Configure) -> None:
+        """Start as a host that comes to a run: with the file, and in the directory, that the others have."""
+        try:
+            os.chdir(find_source(configure.spec, Path.cwd(), sha256=configure.source_sha256))
+        except SpecError as error:
+            self._failed(failure_of(error))
+            return
+        write_job(self._settings.run_dir, configure.spec)
+        await self._begin(start_template(self._settings.run_dir, self._settings.host))
+
+    def _template_ready(self) -> None:
+        self._on_time(_TEMPLATE)
+
+    def _template_replaced(self, why: str) -> None:
+        assert self._spec is not None
+        self._post(
+            Warn(message="; ".join(filter(None, (why, change_of_source(self._settings.run_dir, self._spec)))))
+        )
+        self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
 
     # To the master -----------------------------------------------------------------------------------------
 
@@ -167,19 +235,63 @@ class Agent:
 
     async def _tick(self) -> None:
         """Find out who is silent, and be heard oneself."""
-        last_beat = 0.0
+        last_beat, now = 0.0, self._clock.now()
         while True:
             await asyncio.sleep(_TICK)
-            now = self._clock.now()
-            for worker in self._liveness.lost(now=now) + self._starting.lost(now=now):
-                # A stopped process can still wake and write: it must be dead before others go on.
-                self._forget(worker)
-                if self._workers is not None:  # else all are being ended
-                    self._workers.signal(worker, signal.SIGKILL)
+            before, now = now, self._clock.now()
+            if now - before > _BEAT:
+                self._waits.pause(now - before)
+            if self._workers is not None:  # else all are being ended
+                self._end_who_is_stopped(self._workers, now)
+                for overdue in self._waits.look(now=now):
+                    self._spawn(self._on_overdue(self._workers, overdue))
             self._tell_of_silence(set(self._liveness.suspect(now=now)))
             if now - last_beat > _BEAT:
                 last_beat = now
                 self._master.beat()
+
+    def _end_who_is_stopped(self, workers: Workers, now: float) -> None:
+        """Who is silent and runs holds Python's lock, or hangs: that is for those who wait for it to say.
+
+        A process that is stopped can still wake and write: it must be dead before others go on.
+        """
+        for worker in self._liveness.lost(now=now):
+            if workers.is_stopped(worker):
+                silence = self._liveness.silence(worker, now=now)
+                self._forget(worker)
+                workers.kill(worker, f"stopped, and silent for {silence:.1f} s")
+
+    async def _on_overdue(self, workers: Workers, overdue: Late | Hung) -> None:
+        who, doing = overdue.who, overdue.doing
+        stack = await workers.stack(who)
+        if isinstance(overdue, Late):
+            if self._waits.is_late(who):
+                late = LateWorker(
+                    worker=who,
+                    doing=doing.words,
+                    seconds=overdue.seconds,
+                    limit=overdue.limit,
+                    stack=stack,
+                )
+                self._post(late)
+            return
+        why = f"no progress for {overdue.seconds:.1f} s, {doing.words}"
+        if who == _TEMPLATE:
+            text = f"the template process was not ready: {why}; --hang-timeout sets how long"
+            workers.end_template(text, f"Stack (most recent call last):\n{stack}" if stack else "")
+            return
+        self._hung[who] = Hang(round=doing.round, step=doing.step, stack=stack)
+        workers.kill(who, why)
+
+    def _on_time(self, who: str) -> None:
+        """It is where the job waited for it; it waits itself now."""
+        if self._waits.done(who, now=self._clock.now()):
+            self._post(OnTime(worker=who))
+
+    def _expect(self, who: str, doing: Doing) -> None:
+        """The job waits for it."""
+        if self._waits.expect(who, doing, now=self._clock.now()):
+            self._post(OnTime(worker=who))
 
     def _tell_of_silence(self, suspect: set[str]) -> None:
         for worker in sorted(suspect ^ self._suspect):
@@ -189,34 +301,47 @@ class Agent:
     # From the workers --------------------------------------------------------------------------------------
 
     def _started(self, worker: str, pid: int) -> None:
-        self._starting.beat(worker, now=self._clock.now())
+        self._expect(worker, _STARTING)
         self._post(WorkerStarted(worker=worker, pid=pid))
 
     def _gone(self, worker: str, status: int | None, reason: str) -> None:
         self._forget(worker)
-        if status == 0 and worker not in self._may_end:  # starting it again would not help
-            does = "left job.batches(...) early" if worker in self._joined else "never called brim.join"
-            error = SpecError(
-                " ".join(self._spec.command) if self._spec else "the command",
-                got=f"a command that ended without an error and {does}",
-                need="a loop over job.batches(...), to its end, of a job that brim.join gave",
-                hint="brim train FILE.py for a file with model() and dataset()",
+        by_itself = status == 0 and worker not in self._may_end
+        if by_itself and worker not in self._joined:  # starting it again would not help
+            self._post(failure_of(self._of_one_that_never_joined()))
+        hang = self._hung.pop(worker, None)
+        self._post(LoseWorker(worker=worker, reason=reason, hang=hang, by_itself=by_itself))
+
+    def _of_one_that_never_joined(self) -> SpecError:
+        spec = self._spec
+        if spec is None or spec.file:
+            return SpecError(
+                spec.file if spec else "the training file",
+                got="code that ended its process, with exit status 0, before training began",
+                need="functions that return",
+                hint="leave out exit() and os._exit()",
             )
-            self._post(failure_of(error))
-        self._post(LoseWorker(worker=worker, reason=reason))
+        return SpecError(
+            " ".join(spec.command),
+            got="a command that ended without an error and never called brim.join",
+            need="a loop over job.batches(...), to its end, of a job that brim.join gave",
+            hint="brim train FILE.py for a file with model() and dataset()",
+        )
 
     def _forget(self, worker: str) -> None:
         self._liveness.forget(worker)
         self._suspect.discard(worker)  # what becomes of it now is told otherwise
-        self._starting.forget(worker)
+        self._waits.forget(worker)
+        self._moves.pop(worker, None)
 
     def _heard(self, worker: str, message: WorkerMessage) -> None:
         self._liveness.beat(worker, now=self._clock.now())
-        self._starting.forget(worker)
         match message:
-            case Beat():
-                return
+            case Beat(moves=moves):
+                self._note_moves(worker, moves)
             case Arrive(round=round, step=step, phase=phase, payload=payload):
+                if round == self._hub.round:
+                    self._on_time(worker)
                 self._arrived(worker, round, Point(step, phase), payload)
             case Hello(layout=layout) if self._layout and layout != self._layout:
                 detail = (
@@ -226,9 +351,27 @@ class Agent:
             case Hello(layout=layout):
                 self._layout = layout
                 self._joined.add(worker)
+                self._on_time(worker)
+                self._post(FromWorker(worker=worker, message=message))
+            case Failed() if self._settings.guest and worker not in self._joined:
+                self._failed(message)
+            case Installed(round=round, step=step):
+                if round == self._hub.round:
+                    self._expect(worker, _in_step(step + 1, round))
+                self._post(FromWorker(worker=worker, message=message))
+            case NowWritten() | Completed():
+                self._on_time(worker)
                 self._post(FromWorker(worker=worker, message=message))
             case _:
                 self._post(FromWorker(worker=worker, message=message))
+
+    def _note_moves(self, worker: str, moves: int) -> None:
+        """A worker that comes on within a long step is slow, and does not hang."""
+        if self._moves.get(worker) == moves:
+            return
+        self._moves[worker] = moves
+        if self._waits.moved(worker, now=self._clock.now()):
+            self._post(OnTime(worker=worker))
 
     def _arrived(self, worker: str, round: int, point: Point, payload: bytes) -> None:
         try:
@@ -273,16 +416,30 @@ class Agent:
         )
         for worker in self._hub.members:
             self._workers.send(worker, message)
+            self._expect_behind(release, worker)
+
+    def _expect_behind(self, release: Release, worker: str) -> None:
+        """What a worker that was released is at from now on."""
+        point, round = release.point, release.round
+        if point.phase == "end":
+            assert self._world is not None
+            if worker == self._world.members[0].worker:
+                self._expect(worker, Doing(kind="end", words="writing what the job ends with", round=round))
+        elif point.phase == "blocks":
+            self._expect(worker, _adding_up(point.step + 1, round))
+        elif not release.hold:
+            self._expect(worker, _in_step(point.step + 1 + is_commit(point), round))
 
     # From the master ---------------------------------------------------------------------------------------
 
     async def _on_master(self, message: MasterMessage) -> None:
         if isinstance(message, Configure):
-            if self._workers is None:
-                write_job(self._settings.run_dir, message.spec)
-                await self._begin(start_template(self._settings.run_dir, self._settings.host))
+            if self._workers is None and not self._declined:
+                await self._take_part(message)
             return
-        assert self._workers is not None, "Configure comes first"
+        if self._workers is None:
+            self._answer_without_workers(message)
+            return
         match message:
             case StartWorkers(workers=workers, delay=delay):
                 for worker in workers:
@@ -298,7 +455,14 @@ class Agent:
                 if isinstance(inner, Dismissed):
                     self._may_end.add(worker)
                     self._workers.forget_start(worker)
+                    self._waits.forget(worker)
+                elif isinstance(inner, WriteNow):
+                    self._hub.close()
+                    doing = Doing(kind="write", words="writing the last checkpoint", round=self._hub.round)
+                    self._expect(worker, doing)
                 self._workers.send(worker, inner)
+            case SignalWorker(worker=worker, reason=reason) if reason:
+                self._workers.kill(worker, reason)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)
             case Beat() | Refused() | EndRun():
@@ -306,12 +470,30 @@ class Agent:
             case _:
                 assert_never(message)
 
+    def _answer_without_workers(self, message: MasterMessage) -> None:
+        """This host cannot take part, and the master does not know it yet, or ends the job for it."""
+        assert self._declined, "Configure comes first"
+        match message:
+            case SignalWorker(worker=worker) | ToWorker(worker=worker, message=Dismissed()):
+                self._post(LoseWorker(worker=worker, reason="it was not started"))
+
     def _install(self, round: InstallRound, send: Callable[[str, InstallRound], None]) -> None:
         self._hub.begin(round.world)
+        self._world = round.world
+        number = round.world.round
         for worker in self._hub.members:
             send(worker, round)
+            self._expect(worker, Doing(kind="round", words=f"taking up round {number}", round=number))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _in_step(step: int, round: int) -> Doing:
+    return Doing(kind="step", words=f"in step {step}", step=step, round=round)
+
+
+def _adding_up(step: int, round: int) -> Doing:
+    return Doing(kind="sum", words=f"adding up in step {step}", step=step, round=round)

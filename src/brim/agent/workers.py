@@ -15,6 +15,8 @@ from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import ProtocolError
+from brim.process import state_of
+from brim.stacks import Stacks
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
@@ -22,25 +24,28 @@ from brim.wire.messages import (
     TemplateMessage,
     TemplateReady,
     WorkerBound,
-    WorkerEnded,
     WorkerForked,
     WorkerMessage,
 )
 
 __all__ = ["Template", "Workers", "start_template"]
 
-_UNEXPLAINED = 0.05  # seconds between a closed link and the report of the process's end, before it is killed
-_TO_BE_READY = 1800.0  # seconds that a template may take: reading data may take long
-_TO_HEAR = 2.0  # seconds for that report after the kill: a template that is stopped sends none
+_UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
+_TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
+_TO_PART = 1.0  # seconds for a template that serves to end by itself
+_MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
+
+_STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The process that workers are forked from, and the socket on which it is asked for them."""
+    """The process that workers are forked from, the socket on which it is asked for them, and its stack."""
 
     process: Process
     requests: socket.socket
+    stacks: Stacks
 
 
 def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Template:
@@ -52,14 +57,14 @@ def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Templ
     """
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    stacks, nothing = Stacks(), os.open(os.devnull, os.O_RDONLY)
     with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
-        arguments = ["--control", str(theirs.fileno()), "--run-dir", str(run_dir), "--host", host]
-        process = start(
-            "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=[theirs.fileno()]
-        )
+        keep = [theirs.fileno(), stacks.file]
+        arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
+        arguments += ["--run-dir", str(run_dir), "--host", host]
+        process = start("brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep)
     os.close(nothing)
-    return Template(process, ours)
+    return Template(process, ours, stacks)
 
 
 class _Link(asyncio.Protocol):
@@ -80,20 +85,34 @@ class _Link(asyncio.Protocol):
 @dataclass(slots=True)
 class _Process:
     transport: asyncio.Transport
+    stacks: Stacks
     pid: int = 0
+    end: int = -1  # a descriptor that is readable once it has ended
     status: int | None = None
     closed: bool = False
+    condemned: str = ""  # why it was killed
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class Callbacks:
-    """Whom to tell what."""
+    """Whom to tell what.
 
+    Args:
+        ready: the template can be asked for workers.
+        started, heard, gone: a worker's process is there, said something, has ended (its exit status, and in words).
+        failed: what the template found to be wrong: no restart will help.
+        replaced: the template died, and another one is being started.
+        spent: there is no template any more, and there will be none.
+    """
+
+    ready: Callable[[], None]
     started: Callable[[str, int], None]
     heard: Callable[[str, WorkerMessage], None]
     gone: Callable[[str, int | None, str], None]
     failed: Callable[[Failed], None]
+    replaced: Callable[[str], None]
+    spent: Callable[[str], None]
 
 
 class Workers:
@@ -103,10 +122,11 @@ class Workers:
         run_dir: the run's directory, with the file of the job; logs go to `logs/` in it.
         template: that they are forked from.
         tell: whom to tell what.
+        host: address of this host.
     """
 
-    def __init__(self, run_dir: Path, template: Template, tell: Callbacks) -> None:
-        self._run_dir, self._tell = run_dir, tell
+    def __init__(self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = "") -> None:
+        self._run_dir, self._tell, self._host = run_dir, tell, host
         self._processes: dict[str, _Process] = {}
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
@@ -114,56 +134,72 @@ class Workers:
         self._memory = _anonymous_file()
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
+        self._asked: set[str] = set()  # the template has not answered yet
         self._ending = False
-        self._template_gone = False
-        self._template, self._requests = template.process, template.requests
+        self._was_ever_ready = False
+        self._templates = 0  # that died before they were ready, one after the other
+        self._template = template
 
     async def listen(self) -> None:
         """Begin to hear the template."""
-        loop = asyncio.get_running_loop()
-        reader = self._requests.dup()
-        await loop.create_connection(lambda: _Link(self._on_template, self._on_template_gone), sock=reader)
+        template = self._template
+        loop, reader = asyncio.get_running_loop(), template.requests.dup()
+        await loop.create_connection(
+            lambda: _Link(self._on_template, lambda: self._on_template_gone(template)), sock=reader
+        )
 
     # The template ------------------------------------------------------------------------------------------
 
     def _on_template(self, data: bytes) -> None:
         match self._from_template.decode(data):
             case TemplateReady():
+                self._templates, self._was_ever_ready = 0, True
                 self._ready.set()
+                self._tell.ready()
             case WorkerForked(worker=worker, pid=pid):
+                self._asked.discard(worker)
                 if worker in self._processes:
-                    self._processes[worker].pid = pid
+                    self._watch(worker, pid)
                     self._tell.started(worker, pid)
-            case WorkerEnded(worker=worker, status=status):
-                self._on_ended(worker, status)
             case Failed() as failed:
                 self._tell.failed(failed)
 
-    def _on_template_gone(self) -> None:
-        """Its workers die with it, and nobody is left to say how: their closed links say enough."""
-        self._template_gone = True
+    def _on_template_gone(self, template: Template) -> None:
+        """Its workers live on. Whom it was asked for and did not fork is started again, by another template."""
         if self._ending:
             return
+        was_ready = self._ready.is_set()
+        self._ready.clear()
+        self._templates += not was_ready
         log = self._run_dir / "logs" / "template.log"
-        self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
-        for worker in sorted(self._waiting):
-            self._tell.gone(worker, None, "it was not started")
-        self._waiting.clear()
-        for worker, process in list(self._processes.items()):
-            if process.closed:
-                self._lose(worker)
+        for worker in sorted(self._asked):
+            self._lose(worker, "it was not started")
+        if self._templates and not self._was_ever_ready:
+            self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
+            return
+        if self._templates >= _MOST_TEMPLATES:
+            self._tell.spent(f"no worker can be started any more, the template process died: see {log}")
+            return
+        self._tell.replaced(f"the template process died; another one is started: see {log}")
+        spawned = asyncio.ensure_future(self._replace(template))
+        spawned.add_done_callback(lambda task: task.result() if not task.cancelled() else None)
+
+    async def _replace(self, template: Template) -> None:
+        """Start another template, which runs the file and reads its data again."""
+        template.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(template.process.wait, _TO_DIE)
+        template.requests.close()
+        template.stacks.close()
+        if not self._ending:
+            self._template = start_template(self._run_dir, self._host)
+            await self.listen()
 
     async def start(self, worker: str, *, delay: float = 0.0) -> None:
         """Start a worker after so many seconds; the answer is a call of `started`, `gone` or `failed`."""
         self._waiting.add(worker)
         await asyncio.sleep(delay)
-        try:
-            await asyncio.wait_for(self._ready.wait(), _TO_BE_READY)
-        except TimeoutError:
-            where = self._run_dir / "logs" / "template.log"
-            message = f"the template process was not ready in {_TO_BE_READY:.0f} s: see {where}"
-            self._tell.failed(Failed(who="environment", message=message))
-            return
+        await self._ready.wait()
         if worker not in self._waiting:
             return
         self._waiting.remove(worker)
@@ -173,13 +209,21 @@ class Workers:
             lambda: _Link(lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)),
             sock=ours,
         )
-        self._processes[worker] = _Process(transport)
+        process = self._processes[worker] = _Process(transport, Stacks())
+        self._asked.add(worker)
         with theirs, (self._run_dir / "logs" / f"{worker}.log").open("ab") as log:
-            descriptors = [theirs.fileno(), self._memory, log.fileno()]
-            with contextlib.suppress(
-                BrokenPipeError
-            ):  # then the template is gone, and that is told elsewhere
-                socket.send_fds(self._requests, [frame(worker.encode())], descriptors)
+            descriptors = [theirs.fileno(), self._memory, log.fileno(), process.stacks.file]
+            try:
+                socket.send_fds(self._template.requests, [frame(worker.encode())], descriptors)
+            except OSError:  # the template is gone
+                self._lose(worker, "it was not started")
+
+    def end_template(self, why: str, stack: str) -> None:
+        """Give the template up, which is not ready after all this time."""
+        self._template.process.kill()
+        self._ready.clear()
+        self._ending = True
+        self._tell.failed(Failed(who="environment", message=why, trace=stack))
 
     # Workers -----------------------------------------------------------------------------------------------
 
@@ -193,6 +237,23 @@ class Workers:
         if worker in self._waiting:
             self._waiting.remove(worker)
             self._tell.gone(worker, None, "it was not started")
+
+    def is_stopped(self, worker: str) -> bool:
+        """Whether its process will not go on by itself: one that runs, or sleeps, is only silent."""
+        process = self._processes.get(worker)
+        return process is not None and state_of(process.stacks.pid or process.pid) in _STOPPED
+
+    async def stack(self, worker: str) -> str:
+        """What Python is at in a worker, or in the template where there is no name; empty where that cannot be had."""
+        process = self._processes.get(worker)
+        stacks = process.stacks if process else None if worker else self._template.stacks
+        return await stacks.ask() if stacks else ""
+
+    def kill(self, worker: str, why: str) -> None:
+        """End a worker; what the records say of it is why."""
+        if worker in self._processes and not self._processes[worker].condemned:
+            self._processes[worker].condemned = why
+        self.signal(worker, signal.SIGKILL)
 
     def signal(self, worker: str, number: int, resume_after: float = 0.0) -> None:
         """Send a signal, and SIGCONT after so many seconds (0: never)."""
@@ -225,18 +286,27 @@ class Workers:
         if process is None:
             return
         process.closed = True
-        if process.status is not None or self._template_gone:
+        if process.status is not None:
             self._lose(worker)
             return
         loop = asyncio.get_running_loop()
         process.timers.append(loop.call_later(_UNEXPLAINED, self.signal, worker, signal.SIGKILL))
         process.timers.append(loop.call_later(_UNEXPLAINED + _TO_HEAR, self._lose, worker))
 
-    def _on_ended(self, worker: str, status: int) -> None:
-        process = self._processes.get(worker)
-        if process is None:
+    def _watch(self, worker: str, pid: int) -> None:
+        """Learn how it ends: it is a child of this process, though the template forked it."""
+        process = self._processes[worker]
+        process.pid = pid
+        try:
+            process.end = os.pidfd_open(pid)
+        except OSError:  # it is gone, or there are no descriptors: its closed link must do
             return
-        process.status = status
+        asyncio.get_running_loop().add_reader(process.end, self._on_ended, worker)
+
+    def _on_ended(self, worker: str) -> None:
+        process = self._processes[worker]
+        self._stop_watching(process)
+        process.status = _status_of(process.pid)
         if process.closed:
             self._lose(worker)
             return
@@ -244,13 +314,24 @@ class Workers:
         later = asyncio.get_running_loop().call_later(1.0, process.transport.abort)
         process.timers.append(later)
 
-    def _lose(self, worker: str) -> None:
+    def _stop_watching(self, process: _Process) -> None:
+        if process.end >= 0:
+            asyncio.get_running_loop().remove_reader(process.end)
+            os.close(process.end)
+            process.end = -1
+
+    def _lose(self, worker: str, why: str = "") -> None:
+        self._asked.discard(worker)
         process = self._processes.pop(worker, None)
         if process is None:
             return
+        process.condemned = process.condemned or why
+        process.transport.abort()  # should there be a process after all, it learns that nobody wants it
         for timer in process.timers:
             timer.cancel()
-        self._tell.gone(worker, process.status, _reason(process.status))
+        self._stop_watching(process)
+        process.stacks.close()
+        self._tell.gone(worker, process.status, _reason(process))
 
     async def end(self) -> None:
         """Kill what is left and wait for it."""
@@ -259,18 +340,56 @@ class Workers:
             if process.pid and process.status is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
-        self._requests.shutdown(socket.SHUT_RDWR)  # the template ends, and its children with it
-        try:
-            await asyncio.to_thread(self._template.wait, _TO_DIE)
-        except subprocess.TimeoutExpired:
-            self._template.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can
-                await asyncio.to_thread(self._template.wait, _TO_DIE)
-        self._requests.close()
+        await self._end_template()
+        await self._see_off([process.pid for process in self._processes.values() if process.status is None])
+        for process in self._processes.values():
+            self._stop_watching(process)
+            process.stacks.close()
         os.close(self._memory)  # an agent that joins anew has other workers
 
+    async def _end_template(self) -> None:
+        process, requests = self._template.process, self._template.requests
+        if self._ready.is_set():
+            with contextlib.suppress(OSError):  # it is gone
+                requests.shutdown(socket.SHUT_RDWR)  # it ends behind what it is at: a fork
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(process.wait, _TO_PART)
+        if process.returncode is None:
+            process.kill()  # what the user's file is at in there may take for ever
+        with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can
+            await asyncio.to_thread(process.wait, _TO_DIE)
+        requests.close()
+        self._template.stacks.close()
 
-def _reason(status: int | None) -> str:
+    async def _see_off(self, pids: list[int]) -> None:
+        """Wait until the processes that were killed are gone; an uninterruptible one ends when it can."""
+        deadline = asyncio.get_running_loop().time() + _TO_DIE
+        left = [pid for pid in pids if pid and _is_there(pid)]
+        while left and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.005)
+            left = [pid for pid in left if _is_there(pid)]
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a child has not ended; one that has is no more than its number, and that is taken from it."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
+
+
+def _status_of(pid: int) -> int | None:
+    """How a child that has ended did; None where somebody else was told."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
+    except ChildProcessError:
+        return None
+
+
+def _reason(process: _Process) -> str:
+    status = process.status
+    if process.condemned and status in (None, -signal.SIGKILL):
+        return process.condemned
     if status is None:
         return "its connection closed"
     return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,23 +23,46 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.job_file import write_job
+from brim.storage.journal import set_aside_if_damaged
 
 __all__ = ["LocalRun", "agent_log", "fresh_token", "launch", "prepare", "start"]
 
+_MOST_LIVES = 4  # agents of one run that may be killed before it has failed
+_KILLED = "the agent of this run was killed; another one goes on from the last checkpoint"
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
 class LocalRun:
-    """A run under way; `start` makes one."""
+    """A run under way; `start` makes one.
 
-    def __init__(self, agent: subprocess.Popen[bytes], run_dir: Path) -> None:
-        self._agent, self._run_dir = agent, run_dir
+    Args:
+        agent: its process.
+        run_dir: the run's directory.
+        again: starts another agent, which goes on from the last checkpoint; None where the run ends with this one.
+    """
+
+    def __init__(
+        self,
+        agent: subprocess.Popen[bytes],
+        run_dir: Path,
+        again: Callable[[], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
+        self._agent, self._run_dir, self._again = agent, run_dir, again
+        self._lives = 1
         self._died_at: float | None = None
 
     def poll(self) -> int | None:
-        """0 where the run has ended well, 1 where it has not, None where some of it has not ended."""
+        """0 where the run has ended well, 1 where it has not, None where some of it has not ended.
+
+        Raises:
+            EnvironmentFault: the agent was killed, and another one cannot be started.
+        """
         code = self._agent.poll()
         if code is None or (code != 0 and self._outlived_by_master()):
+            return None
+        if code < 0 and self._again is not None and self._lives < _MOST_LIVES:
+            self._lives, self._died_at = self._lives + 1, None
+            self._agent = self._again()
             return None
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
@@ -57,10 +82,12 @@ class LocalRun:
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
+        self._again = None
         self._agent.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it now: workers go with their agent, and a master that is left alone ends."""
+        self._again = None
         with contextlib.suppress(ProcessLookupError):
             self._agent.kill()
 
@@ -80,11 +107,21 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
+    calm = replace(spec, faults=())  # each strikes once
+
+    def again() -> subprocess.Popen[bytes]:
+        set_aside_if_damaged(run_dir / "journal")
+        return launch(calm, run_dir, stdin=subprocess.PIPE, note=_KILLED)
+
     # We hold the other end of its standard input: when we are gone, it knows.
-    return LocalRun(launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE), run_dir)
+    agent = launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE)
+    # Agents of other hosts would not find the master of another start.
+    return LocalRun(agent, run_dir, again if listen is None else None)
 
 
-def launch(spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None) -> subprocess.Popen[bytes]:
+def launch(
+    spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None, note: str = ""
+) -> subprocess.Popen[bytes]:
     """Start a job's agent, in a session of its own: Ctrl-C reaches the foreground command alone.
 
     Args:
@@ -92,11 +129,13 @@ def launch(spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = Non
         run_dir: absolute; it exists.
         stdin: of the agent and its master; where that ends, so does the run.
         listen: `HOST:PORT` for agents of other hosts, or None.
+        note: what those who follow the run are told when it begins.
 
     Raises:
         EnvironmentFault: the directory cannot be written.
     """
     arguments = prepare(spec, run_dir, listen=listen)
+    arguments += ["--note", note] if note else []
     with agent_log(run_dir) as log:
         return subprocess.Popen(
             [sys.executable, "-m", "brim.agent", *arguments],

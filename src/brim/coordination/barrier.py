@@ -60,7 +60,7 @@ class Barrier:
         self._members: tuple[str, ...] = ()
         self._arrived: dict[str, bytes] = {}
         self._point: Point | None = None
-        self._hold = False
+        self._hold = self._closed = False
 
     @property
     def late(self) -> tuple[str, ...]:
@@ -74,7 +74,11 @@ class Barrier:
         if round <= self.round:
             raise ProtocolError(f"round {round} cannot follow round {self.round}")
         self.round, self._members = round, tuple(members)
-        self._arrived, self._point, self._hold = {}, None, False
+        self._arrived, self._point, self._hold, self._closed = {}, None, False, False
+
+    def close(self) -> None:
+        """Release nobody any more in this round: what its members have is what counts."""
+        self._closed = True
 
     def hold(self, round: int) -> None:
         """Ask that the next commit of this round be its last; for a past round nothing happens."""
@@ -87,7 +91,7 @@ class Barrier:
         Raises:
             ProtocolError: a stranger, a second arrival, or a point where the others do not stand.
         """
-        if round != self.round:
+        if round != self.round or self._closed:
             return None
         if member not in self._members or member in self._arrived:
             raise ProtocolError(f"{member} cannot arrive at {point} of round {round}")

@@ -31,6 +31,10 @@ class Liveness:
     def forget(self, member: str) -> None:
         self._last.pop(member, None)
 
+    def silence(self, member: str, *, now: float) -> float:
+        """Seconds since its last word."""
+        return now - self._last.get(member, now)
+
     def suspect(self, *, now: float) -> list[str]:
         return self._silent(now, self._timeout / 2)
 

@@ -19,6 +19,7 @@ __all__ = [
     "GiveUpOn",
     "Held",
     "Hold",
+    "Hurry",
     "Install",
     "Kill",
     "Member",
@@ -230,6 +231,17 @@ class Stop:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """The job is to end, and its next boundary does not come: it ends without those who are late.
+
+    Args:
+        late: workers, and what each has been at for too long.
+    """
+
+    late: Mapping[str, str]
+
+
 Event = (
     AgentJoined
     | AgentLost
@@ -245,6 +257,7 @@ Event = (
     | Straggling
     | Resize
     | Stop
+    | Hurry
 )
 
 
@@ -287,7 +300,10 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
+    """End its process; where there is a `reason`, that is why it is lost."""
+
     worker: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from brim.coordination.membership import (
     GiveUpOn,
     Held,
     Hold,
+    Hurry,
     Install,
     Kill,
     Outcome,
@@ -87,6 +88,7 @@ class Rendezvous:
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
+    _condemned: set[str] = field(default_factory=set)  # killed since they held up the end
 
     # What is so --------------------------------------------------------------------------------------------
 
@@ -141,6 +143,8 @@ class Rendezvous:
                 return self._resize(count, places)
             case Stop(reason):
                 return self._stop(reason)
+            case Hurry(late):
+                return self._hurry(late)
 
     def _agent_lost(self, agent: str, reason: str) -> list[Command]:
         if agent not in self.roster.agents:
@@ -214,7 +218,7 @@ class Rendezvous:
             )
         self.roster.call_back(self.target)
         commands: list[Command] = []
-        if was_member and self.phase is Phase.WRITING:
+        if was_member and (self.phase is Phase.WRITING or self._condemned):
             commands += self._at_boundary()
         elif was_member:
             commands += self._install()
@@ -236,6 +240,8 @@ class Rendezvous:
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
             return self._install(at_boundary=True)
+        if self._condemned & self.workers.keys():  # who writes is named when the last of them is gone
+            return []
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
             return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
@@ -273,6 +279,17 @@ class Rendezvous:
         if self.phase is Phase.GATHERING:
             return self._dismiss_all(Outcome.SUSPENDED, reason)
         return self._hold()
+
+    def _hurry(self, late: Mapping[str, str]) -> list[Command]:
+        """End those who are late. Where all of them are gone, one of the others writes what it has.
+
+        Its step is given up as in a change of members: it goes back to the last boundary, which all have passed.
+        """
+        if not self._stopping or self.phase not in (Phase.RUNNING, Phase.WRITING):
+            return []
+        condemned = [worker for worker in self.roster.members if worker.id in late]
+        self._condemned |= {worker.id for worker in condemned}
+        return [Kill(worker.id, f"{late[worker.id]} when the run was to end") for worker in condemned]
 
     # What follows ------------------------------------------------------------------------------------------
 

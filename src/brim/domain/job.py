@@ -104,7 +104,8 @@ class JobSpec:
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
         keep: how many of the newest are kept.
         keep_best: by which metric one more is kept, or None.
-        heartbeat_timeout: seconds of silence after which a worker is declared lost and killed.
+        heartbeat_timeout: seconds of silence after which a worker whose process is stopped is declared lost and killed.
+        hang_timeout: seconds without progress after which a worker is killed; None: never.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
@@ -136,6 +137,7 @@ class JobSpec:
     keep: int = 2
     keep_best: Best | None = None
     heartbeat_timeout: float = 3.0
+    hang_timeout: float | None = 1800.0
     spares: int = 1
     start_method: str = "auto"
     transport: str = "auto"
@@ -258,6 +260,14 @@ class JobSpec:
                 got=f"{self.heartbeat_timeout:g}",
                 need="a duration above 0",
                 hint="--heartbeat-timeout 3s",
+            )
+
+        if self.hang_timeout is not None and not 0 < self.hang_timeout < float("inf"):
+            raise SpecError(
+                "--hang-timeout",
+                got=f"{self.hang_timeout:g}",
+                need="a duration above 0, or none",
+                hint="--hang-timeout 30m",
             )
 
     def _check_faults(self) -> None:

@@ -19,7 +19,7 @@ from brim.master.loop import Master
 from brim.master.records import Records
 from brim.process import be_called
 from brim.storage.contact import CONTACT, Contact, write_contact
-from brim.storage.job_file import keep_source, read_job
+from brim.storage.job_file import digest_of_source, keep_source, read_job
 from brim.wire.control import JobServer
 
 __all__ = ["main"]
@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.
         places: workers by agent, to begin with; empty where it does not matter on which they are.
+        note: a warning for those who follow the run, or nothing.
     """
 
     run_dir: Path
@@ -43,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     started: float
     places: dict[str, int]
+    note: str
 
 
 async def serve(settings: Settings, *, token: str) -> None:
@@ -60,12 +62,13 @@ async def serve(settings: Settings, *, token: str) -> None:
             run=str(run_dir),
             started=settings.started,
             before=before,
-            note=keep_source(run_dir, spec),
+            note="; ".join(filter(None, (settings.note, keep_source(run_dir, spec)))),
             places=settings.places,
         )
 
     records = Records(run_dir)
-    master = Master(records.open(settings.attempt, begin, clock), records, clock=clock)
+    decisions = records.open(settings.attempt, begin, clock)
+    master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
     server = JobServer(
         settings.local, settings.listen, token=token, converse=master.converse, answer=master.answer
     )
@@ -99,6 +102,7 @@ def main() -> None:
     parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
+    parser.add_argument("--note", default="", help="a warning for those who follow the run")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-master")

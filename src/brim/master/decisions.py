@@ -26,6 +26,7 @@ from brim.coordination.membership import (
     GiveUpOn,
     Held,
     Hold,
+    Hurry,
     Install,
     Kill,
     Outcome,
@@ -48,11 +49,23 @@ from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.roster import Roster
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
+from brim.coordination.waits import Hangs
 from brim.decoding import UNDECODABLE
 from brim.errors import InternalError, ProtocolError
 from brim.master.asking import refusal
 from brim.master.effects import AgentSession, Effect, Effects
-from brim.master.entries import Asked, Began, Entry, Heard, Joined, Lost, Overstayed, Restated, TookOver
+from brim.master.entries import (
+    Asked,
+    Began,
+    Entry,
+    GraceOver,
+    Heard,
+    Joined,
+    Lost,
+    Overstayed,
+    Restated,
+    TookOver,
+)
 from brim.master.pace import loads_of
 from brim.master.progress import Progress, step_fields
 from brim.master.root import Root
@@ -62,6 +75,11 @@ from brim.master.telling import Telling
 from brim.wire import messages as wire
 
 __all__ = ["Decisions"]
+
+_GRACE = (
+    10.0  # seconds that a run which is to end waits for its next boundary, before it does without who is late
+)
+_AGAIN = 1.0  # and until it looks again
 
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
 
@@ -94,8 +112,12 @@ class Decisions:
         self._root = Root(out=self._out)
         self._telling = Telling(out=self._out, rendezvous=self._rendezvous, note=began.note)
         self._strikes = Strikes(spec=spec, rounds=self._rounds, telling=self._telling)
+        self._hangs = Hangs()
+        self._late: dict[str, str] = {}  # worker -> what it has been at for too long
+        self._ended_by_itself = 0
         self._patience_told = False
         self._failure_told = False
+        self.grace_ends: float | None = None  # of a run that waits for its last boundary, monotonic
 
     @property
     def agents(self) -> dict[str, AgentSession]:
@@ -139,6 +161,8 @@ class Decisions:
                 self._on_asked(question)
             case Overstayed():
                 self._end_who_overstays(hurried=False)
+            case GraceOver():
+                self._on_grace_over()
             case _:
                 assert_never(entry)
         return self._out.end()
@@ -163,6 +187,14 @@ class Decisions:
             self._out.event("worker", worker=worker, state="lost", agent=name, reason="its agent is gone")
         self._handle(AgentLost(name, reason))
 
+    def _on_declined(self, agent: str, failure: wire.Failed) -> None:
+        """A host cannot take part: a job that is under way does without it, one that has not begun was asked for it."""
+        if not self._rendezvous.round:
+            self._on_failed(agent, failure)
+            return
+        self._telling.declined(agent, wire.words_of(failure))
+        self._lose_agent(agent, f"it cannot take part: {failure.message}")
+
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
             case wire.Beat() | wire.JoinJob():
@@ -172,10 +204,18 @@ class Decisions:
                 self._telling.state_of(worker, "started")
             case wire.FromWorker(worker=worker, message=inner):
                 self._on_worker(worker, inner)
-            case wire.LoseWorker(worker=worker, reason=reason):
-                self._on_gone(worker, reason)
+            case wire.LoseWorker():
+                self._on_lost(message)
             case wire.Silence(worker=worker, silent=silent):
                 self._on_silence(worker, silent)
+            case wire.Late(worker=worker, doing=doing):
+                if worker:
+                    self._late[worker] = doing
+                self._telling.late(agent, message)
+            case wire.OnTime(worker=worker):
+                self._late.pop(worker, None)
+            case wire.Decline(failure=failure):
+                self._on_declined(agent, failure)
             case wire.Commits(records=records):
                 for record in records:
                     self._on_commit(record)
@@ -248,7 +288,20 @@ class Decisions:
         usual = "started" if known.state is WorkerState.STARTING else known.state.value
         self._telling.state_of(worker, "suspect" if silent else usual)
 
+    def _on_lost(self, lost: wire.LoseWorker) -> None:
+        """A worker's process has ended; whatever it did that another would do again is the user's to mend."""
+        reason = f"ended by itself with {lost.reason}" if lost.by_itself else lost.reason
+        if lost.by_itself:
+            self._ended_by_itself += 1
+            reason += f" at step {self.progress.step}, before the job was done"
+        if lost.hang is not None and self._hangs.again(step=lost.hang.step, round=lost.hang.round):
+            self._on_failed(lost.worker, self._telling.hung_again(lost))
+        if self._ended_by_itself > 1:
+            self._on_failed(lost.worker, self._telling.ended_again(lost.worker, reason))
+        self._on_gone(lost.worker, reason)
+
     def _on_gone(self, worker: str, reason: str) -> None:
+        self._late.pop(worker, None)
         known = self._rendezvous.workers.get(worker)
         if known is None:
             return
@@ -342,11 +395,12 @@ class Decisions:
             case Hold(round):
                 self._root.hold(round)
             case WriteCheckpoint(worker):
+                self._root.barrier.close()
                 self._telling.worker(worker, wire.WriteNow())
             case Dismiss(worker):
                 self._telling.worker(worker, wire.Dismissed())
-            case Kill(worker):
-                self._telling.signal(worker, signal.SIGKILL)
+            case Kill(worker, reason):
+                self._telling.signal(worker, signal.SIGKILL, reason=reason)
             case GiveUpOn():
                 self._telling.given_up(command, self.progress.run, self.spec)
             case End(outcome, reason):
@@ -383,6 +437,22 @@ class Decisions:
         if self.is_ending and self._goes_on_behind_loop:
             self._end_who_overstays(hurried=True)
         self._handle(Stop(reason))
+        if self.grace_ends is None and self._waits_for_boundary:
+            self.grace_ends = self._out.now + _GRACE
+
+    @property
+    def _waits_for_boundary(self) -> bool:
+        """Whether the run is to end, and some member has to do something first."""
+        stops, phase = self._rendezvous.is_stopping, self._rendezvous.phase
+        return stops and phase in (Phase.RUNNING, Phase.WRITING)
+
+    def _on_grace_over(self) -> None:
+        """A run that is to end has waited: it goes on without those who are late."""
+        self.grace_ends = self._out.now + _AGAIN if self._waits_for_boundary else None
+        late = {worker: doing for worker, doing in self._late.items() if worker in self._rendezvous.workers}
+        if late and self.grace_ends is not None:
+            self._late.clear()
+            self._handle(Hurry(late))
 
     def _resize(self, workers: int, places: Mapping[str, int] | None = None) -> None:
         self._rounds.notice(now=self._out.now)

@@ -18,6 +18,7 @@ __all__ = [
     "Before",
     "Began",
     "Entry",
+    "GraceOver",
     "Heard",
     "Joined",
     "Lost",
@@ -113,7 +114,11 @@ class Overstayed(_Entry, frozen=True):
     """Workers that were dismissed have taken their time to go."""
 
 
-Entry = Began | Restated | TookOver | Joined | Heard | Lost | Asked | Overstayed
+class GraceOver(_Entry, frozen=True):
+    """A run that is to end has waited for its next boundary."""
+
+
+Entry = Began | Restated | TookOver | Joined | Heard | Lost | Asked | Overstayed | GraceOver
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)

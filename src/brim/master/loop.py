@@ -13,7 +13,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.effects import AgentSession
-from brim.master.entries import Asked, Entry, Heard, Joined, Lost, Overstayed
+from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed
 from brim.master.records import Records
 from brim.wire import messages as wire
 from brim.wire.control import Reply
@@ -41,11 +41,19 @@ class Master:
         records: its journal, and the records of the run.
         clock: orders heartbeats, stamps entries.
         returning: seconds that the agents of `decisions` have to come back.
+        source_sha256: of the user's file, which other hosts must have as well.
     """
 
     def __init__(
-        self, decisions: Decisions, records: Records, *, clock: Clock, returning: float = _AGENT_SILENCE
+        self,
+        decisions: Decisions,
+        records: Records,
+        *,
+        clock: Clock,
+        returning: float = _AGENT_SILENCE,
+        source_sha256: str = "",
     ) -> None:
+        self._source_sha256 = source_sha256
         self._decisions, self._records, self._clock = decisions, records, clock
         self._connections: dict[str, _Connection] = {}
         self._listening: set[asyncio.Task[None]] = set()
@@ -174,7 +182,11 @@ class Master:
         """Say everything from `sent` on, and with it what was heard; ends when the stream does."""
         decisions = self._decisions
         hello = wire.Configure(
-            spec=decisions.spec, run_dir=decisions.progress.run, life=decisions.life, heard=session.heard
+            spec=decisions.spec,
+            run_dir=decisions.progress.run,
+            life=decisions.life,
+            heard=session.heard,
+            source_sha256=self._source_sha256,
         )
         with contextlib.suppress(Exception):  # the other direction of the stream says why
             await reply(wire.FromMaster(0, session.heard, hello))
@@ -199,6 +211,8 @@ class Master:
             self._lose(agent, f"it was silent for {self._silence:.0f} s")
         for agent in self._returning.lost(now=now):
             self._lose(agent, "its connection closed, and it did not come back")
+        if self._decisions.grace_ends is not None and now >= self._decisions.grace_ends:
+            self._take(GraceOver(**self._stamp()))
         if not self._decisions.is_ending:
             self._ending_since = None
         elif self._ending_since is None:

@@ -11,6 +11,7 @@ from brim.coordination.membership import GiveUpOn, World
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.stragglers import Bottleneck
 from brim.domain.job import JobSpec
+from brim.domain.quantities import format_duration
 from brim.master.effects import Effects
 from brim.master.pace import bottleneck_warning, given_up_warning
 from brim.wire import messages as wire
@@ -38,12 +39,14 @@ class Telling:
         if known is not None:
             self.out.tell(known.agent, wire.ToWorker(worker=worker, message=message))
 
-    def signal(self, worker: str, number: int, *, resume_after: float = 0.0) -> None:
+    def signal(self, worker: str, number: int, *, resume_after: float = 0.0, reason: str = "") -> None:
         """Have a worker sent a signal, if it is in the job."""
         known = self.rendezvous.workers.get(worker)
         if known is not None:
             # A plain number: the journal's snapshot, which has what is not acknowledged yet, knows no `Signals`.
-            message = wire.SignalWorker(worker=worker, signal=int(number), resume_after=resume_after)
+            message = wire.SignalWorker(
+                worker=worker, signal=int(number), resume_after=resume_after, reason=reason
+            )
             self.out.tell(known.agent, message)
 
     def state_of(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
@@ -88,6 +91,47 @@ class Telling:
         """Warn of a host that gets no more workers."""
         text = given_up_warning(given_up, host=self._host_of(given_up.agent), run=run, spec=spec)
         self.out.event("warning", message=text)
+
+    def late(self, agent: str, late: wire.Late) -> None:
+        """Warn of a wait: who is waited for, at what, for how long, when it ends, and what its stack is."""
+        who = self._name_of(late.worker) if late.worker else f"the template process on {self._host_of(agent)}"
+        given_up = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
+        text = f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is {given_up}"
+        stack = (
+            f"its stack, the most recent call last:\n{late.stack}" if late.stack else "it shows no stack yet"
+        )
+        self.out.event("warning", message=f"{text} (--hang-timeout); {stack}")
+
+    def hung_again(self, lost: wire.LoseWorker) -> wire.Failed:
+        """What the run fails with where a second worker hangs in one step."""
+        assert lost.hang is not None
+        where = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
+        return wire.Failed(
+            who="user",
+            message=f"{self._name_of(lost.worker)} hangs: {lost.reason}, as another worker before it; mend what "
+            f"{where} waits for, or give it longer: --hang-timeout",
+            trace=f"Stack (most recent call last):\n{lost.hang.stack}" if lost.hang.stack else "",
+        )
+
+    def ended_again(self, worker: str, reason: str) -> wire.Failed:
+        """What the run fails with where a second worker ends without an error, and before the job."""
+        return wire.Failed(
+            who="user",
+            message=f"{self._name_of(worker)} {reason}, as another worker before it; let the loop over batches end "
+            "by itself, and take exit() and os._exit() out of it",
+        )
+
+    def declined(self, agent: str, reason: str) -> None:
+        """Warn that a host does not take part."""
+        self.out.event(
+            "warning", message=f"{self._host_of(agent)} cannot take part, and is left out: {reason}"
+        )
+
+    def _name_of(self, worker: str) -> str:
+        """As people know it."""
+        known = self.rendezvous.workers.get(worker)
+        rank = self.ranks.get(worker) if known is not None and known.in_round else None
+        return worker if rank is None else f"{worker} (rank {rank})"
 
     def _host_of(self, agent: str) -> str:
         """As people know it."""

@@ -142,7 +142,7 @@ def _warm_up() -> bool:
         from brim.train import warm
     except ImportError:
         return False
-    warm.import_torch(threads=1)
+    warm.import_torch()
     gc.collect()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page that forks share
     return warm.forking_is_safe()

@@ -132,8 +132,13 @@ def _address(text: str, field: str) -> str:
     return text
 
 
+def _duration_or_never(text: str, field: str) -> float | None:
+    return None if text.strip() in ("none", "0") else parse_duration(text, field=field)
+
+
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
+_LIMIT = _Parsed("DURATION|none", lambda text, field: _duration_or_never(text, field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
 WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
@@ -290,7 +295,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _DURATION,
             "default": "3s",
-            "help": "How long a worker may be silent before it is replaced: 500ms, 3s, 1m.",
+            "help": "Silence after which a worker that is stopped is lost: 500ms, 3s, 1m.",
+        },
+    ),
+    (
+        ("--hang-timeout",),
+        {
+            "type": _LIMIT,
+            "default": "30m",
+            "help": "Time without progress after which a worker that hangs is killed; none: never.",
         },
     ),
     (

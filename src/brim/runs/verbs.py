@@ -51,6 +51,7 @@ class JobOptions(TypedDict, total=False):
     keep: int
     keep_best: str
     heartbeat_timeout: float | str
+    hang_timeout: float | str
     start_method: str
     transport: str
     device: str

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from pathlib import Path
 
 import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
 
-__all__ = ["JOB_FILE", "SOURCE", "change_of_source", "keep_source", "read_job", "write_job"]
+__all__ = [
+    "JOB_FILE",
+    "SOURCE",
+    "change_of_source",
+    "digest_of_source",
+    "find_source",
+    "keep_source",
+    "read_job",
+    "write_job",
+]
 
 JOB_FILE = "job.json"
 SOURCE = "source.py"
@@ -66,7 +76,52 @@ def change_of_source(run_dir: Path, spec: JobSpec) -> str:
     return f"{source} has changed since this run began, and is used as it is now: diff {copy} {source}"
 
 
+def digest_of_source(spec: JobSpec) -> str:
+    """The sha256 of the training file, or of the script, as it is now; empty where there is none."""
+    source = _source_of(spec)
+    try:
+        return hashlib.sha256(source.read_bytes()).hexdigest() if source else ""
+    except OSError:
+        return ""
+
+
+def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
+    """The directory in which a host that comes to a job finds the job's file, and what it names by relative paths.
+
+    Args:
+        here: where to look, if there is no file in the directory that the job was started in.
+        sha256: of the file that the others have; empty where that is not known.
+
+    Raises:
+        SpecError: this host does not have the file, or has another one.
+    """
+    name = _name_of_source(spec)
+    there = Path(spec.directory or here)
+    if not name:
+        return there if there.is_dir() else here
+    found = next((each for each in (there, here) if (each / name).is_file()), None)
+    if found is None:
+        raise SpecError(
+            name,
+            got=f"no such file on this host, neither in {there} nor in {here}",
+            need="the file, and all that it reads, where the first host has it",
+            hint="copy it there, or start brim agent in the directory that has it",
+        )
+    if sha256 and hashlib.sha256((found / name).read_bytes()).hexdigest() != sha256:
+        raise SpecError(
+            str(found / name),
+            got="another file than that of the first host",
+            need="the same bytes on all hosts",
+            hint="copy it anew",
+        )
+    return found
+
+
 def _source_of(spec: JobSpec) -> Path | None:
     """The file of the user that the job is of: what it imports is not looked at."""
-    name = spec.file or next((word for word in spec.command if word.endswith(".py")), "")
+    name = _name_of_source(spec)
     return Path(spec.directory, name) if name else None
+
+
+def _name_of_source(spec: JobSpec) -> str:
+    return spec.file or next((word for word in spec.command if word.endswith(".py")), "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
 
 __all__ = [
@@ -22,7 +23,7 @@ __all__ = [
     "spec_of_a_loner",
 ]
 
-_LINK, _MEMORY = "BRIM_LINK_FD", "BRIM_MEMORY_FD"
+_LINK, _MEMORY, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_STACKS_FD"
 _WORKER, _SPEC, _HOST = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST"
 RUN_DIR = "BRIM_RUN_DIR"
 
@@ -51,7 +52,7 @@ class WorkerContext:
 
 
 def environment_for(
-    *, worker: str, spec: JobSpec, run_dir: str, host: str, link: int, memory: int
+    *, worker: str, spec: JobSpec, run_dir: str, host: str, link: int, memory: int, stacks: int
 ) -> dict[str, str]:
     """The variables by which a process that is started anew learns its context."""
     return {
@@ -61,6 +62,7 @@ def environment_for(
         _HOST: host,
         _LINK: str(link),
         _MEMORY: str(memory),
+        _STACKS: str(stacks),
     }
 
 
@@ -74,6 +76,7 @@ def context_from_environment() -> WorkerContext | None:
     if _LINK not in os.environ:
         return None
     link = socket.socket(fileno=int(os.environ[_LINK]))
+    show_when_asked(int(os.environ[_STACKS]))
     return WorkerContext(
         worker=os.environ[_WORKER],
         spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),

@@ -40,6 +40,7 @@ def evaluate_together(
     rank: int,
     world_size: int,
     gather: Callable[[bytes], list[bytes]],
+    meanwhile: Callable[[], None],
 ) -> dict[str, float]:
     """The metrics over all samples of a feed.
 
@@ -48,6 +49,7 @@ def evaluate_together(
         seed: of the job.
         rank, world_size: which share of the chunks is this worker's.
         gather: gives everyone's payload, in rank order, for one's own.
+        meanwhile: called with every chunk.
     """
     chunks = max(1, -(-feed.samples // CHUNK))
     spans = chunks_of_step(0, chunks, feed.samples)
@@ -57,6 +59,7 @@ def evaluate_together(
         for output, target in outputs(model, feed, mine, forward=forward, seed=seed):
             seen.append(observe(metrics, output, target))
             put_back()
+            meanwhile()
     everyone = gather(msgspec.msgpack.encode(seen))
     return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
 

@@ -499,7 +499,7 @@ class Job:
             self._agree()
             self._state.due = False
             if self.members.rank == 0:
-                self._checkpoints.begin(ends_epoch=self._ends_epoch())
+                self._checkpoints.begin(ends_epoch=self._ends_epoch)
 
     def _agree(self) -> None:
         """Compare the state with those of the others.
@@ -530,8 +530,11 @@ class Job:
 
     # Steps ---------------------------------------------------------------------------------------------------
 
+    @property
     def _ends_epoch(self) -> bool:
-        return self.committed % self._schedule.steps_per_epoch == 0
+        """Whether the step that was committed last is an epoch's last, as far as the job's data is known yet."""
+        schedule = self._state.schedule
+        return schedule is not None and self.committed % schedule.steps_per_epoch == 0
 
     @property
     def _schedule(self) -> Schedule:
@@ -815,8 +818,13 @@ class Job:
         # some came from elsewhere: then each measures everything, and comes to the same.
         if self._round is not None and self._round.commits and not self._over:
             with self._while_it_lasts():
-                return measure(rank=self.rank, world_size=self.world_size, gather=self.gather)
-        return measure(rank=0, world_size=1, gather=lambda payload: [payload])
+                return measure(
+                    rank=self.rank,
+                    world_size=self.world_size,
+                    gather=self.gather,
+                    meanwhile=self.members.poll,
+                )
+        return measure(rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved)
 
     @property
     def _is_within_step(self) -> bool:
@@ -860,6 +868,7 @@ class Job:
         """Agree on the end, have the first worker write it, and wait until all of that is safe."""
         with self._while_it_lasts():
             self._agree()
+            self.members.arrive(self.committed, "end")
             if not self._introduced and self._state.plan_as_found(self._epochs):
                 self.members.tell(Introduce(facts=self._facts()))
             if self.members.rank == 0:

@@ -124,6 +124,10 @@ class Members(Protocol):
         """Raises RoundChanged where the round is over."""
         ...
 
+    def moved(self) -> None:
+        """This worker came on within something long: it does not hang."""
+        ...
+
     def listen(self, seconds: float) -> None:
         """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once."""
         ...
@@ -162,6 +166,9 @@ class Loner:
     def poll(self) -> None:
         pass
 
+    def moved(self) -> None:
+        pass
+
     def listen(self, seconds: float) -> None:
         time.sleep(seconds)
 
@@ -195,7 +202,9 @@ class Membership:
         self._shelf: Shelf | None = None
         self._world: World | None = None
         self._next: InstallRound | None = None
-        beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4)
+        self._writes = False
+        self._moves = 0  # of the main thread: it does not hang in the user's code
+        beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4, moves=lambda: self._moves)
 
     @property
     def rank(self) -> int:
@@ -248,18 +257,31 @@ class Membership:
                 raise RoundChanged
             case Dismissed():
                 raise SystemExit(0)
+            case WriteNow():  # the job ends here: the step that is under way is given up
+                self._writes = True
+                raise RoundChanged
             case Released(round=round) if self._world is not None and round < self._world.round:
                 return  # of a round that is over
             case _:
                 raise ProtocolError(f"nobody waits for {message}")
 
     def poll(self) -> None:
+        self._moves += 1
         self._pass_on_leave_request()
         while self._link.pending():
             self._take(self._receive())
 
+    def moved(self) -> None:
+        self._moves += 1
+
     def listen(self, seconds: float) -> None:
+        self._moves += 1
         self._link.listen(seconds)
+
+    def _is_called(self) -> bool:
+        """Whether the agent has something to say to one that waits for another worker, which is no hang of its own."""
+        self._moves += 1
+        return self._link.pending()
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
@@ -279,6 +301,8 @@ class Membership:
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
         while True:
+            if self._writes:
+                self._write(kept)
             named = self._next or self._await_round(kept)
             self._world, self._next = named.world, None
             self._listener.drop_waiting(self._is_over)
@@ -295,8 +319,7 @@ class Membership:
         while True:
             message = self._receive()
             if isinstance(message, WriteNow):
-                kept.now()
-                self.tell(NowWritten())
+                self._write(kept)
                 continue
             try:
                 self._take(message)
@@ -304,10 +327,16 @@ class Membership:
                 assert self._next is not None
                 return self._next
 
+    def _write(self, kept: Kept) -> None:
+        self._writes = False
+        kept.now()
+        self.tell(NowWritten())
+
     def await_replacement(self) -> None:
         deadline = time.monotonic() + _PATIENCE
         with contextlib.suppress(RoundChanged):
             while time.monotonic() < deadline:
+                self._moves += 1
                 message = self._link.receive(_LOOK)
                 if message is not None:
                     self._take(message)
@@ -327,14 +356,14 @@ class Membership:
             self._fetch(world, members[world.donors[me]], state)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
             greeting = _state_greeting(world.round, worker)
-            peer = self._listener.accept(greeting, timeout=_PATIENCE, cancelled=self._link.pending)
+            peer = self._listener.accept(greeting, timeout=_PATIENCE, cancelled=self._is_called)
             with peer:
-                send_state(peer, state.get(), self._link.pending)
+                send_state(peer, state.get(), self._is_called)
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
     def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
-        cancelled = self._link.pending
+        cancelled = self._is_called
         with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:
             state.put(receive_state(peer, cancelled))
 
@@ -353,7 +382,7 @@ class Membership:
                 host=self._context.host,
                 device=layout.device,
                 agree=lambda word: self.arrive(0, "links", word).payloads,
-                cancelled=self._link.pending,
+                cancelled=self._is_called,
             )
         if self._shelf is None:
             rows = 1 + (spec.micro_batches if spec.exact else _INEXACT_ROWS)
@@ -366,7 +395,7 @@ class Membership:
                 world,
                 rank=self.rank,
                 listener=self._listener,
-                cancelled=self._link.pending,
+                cancelled=self._is_called,
             )
         return SharedMemory(self._shelf, plan, rank=self.rank, trade=trade)
 

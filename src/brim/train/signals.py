@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from collections.abc import Callable
 
 from brim.errors import EnvironmentFault
 from brim.wire.link import WorkerLink
@@ -28,14 +29,18 @@ class LeaveRequest:
         self.asked = True
 
 
-def beat_forever(link: WorkerLink, *, interval: float) -> None:
-    """Send heartbeats every `interval` seconds until the link is gone. A stopped process sends none."""
+def beat_forever(link: WorkerLink, *, interval: float, moves: Callable[[], int]) -> None:
+    """Send heartbeats every `interval` seconds until the link is gone. A stopped process sends none.
+
+    Args:
+        moves: counts what the main thread has come by.
+    """
 
     def beat() -> None:
         stop = threading.Event()
         while not stop.wait(interval):
             try:
-                link.send(Beat())
+                link.send(Beat(moves=moves()))
             except EnvironmentFault:
                 return
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import select
 import signal
 import socket
 import sys
@@ -20,11 +19,12 @@ from typing import Any
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
-from brim.process import be_called, die_with_parent
+from brim.process import be_called, die_with_adopter, die_with_parent
+from brim.stacks import show_when_asked
 from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
 from brim.wire.frames import FrameBuffer, frame
-from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerEnded, WorkerForked, failure_of
+from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
 
 __all__ = ["main"]
 
@@ -32,10 +32,10 @@ _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
 class Template:
-    """Forks workers on request of its agent and tells it how they ended.
+    """Forks workers on request of its agent, whose children they become: they live on where the template dies.
 
     Args:
-        control: socket to the agent. A request is a worker's name, with its link, memory and log attached.
+        control: socket to the agent. A request is a worker's name, with its link, memory, log and stacks attached.
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
@@ -43,13 +43,8 @@ class Template:
 
     def __init__(self, control: socket.socket, spec: JobSpec, run_dir: str, host: str) -> None:
         self._control, self._spec, self._run_dir, self._host = control, spec, run_dir, host
-        self._workers: dict[int, str] = {}
-        self._wakeup, writer = socket.socketpair()
-        for end in (self._wakeup, writer):
-            end.setblocking(False)
-        self._writer = writer
         self._method = "spawn"
-        self._pid = os.getpid()
+        self._agent = os.getppid()
         self._prepared: Any = None
 
     def run(self) -> None:
@@ -60,16 +55,9 @@ class Template:
             self._tell(failure_of(error))
             self._control.recv(1)  # nothing can be started any more: wait until the agent is gone
             return
-        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         self._tell(TemplateReady())
-        while True:
-            ready, _, _ = select.select([self._control, self._wakeup], [], [])
-            if self._wakeup in ready:
-                self._wakeup.recv(4096)
-                self._reap()
-            if self._control in ready and not self._serve():
-                return
+        while self._serve():
+            pass
 
     def _prepare(self) -> None:
         """Do once what every worker would otherwise do for itself."""
@@ -77,14 +65,16 @@ class Template:
             return
         from brim.train import warm
 
-        warm.import_torch(self._spec.threads)
+        warm.import_torch()
         if self._spec.file:
             self._prepared = warm.prepare_file(self._spec)
         if warm.forking_is_safe():
             self._method = "fork"
         elif self._spec.start_method == "fork":
             raise SpecError(
-                "--start-method", got="fork", need="spawn: the file initialised CUDA or started threads"
+                "--start-method",
+                got="fork",
+                need="spawn: the file initialised CUDA, started threads, or set torch's number of threads",
             )
         gc.collect()
         gc.freeze()  # the collector would otherwise touch, and so copy, every page that workers share
@@ -94,42 +84,31 @@ class Template:
 
     def _serve(self) -> bool:
         """One request; False once the agent is gone. Descriptors keep requests apart."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
+        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 4)
         if not data:
             return False
         (name,) = FrameBuffer().feed(data)
-        link, memory, log = descriptors
-        pid = os.fork()
+        pid = _fork_for_another_parent()
         if pid == 0:
-            self._become_worker(name.decode(), link, memory, log)
+            self._become_worker(name.decode(), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        self._workers[pid] = name.decode()
         self._tell(WorkerForked(worker=name.decode(), pid=pid))
         return True
 
-    def _reap(self) -> None:
-        for pid, worker in list(self._workers.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                del self._workers[pid]
-                self._tell(WorkerEnded(worker=worker, status=os.waitstatus_to_exitcode(status)))
-
-    def _become_worker(self, worker: str, link: int, memory: int, log: int) -> None:
+    def _become_worker(self, worker: str, link: int, memory: int, log: int, stacks: int) -> None:
         """In the child; never returns."""
         status = 1
         try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            die_with_parent(self._pid)
+            die_with_adopter(self._agent)
             be_called(f"brim-{worker}")
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)
-            for end in (self._control, self._wakeup, self._writer):
-                end.close()
+            self._control.close()
             if self._method == "spawn":
-                self._execute(worker, link, memory)
+                self._execute(worker, link, memory, stacks)
+            show_when_asked(stacks)
             context = WorkerContext(
                 worker=worker,
                 spec=self._spec,
@@ -152,15 +131,49 @@ class Template:
             return worker.run_file(self._prepared, context)
         return worker.run_script(self._spec.command, context)
 
-    def _execute(self, worker: str, link: int, memory: int) -> None:
+    def _execute(self, worker: str, link: int, memory: int, stacks: int) -> None:
         """Become a new program, which finds its context in the environment."""
         os.environ |= environment_for(
-            worker=worker, spec=self._spec, run_dir=self._run_dir, host=self._host, link=link, memory=memory
+            worker=worker,
+            spec=self._spec,
+            run_dir=self._run_dir,
+            host=self._host,
+            link=link,
+            memory=memory,
+            stacks=stacks,
         )
-        for descriptor in (link, memory):
+        for descriptor in (link, memory, stacks):
             os.set_inheritable(descriptor, True)
         command = self._spec.command or (sys.executable, "-m", "brim.train.worker")
         os.execvp(command[0], command)
+
+
+def _fork_for_another_parent() -> int:
+    """A grandchild, whose parent is gone when this returns; its number, or 0 in it.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    here, there = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid:
+            os.write(there, pid.to_bytes(8, "little"))
+            os._exit(0)
+        os.close(here)
+        os.close(there)
+        return 0
+    os.close(there)
+    os.waitpid(between, 0)
+    pid = int.from_bytes(os.read(here, 8), "little")
+    os.close(here)
+    if not pid:
+        raise OSError("a worker cannot be forked")
+    return pid
 
 
 def runs_python(command: Sequence[str]) -> bool:
@@ -177,8 +190,10 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the agent")
     parser.add_argument("--run-dir", required=True, help="with the file of the job")
     parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
+    parser.add_argument("--stacks", type=int, required=True, help="descriptor that its stack is written to")
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
+    show_when_asked(arguments.stacks)
     be_called("brim-template")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_job(Path(arguments.run_dir))

@@ -16,9 +16,13 @@ from brim.train.training_file import prepare as prepare_training
 __all__ = ["forking_is_safe", "import_torch", "prepare", "prepare_file"]
 
 
-def import_torch(threads: int) -> None:
-    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of modules."""
-    torch.set_num_threads(threads)
+def import_torch() -> None:
+    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of modules.
+
+    One thread: a fork of a process whose OpenMP has started more waits for ever for those that it does not have. A
+    worker sets its own number once it is born.
+    """
+    torch.set_num_threads(1)
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.ones(2)
     for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Adam([parameter])):
@@ -53,5 +57,6 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
 
 
 def forking_is_safe() -> bool:
+    """Whether a fork finds nothing in here that it cannot use: no GPU, no thread, none of OpenMP's either."""
     initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return not initialised and threading.active_count() == 1
+    return not initialised and threading.active_count() == 1 and torch.get_num_threads() == 1

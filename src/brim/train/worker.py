@@ -26,10 +26,11 @@ __all__ = ["main", "run_file", "run_script"]
 def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
     """Do what a job asks of a training file (level 1); the exit status."""
     spec = context.spec
-    torch.set_num_threads(spec.threads)
 
     def work() -> None:
+        torch.set_num_threads(1)  # as in the template: what is prepared there and here must be the same
         ready = prepared or warm.prepare(load(spec.file), spec)
+        torch.set_num_threads(spec.threads)
         if isinstance(ready, Prepared):
             warm_up(ready, spec)
             train(ready, spec, context)

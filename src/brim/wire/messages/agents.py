@@ -22,15 +22,19 @@ __all__ = [
     "CommitRecord",
     "Commits",
     "Configure",
+    "Decline",
     "EndRun",
     "FromAgent",
     "FromMaster",
     "FromWorker",
+    "Hang",
     "HeldAt",
     "HoldRound",
     "JoinJob",
+    "Late",
     "LoseWorker",
     "MasterMessage",
+    "OnTime",
     "Refused",
     "ReleaseTogether",
     "SignalWorker",
@@ -75,11 +79,52 @@ class WorkerStarted(Message, frozen=True):
     pid: int
 
 
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker made no progress until it was killed for it; `stack` is what Python was at there."""
+
+    round: int
+    step: int
+    stack: str
+
+
 class LoseWorker(Message, frozen=True):
-    """The worker's process has ended."""
+    """The worker's process has ended.
+
+    Args:
+        hang: where it was killed since it hung.
+        by_itself: it ended without an error, and nobody had told it that it may.
+    """
 
     worker: str
     reason: str
+    hang: Hang | None = None
+    by_itself: bool = False
+
+
+class Late(Message, frozen=True):
+    """The job waits for this worker (for the template, where there is no name) longer than usual.
+
+    Args:
+        limit: seconds after which it is given up; None: never.
+    """
+
+    worker: str
+    doing: str
+    seconds: float
+    limit: float | None
+    stack: str
+
+
+class OnTime(Message, frozen=True):
+    """The worker that was late has come on."""
+
+    worker: str
+
+
+class Decline(Message, frozen=True):
+    """This host cannot take part in the job, and its agent leaves where the job goes on without it."""
+
+    failure: Failed
 
 
 class Silence(Message, frozen=True):
@@ -122,6 +167,9 @@ AgentMessage = (
     | WorkerStarted
     | LoseWorker
     | Silence
+    | Late
+    | OnTime
+    | Decline
     | HeldAt
     | Commits
     | ArriveTogether
@@ -155,12 +203,14 @@ class Configure(Message, frozen=True):
         life: of this master, which is the higher the later it was started: an agent that has obeyed a later one
             obeys it no more.
         heard: the number of the last message that the master has from this agent.
+        source_sha256: of the user's file on the master's host; empty where there is none.
     """
 
     spec: JobSpec
     run_dir: str
     life: int
     heard: int
+    source_sha256: str = ""
 
 
 class Refused(Message, frozen=True):
@@ -195,11 +245,16 @@ class ToWorker(Message, frozen=True):
 
 
 class SignalWorker(Message, frozen=True):
-    """Send a signal; after `resume_after` seconds (0: never) send SIGCONT."""
+    """Send a signal; after `resume_after` seconds (0: never) send SIGCONT.
+
+    Args:
+        reason: what the records say of a worker that dies of it.
+    """
 
     worker: str
     signal: int
     resume_after: float = 0.0
+    reason: str = ""
 
 
 class EndRun(Message, frozen=True):

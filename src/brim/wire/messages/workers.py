@@ -35,11 +35,11 @@ __all__ = [
     "TemplateReady",
     "Warn",
     "WorkerBound",
-    "WorkerEnded",
     "WorkerForked",
     "WorkerMessage",
     "WriteNow",
     "failure_of",
+    "words_of",
 ]
 
 
@@ -127,7 +127,13 @@ class Installed(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """Alive, nothing to say."""
+    """Alive, nothing to say.
+
+    Args:
+        moves: counts what the main thread of a worker has come by: where it stays the same, that thread may hang.
+    """
+
+    moves: int = 0
 
 
 class Leave(Message, frozen=True):
@@ -258,14 +264,7 @@ class WorkerForked(Message, frozen=True):
     pid: int
 
 
-class WorkerEnded(Message, frozen=True):
-    """`status` is an exit code, or minus the number of a signal."""
-
-    worker: str
-    status: int
-
-
-TemplateMessage = TemplateReady | WorkerForked | WorkerEnded | Failed
+TemplateMessage = TemplateReady | WorkerForked | Failed
 
 
 def failure_of(error: BaseException) -> Failed:
@@ -279,3 +278,9 @@ def failure_of(error: BaseException) -> Failed:
             return Failed(who="environment", message=str(error))
     trace = "".join(traceback.format_exception(error))
     return Failed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
+
+
+def words_of(failure: Failed) -> str:
+    """All that there is to say of a failure: the user's trace ends with the message."""
+    trace = failure.trace.rstrip()
+    return trace if failure.message in trace else f"{trace}\n{failure.message}".lstrip()

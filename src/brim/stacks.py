@@ -1,0 +1,98 @@
+"""The Python stack of another process, also of one that hangs: in a loop, in C code, with Python's lock in hand.
+
+A process that is to be looked at is born with a descriptor of an anonymous file. It writes its number there once a
+signal makes it write its stack behind that. The handler is faulthandler's, in C: it needs neither Python's lock nor a
+line of Python to be executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import signal
+import tempfile
+
+__all__ = ["VARIABLE", "Stacks", "show_when_asked"]
+
+VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
+# One of the real-time signals, which nothing else uses; what hangs is often code that has plans for SIGUSR1.
+_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "SIGRTMIN") else 0)
+_TO_ANSWER = 1.0
+_LOOK = 0.01
+_MOST = 60  # lines
+_OURS = os.path.join(os.path.dirname(__file__), "")
+
+
+def show_when_asked(descriptor: int) -> None:
+    """Have this process write its stack there whenever it is asked to."""
+    faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
+    os.pwrite(descriptor, b"%20d\n" % os.getpid(), 0)
+
+
+class Stacks:
+    """The stacks of one process, as somebody else reads them.
+
+    `file` is the descriptor that the process is born with.
+    """
+
+    def __init__(self) -> None:
+        self.file = _anonymous_file()
+        os.write(self.file, b" " * 20 + b"\n")  # all who have the descriptor write behind this
+
+    @property
+    def pid(self) -> int:
+        """Of the process that shows its stack; 0 where none does yet."""
+        return int(os.pread(self.file, 20, 0).strip() or b"0")
+
+    async def ask(self) -> str:
+        """The stack of its main thread as it is now, the most recent call last; empty where it does not answer."""
+        try:
+            return await self._ask()
+        except OSError:  # it is gone, or whoever looked after it has closed this meanwhile
+            return ""
+
+    async def _ask(self) -> str:
+        pid, before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
+        if not pid:
+            return ""
+        os.kill(pid, _SIGNAL)
+        deadline, size = loop.time() + _TO_ANSWER, before
+        while loop.time() < deadline:
+            await asyncio.sleep(_LOOK)
+            grown = os.fstat(self.file).st_size
+            if grown == size > before:  # nothing was added since the last look
+                break
+            size = grown
+        return readable(os.pread(self.file, size - before, before).decode(errors="replace"))
+
+    def close(self) -> None:
+        file, self.file = self.file, -1
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+def readable(dump: str) -> str:
+    """What faulthandler wrote, as Python shows a traceback, without the frames of brim that it begins with.
+
+    >>> print(readable('Stack (most recent call first):\\n  File "a.py", line 3 in f\\n  File "a.py", line 9 in g\\n'))
+      File "a.py", line 9, in g
+      File "a.py", line 3, in f
+    """
+    frames = [line for line in dump.splitlines() if line.startswith("  File ")][:_MOST]
+    frames.reverse()
+    first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
+    return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
+
+
+def _is_ours(frame: str) -> bool:
+    file = frame.split('"')[1]
+    return file.startswith(("<frozen", _OURS))
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("brim-stack")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

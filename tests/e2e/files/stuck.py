@@ -1,0 +1,43 @@
+"""The digits with code that hangs, or ends its process, at one call of the loss on one worker."""
+
+import ctypes
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from digits import dataset, metrics, model, optimizer  # noqa: F401
+from torch.nn import functional
+
+from brim import param
+
+HOW = param("how", "sleep")
+CALL = param("call", 100)  # of the loss, on that worker
+PAUSE = param("pause", 0.0)
+SECONDS = param("seconds", 3600.0)
+WORKERS = param("worker", "w2").split(",")
+calls = []
+
+
+def loss(output, target):
+    time.sleep(PAUSE)
+    if Path("/proc/self/comm").read_text().strip().removeprefix("brim-") in WORKERS:
+        calls.append(1)
+        if len(calls) == CALL:
+            stuck_here()
+    return functional.cross_entropy(output, target)
+
+
+def stuck_here():
+    match HOW:
+        case "sleep":
+            time.sleep(SECONDS)
+        case "lock":  # in C code, with Python's lock in hand
+            ctypes.PyDLL(None).usleep(ctypes.c_uint(int(SECONDS * 1e6)))
+        case "regex":  # the same, for longer than anybody lives
+            re.match(r"(a*)*b", "a" * 100)
+        case "exit":
+            os._exit(0)
+        case "leave":
+            sys.exit(0)

@@ -1,0 +1,167 @@
+"""Processes that hang, end too early, or are lost: the job says so, goes on without them, and never stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from e2e.running import DIGITS, FILES, Run, ledger, leftovers, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+STUCK = ("train", str(FILES / "stuck.py"), "--epochs", "12", "--global-batch-size", "128", "--workers", "2")
+
+
+def warned_of(run: Run, *words: str) -> bool:
+    return any(all(word in e["message"] for word in words) for e in run.events("warning"))
+
+
+def lost(run: Run) -> list[tuple[str, str]]:
+    return [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"]
+
+
+def wait_until_stuck(run: Run, step: int) -> None:
+    run.wait_for_step(step)
+    seen = -1
+    while seen != (seen := len(run.steps())):
+        time.sleep(1.0)
+
+
+def gone_after(run: Run) -> float:
+    """Seconds until nothing of the run is there any more."""
+    since = time.monotonic()
+    until(lambda: not leftovers(run.directory), "the end of all processes")
+    return time.monotonic() - since
+
+
+def test_torch_may_have_threads(tmp_path: Path) -> None:
+    job = (DIGITS, "--threads", "2", "--epochs", "2")
+    alone = train(tmp_path / "alone", *job, "--workers", "1")
+    both = train(tmp_path / "both", *job, "--workers", "2", "--faults", "kill rank 0 at step 3")
+    assert both["weights_sha256"] == alone["weights_sha256"]
+
+
+def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
+    """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of the others."""
+    with started(tmp_path / "run", *STUCK, "--set", "how=regex") as run:
+        run.wait_for_step(20)
+        until(
+            lambda: warned_of(run, "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"),
+            "a word",
+            run,
+        )
+        assert run.events("warning")[-1]["at"] - run.steps()[-1]["at"] < 10
+        run.process.send_signal(signal.SIGINT)
+        summary = run.finish()
+    assert (summary["exit"], summary["steps"]) == ("suspended", 24)
+    assert lost(run) == [("w2", "in step 25 when the run was to end")]
+    assert run.events("checkpoint")[-1]["step"] == 24
+
+
+def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) -> None:
+    with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:
+        wait_until_stuck(run, 20)
+        run.process.kill()
+        assert gone_after(run) < 20
+    assert run.events("checkpoint")[-1]["step"] == 24
+
+
+def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_path: Path) -> None:
+    options = ("--workers", "1", "--set", "worker=w1,w2,w3", "--hang-timeout", "1s", "--set", "call=30")
+    with started(tmp_path / "run", *STUCK, *options, "--set", "how=regex") as run:
+        run.finish()
+        assert run.process.returncode == 1
+    assert "hangs: no progress for 1." in run.err
+    assert "in stuck_here" in run.err
+    assert run.events("failed")[0]["who"] == "user"
+    assert [worker for worker, _ in lost(run)] == ["w1"]
+
+
+def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
+    options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
+    with started(tmp_path / "run", *STUCK, *options) as run:
+        assert run.finish()["exit"] == "done"
+    assert lost(run) == []
+    assert "suspect" in {e["state"] for e in run.events("worker") if e["worker"] == "w2"}
+
+
+def test_workers_outlive_their_template(tmp_path: Path) -> None:
+    """Training goes on meanwhile, and another template forks whom it takes to replace a loss."""
+    with started(tmp_path / "run", *STUCK, "--set", "call=0", "--set", "pause=0.1", "--spares", "0") as run:
+        run.wait_for_step(4)
+        agent = psutil.Process(run.pid(run.members()[0])).parent()
+        assert agent is not None
+        template = next(each for each in agent.children() if "brim.train.template" in each.cmdline())
+        victim = run.pid("w2")
+        template.kill()
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: run.members() == ["w1", "w3"], "a worker of another template", run)
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert lost(run) == [("w2", "signal 9")]
+    assert warned_of(run, "the template process died; another one is started")
+    assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
+
+
+@pytest.mark.parametrize("how", ["exit", "leave"])
+def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path) -> None:
+    """Exit status 0 is no success before the job is done; the second time it is the user's to mend."""
+    again = () if how == "exit" else ("--set", "worker=w2,w3")
+    with started(tmp_path / "run", *STUCK, "--set", f"how={how}", *again) as run:
+        summary = run.finish()
+    words = "ended by itself with exit status 0 at step 24, before the job was done"
+    assert lost(run)[0] == ("w2", words)
+    if how == "exit":
+        assert (run.process.returncode, summary["exit"]) == (0, "done")
+        assert ledger(tmp_path / "run")["exact"]
+    else:
+        assert run.process.returncode == 1
+        assert "w3 (rank 1) ended by itself with exit status 0 at step" in run.err
+        assert "take exit() and os._exit() out of it" in run.err
+
+
+def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+    """A relative FILE is that of the directory in which the run was started; errors of a guest end its stay alone."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    (here / "digits.py").write_text((FILES / "digits.py").read_text())
+    text = "import os\nif 'NO_GPU' in os.environ:\n    raise RuntimeError('no GPU on this host')\n"
+    (here / "mine.py").write_text(text + (FILES / "stuck.py").read_text())
+    job = ("train", "mine.py", "--set", "call=0", "--set", "pause=0.05", "--epochs", "99", "--workers", "1")
+    with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
+        run.wait_for_step(2)
+        contact = json.loads((here / "run" / "master.json").read_text())
+        command = [sys.executable, "-m", "brim.cli", "agent", contact["address"], "--token", contact["token"]]
+
+        def join(**environment: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                command, cwd=elsewhere, env={**os.environ, **environment}, capture_output=True, text=True
+            )
+
+        broken = join(NO_GPU="1")
+        (here / "mine.py").rename(here / "other.py")
+        missing = join()
+        (elsewhere / "mine.py").write_text("")
+        changed = join()
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    for guest, words in (
+        (broken, "RuntimeError: no GPU on this host"),
+        (missing, "no such file on this host"),
+        (changed, "another file than that of the first host"),
+    ):
+        assert guest.returncode == 1, guest.stderr
+        assert "the run goes on without this host: " in guest.stderr
+        assert words in guest.stderr
+        assert "src/brim" not in guest.stderr
+        assert warned_of(run, "cannot take part, and is left out", words)
+    assert not run.events("failed")

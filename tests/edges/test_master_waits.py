@@ -1,0 +1,147 @@
+"""What a master makes of workers that hang, end by themselves, or sit on hosts that cannot take part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from brim.coordination.membership import Outcome
+from brim.wire import messages as wire
+from edges.test_master import Desk
+
+HANG = wire.Hang(round=1, step=1, stack='  File "train.py", line 3, in loss')
+
+
+def play(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], **more: int) -> Desk:
+    async def live() -> Desk:
+        desk = Desk(tmp_path, **{"workers": 2, "agents": 1, **more})
+        try:
+            await story(desk)
+        finally:
+            desk.close()
+        return desk
+
+    return asyncio.run(live())
+
+
+async def begin(desk: Desk, *agents: str) -> None:
+    """Round 1 is under way: w1 and w2 have the state."""
+    for agent in agents:
+        await desk.join(agent)
+    on = {"w1": agents[0], "w2": agents[-1]}
+    for worker, agent in on.items():
+        await desk.ready(agent, worker)
+    for worker, agent in on.items():
+        await desk.hear(agent, worker, wire.Installed(round=1, step=0))
+
+
+def warnings(desk: Desk) -> list[str]:
+    return [event["message"] for event in desk.records("events.jsonl") if event["kind"] == "warning"]
+
+
+def to_worker(desk: Desk, agent: str, kind: type) -> list[str]:
+    return [
+        message.worker
+        for message in desk.heard[agent]
+        if isinstance(message, wire.ToWorker) and isinstance(message.message, kind)
+    ]
+
+
+def signals(desk: Desk, agent: str) -> list[tuple[str, str]]:
+    return [(m.worker, m.reason) for m in desk.heard[agent] if isinstance(m, wire.SignalWorker)]
+
+
+LATE = wire.Late(worker="w2", doing="in step 1", seconds=8.0, limit=1800.0, stack=HANG.stack)
+
+
+def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        await desk.say("A", LATE)
+
+    (told,) = warnings(play(tmp_path, story))
+    assert told.startswith("waiting for w2 (rank 1), which has been in step 1 for 8 s and is given up at 30m")
+    assert told.endswith(HANG.stack)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow(
+    tmp_path: Path, late: bool
+) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        await desk.say("A", LATE)
+        if not late:
+            await desk.say("A", wire.OnTime(worker="w2"))
+        desk.master.stop("asked")
+        desk.clock.advance(9.0)
+        desk.master.look()
+        await desk.beat("A")
+        assert signals(desk, "A") == []
+        desk.clock.advance(2.0)
+        desk.master.look()
+        await desk.beat("A")
+        assert signals(desk, "A") == ([("w2", "in step 1 when the run was to end")] if late else [])
+        if late:
+            await desk.say("A", wire.LoseWorker(worker="w2", reason="in step 1 when the run was to end"))
+            assert to_worker(desk, "A", wire.WriteNow) == ["w1"]
+            await desk.hear("A", "w1", wire.NowWritten())
+            await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 0"))
+            assert desk.master.outcome is Outcome.SUSPENDED
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize(("round", "fails"), [(1, False), (2, True)])
+def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
+    tmp_path: Path, round: int, fails: bool
+) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        for worker, number in (("w1", 1), ("w2", round)):
+            hang = wire.Hang(round=number, step=1, stack=HANG.stack)
+            await desk.say("A", wire.LoseWorker(worker=worker, reason="no progress for 5.0 s", hang=hang))
+
+    failed = [e for e in play(tmp_path, story).records("events.jsonl") if e["kind"] == "failed"]
+    assert bool(failed) is fails
+    if fails:
+        assert failed[0]["who"] == "user"
+        assert "hangs: no progress for 5.0 s" in failed[0]["message"]
+        assert HANG.stack in failed[0]["trace"]
+
+
+def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        for worker in ("w1", "w2"):
+            await desk.say("A", wire.LoseWorker(worker=worker, reason="exit status 0", by_itself=True))
+
+    events = play(tmp_path, story).records("events.jsonl")
+    words = "ended by itself with exit status 0 at step 0, before the job was done"
+    assert [e["reason"] for e in events if e["kind"] == "worker" and e["state"] == "lost"] == [words]
+    (failed,) = [e for e in events if e["kind"] == "failed"]
+    assert failed["who"] == "user"
+    assert f"w2 (rank 0) {words}" in failed["message"]
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
+    tmp_path: Path, under_way: bool
+) -> None:
+    failure = wire.Failed(who="spec", message="train.py: got no such file on this host")
+
+    async def story(desk: Desk) -> None:
+        if under_way:
+            await begin(desk, "A")
+        else:
+            await desk.join("A")
+        await desk.join("B")
+        await desk.say("B", wire.Decline(failure=failure))
+
+    desk = play(tmp_path, story)
+    failed = [e["message"] for e in desk.records("events.jsonl") if e["kind"] == "failed"]
+    assert failed == ([] if under_way else [failure.message])
+    assert any("cannot take part" in text for text in warnings(desk)) is under_way

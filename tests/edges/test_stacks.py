@@ -1,0 +1,64 @@
+"""The stack of another process: in a loop of Python, and in C code that has Python's lock in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from brim.process import state_of
+from brim.stacks import Stacks
+
+PROGRAM = """
+import ctypes, re, sys, time
+from brim.stacks import show_when_asked
+
+def hang(how):
+    if how == "python":
+        while True:
+            pass
+    if how == "lock":
+        re.match(r"(a*)*b", "a" * 100)
+    time.sleep(3600)
+
+show_when_asked(int(sys.argv[1]))
+hang(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("how", ["python", "lock", "sleep"])
+def test_wherever_it_hangs(tmp_path: Path, how: str) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text(PROGRAM)
+    stacks = Stacks()
+
+    async def asked() -> str:
+        until = time.monotonic() + 30
+        while "in hang" not in (stack := await stacks.ask()) and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        return stack
+
+    command = [sys.executable, str(program), str(stacks.file), how]
+    with subprocess.Popen(command, pass_fds=[stacks.file]) as process:
+        try:
+            stack = asyncio.run(asked())
+            assert stacks.pid == process.pid
+            assert state_of(process.pid) in ("R", "S")
+        finally:
+            process.kill()
+    first, second = stack.splitlines()[:2]
+    assert first.endswith("in <module>")
+    assert str(program) in second
+    assert second.endswith("in hang")
+    assert state_of(process.pid) == ""
+
+
+def test_who_has_not_said_that_it_can_is_not_asked() -> None:
+    stacks = Stacks()
+    assert asyncio.run(stacks.ask()) == ""
+    stacks.close()
+    assert asyncio.run(stacks.ask()) == ""
