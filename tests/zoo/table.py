@@ -592,6 +592,14 @@ LIVES = [
         workers=(1, 3),
     ),
     exact(
+        "suspended_in_evaluation",
+        "layers.py",
+        "kind=group_norm",
+        like="asked to leave with the last step of an epoch",
+        faults=("term rank 0 at step 4", "kill rank 1 at step 7; add 1 at step 8"),
+        workers=(1, 3),
+    ),
+    exact(
         "suspended_loop_at_an_epochs_end",
         "loop_mnist.py",
         like="the same in a loop over job.epochs",
