@@ -198,16 +198,28 @@ MODELS = [
         like="buffers that evaluation changes",
     ),
     exact("extra_state", "buffers.py", "kind=extra_state", like="get_extra_state"),
-    refused("counter", "buffers.py", "kind=counter", like="a counter in a Python attribute", words="'count'"),
+    refused(
+        "counter",
+        "buffers.py",
+        "kind=counter",
+        like="a counter in a Python attribute",
+        words="for one micro-batch, seeded alike",
+    ),
     exact("cached", "buffers.py", "kind=cached", like="an attribute that forward writes and never reads"),
     refused(
         "carried",
         "buffers.py",
         "kind=carried",
         like="a hidden state carried in an attribute",
-        words="'hidden'",
+        words="for one micro-batch, seeded alike",
     ),
-    refused("list", "buffers.py", "kind=list", like="a list in a Python attribute", words="'recent'"),
+    refused(
+        "list",
+        "buffers.py",
+        "kind=list",
+        like="a list in a Python attribute",
+        words="for one micro-batch, seeded alike",
+    ),
     exact("own_generator", "buffers.py", "kind=own_generator", like="a torch.Generator of the model's own"),
 ]
 
@@ -352,7 +364,13 @@ LOOPS = [
     exact(
         "divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"
     ),
-    exact("scaled", "loop_left_over.py", "scaled", like="scaler.scale(loss) left over: a loss times 65536"),
+    exact(
+        "scaled",
+        "loop_left_over.py",
+        "scaled",
+        like="scaler.scale(loss) left over: a loss times 65536",
+        unsound=True,
+    ),
     refused(
         "optimizer_step",
         "loop_left_over.py",
