@@ -428,20 +428,14 @@ LOOPS = [
         like="a parameter group added while training",
         words="param",
     ),
-    refused(
+    exact(
         "freezes_once",
         "loop_left_over.py",
         "freezes_once",
-        like="requires_grad_(False) at one step, which a newcomer misses",
-        words="requires_grad",
-        harmless_alone=True,
+        like="requires_grad_(False) before a newcomer comes",
     ),
-    refused(
-        "freezes_within",
-        "loop_left_over.py",
-        "freezes_within",
-        like="requires_grad_(False) behind the first micro-batch of a step",
-        words="requires_grad",
+    exact(
+        "freezes_within", "loop_left_over.py", "freezes_within", like="requires_grad_(False) within a step"
     ),
     exact("freezes", "loop_left_over.py", "freezes", like="requires_grad_(False) from a step on"),
     refused(
