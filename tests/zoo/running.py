@@ -33,7 +33,7 @@ class Ended:
     """How a run ended.
 
     Args:
-        done: whether it trained to its end, and says so.
+        exit: what it says of that: done, suspended or failed.
         digest: of its weights, where it is done.
         steps: that count.
         said: everything that it told people: errors, warnings and what it printed.
@@ -43,7 +43,7 @@ class Ended:
         metrics: of its last epoch.
     """
 
-    done: bool
+    exit: str
     digest: str
     steps: int
     said: str
@@ -51,6 +51,11 @@ class Ended:
     epochs: int | None = None
     world_sizes: tuple[int, ...] = (1,)
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether it trained to its end."""
+        return self.exit == "done"
 
 
 class Nursery:
@@ -111,7 +116,7 @@ class Nursery:
         )
         found = json.loads(end.read_text()) if end.exists() else {"steps": 0}
         return Ended(
-            done=status == 0 and "weights_sha256" in found,
+            exit="done" if status == 0 and "weights_sha256" in found else "failed",
             digest=found.get("weights_sha256", ""),
             steps=found["steps"],
             said=log.read_text(),
@@ -158,10 +163,9 @@ def _of_session(session: int) -> list[str]:
 def _ended(folder: Path) -> Ended:
     history = read_history(folder)
     summary = dict(history.ended.summary) if history.ended else {}
-    done = summary.get("exit") == "done"
     account = audit_run(folder, history) if history.dataset and history.started else None
     return Ended(
-        done=done,
+        exit=str(summary.get("exit", "failed")),
         digest=summary.get("weights_sha256") or "",
         steps=history.step,
         said=_said(folder, history),

@@ -53,9 +53,11 @@ class Zoo:
 
     def _through_faults(self, case: Case) -> Ended:
         folder = self._folder / f"{case.name}-faults"
-        for workers, faults in zip(case.workers, case.faults, strict=True):
-            ended = self._nursery.run(folder, spec_of(case, workers, faults=faults))
-        return ended
+        *lives, (last, faults) = zip(case.workers, case.faults, strict=True)
+        for workers, leaves in lives:
+            ended = self._nursery.run(folder, spec_of(case, workers, faults=leaves))
+            assert ended.exit == "suspended", f"{ended.exit}:\n{ended.said}"
+        return self._nursery.run(folder, spec_of(case, last, faults=faults))
 
 
 def _command(case: Case) -> tuple[str, ...]:
