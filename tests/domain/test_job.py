@@ -37,7 +37,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
     ("fields", "field"),
     [
         ({"epochs": 0}, "--epochs"),
-        ({"global_batch_size": 0, "micro_batches": 4}, "--global-batch-size"),
+        ({"global_batch_size": -1, "micro_batches": 4}, "--global-batch-size"),
         ({"global_batch_size": 7}, "--global-batch-size"),
         ({"micro_batches": -1}, "--micro-batches"),
         ({"micro_batches": 2}, "--micro-batches"),

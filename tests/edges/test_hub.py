@@ -20,7 +20,7 @@ def test_alone_it_is_the_root() -> None:
     assert hub.arrive("w2", 1, Point(0, COMMIT), b"y") == Release(1, Point(0, COMMIT), False, (b"x", b"y"))
 
 
-@pytest.mark.parametrize("phase", ["enter", "blocks", "folded"])
+@pytest.mark.parametrize("phase", ["blocks", "folded"])
 def test_what_concerns_one_host_is_released_here(phase: str) -> None:
     hub = Hub("A")
     hub.begin(world(1, w1="A", w2="B"))

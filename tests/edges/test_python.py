@@ -55,8 +55,8 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "left_out"),
     [
-        (cli_train.train, RunOptions, {"json"}),
-        (cli_train.run, RunOptions, {"json", "prints"}),
+        (cli_train.train, RunOptions, {"json", "logger"}),
+        (cli_train.run, RunOptions, {"json", "logger", "prints"}),
         (cli_submit.submit, SubmitOptions, {"json", "wait", "dry_run", "state"}),
     ],
 )

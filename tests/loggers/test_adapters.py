@@ -151,12 +151,15 @@ def test_mlflow_has_each_step_once_in_one_run(tmp_path: Path) -> None:
 
 
 def in_wandb(run_dir: Path) -> Found:
-    """The rows of the one file that W&B left offline, from its framing (that of LevelDB's log)."""
+    """The rows of the newest file that W&B left offline, from its framing (that of LevelDB's log).
+
+    The writer of a logger that was killed lives on for a moment, and may make its own file anew.
+    """
     import json
 
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (file,) = (run_dir / "wandb").glob("offline-run-*/*.wandb")
+    file = max((run_dir / "wandb").glob("offline-run-*/*.wandb"), key=lambda each: each.parent.name)
     content = file.read_bytes()
     at, whole, found = 7, b"", []
     while at + 7 <= len(content):

@@ -157,7 +157,7 @@ def main() -> None:
     be_called("zoo-nursery")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_pace()
-    warm.import_torch(threads=1)
+    warm.import_torch()
     if not warm.forking_is_safe():
         raise SystemExit("this process cannot be forked")
     gc.collect()

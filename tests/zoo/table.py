@@ -173,7 +173,7 @@ MODELS = [
         "batch_norm_cumulative", "layers.py", "kind=batch_norm_cumulative", like="BatchNorm(momentum=None)"
     ),
     exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
-    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
+    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="in_features"),
     exact("masked", "layers.py", "kind=masked", like="a buffer of minus infinities"),
     exact("odd_buffers", "layers.py", "kind=odd_buffers", like="buffers of all types, expanded, empty, None"),
     exact("odd_parameters", "layers.py", "kind=odd_parameters", like="transposed, empty, unused parameters"),
@@ -203,7 +203,7 @@ MODELS = [
         "buffers.py",
         "kind=counter",
         like="a counter in a Python attribute",
-        words="for one micro-batch, seeded alike",
+        words="'count'",
     ),
     exact("cached", "buffers.py", "kind=cached", like="an attribute that forward writes and never reads"),
     refused(
@@ -218,7 +218,7 @@ MODELS = [
         "buffers.py",
         "kind=list",
         like="a list in a Python attribute",
-        words="for one micro-batch, seeded alike",
+        words="'recent'",
     ),
     exact("own_generator", "buffers.py", "kind=own_generator", like="a torch.Generator of the model's own"),
 ]

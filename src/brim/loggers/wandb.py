@@ -1,4 +1,4 @@
-"""W&B: one W&B run for a run, by an id that follows from it; offline, one directory that has everything."""
+"""W&B: one W&B run for a run, by an id that follows from it; offline, its newest directory has everything."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ class WandB:
 def _remove_earlier(run: LoggedRun) -> None:
     """What an earlier process wrote offline of this run: the end of it may be missing, and all of it comes again."""
     for folder in Path(run.directory, "wandb").glob(f"offline-run-*-{run.id}"):
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # whoever wrote it may not have ended yet

@@ -22,6 +22,7 @@ from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.train.attributes import Attributes
 from brim.train.chance import Sources
 from brim.train.context import WorkerContext
+from brim.train.contribution import Contributions
 from brim.train.data.feed import Feed
 from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
@@ -241,15 +242,13 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """
     sources, attributes, tries = Sources(model), Attributes(model), []
     inputs, target = _samples(prepared.train, size, model)
+    contributions = Contributions(model)
     for _ in range(1 if _is_on_gpu(model) else 2):
-        buffers = copy.deepcopy([dict(module._buffers) for module in model.modules()])
+        contributions.reset()
         sources.seed(0)
         tries.append(call(lambda: prepared.loss(_output(prepared, model, inputs), target)))
         attributes.check()
         left = attributes.forget()
-        if len(tries) == 1:
-            for module, before in zip(model.modules(), buffers, strict=True):
-                module._buffers.update(before)
     values = [each.detach() for each in tries if isinstance(each, Tensor)]
     if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
         raise SpecError(
