@@ -36,7 +36,7 @@ def test_a_range_of_workers_is_written_as_it_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"epochs": 0}, "--epochs"),
+        ({"epochs": -1}, "--epochs"),
         ({"global_batch_size": -1, "micro_batches": 4}, "--global-batch-size"),
         ({"global_batch_size": 7}, "--global-batch-size"),
         ({"micro_batches": -1}, "--micro-batches"),
