@@ -636,7 +636,7 @@ class Job:
             self._contributions.check_untouched()
         self._optimization.backward(loss, step.micro.weight, optimizer)
         step.micro.losses[index] = loss.detach().reshape(())  # a shape of [1] or [1, 1] will do as well
-        if None in step.micro.losses:
+        if any(each is None for each in step.micro.losses):  # `in` would compare tensors
             return None
         self._complete(round, step)
         if step.todo:
