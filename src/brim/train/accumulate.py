@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -16,11 +17,28 @@ Contribution = list[Tensor]
 
 def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tensor]) -> None:
     """`out = left + right` tensor by tensor; whole numbers take the larger. `out` may be `left`."""
+    if out is left:
+        _add_to(left, right)
+        return
     for a, b, result in zip(left, right, out, strict=True):
-        if a.dtype.is_floating_point or a.dtype.is_complex:
+        if _is_added(a):
             torch.add(a, b, out=result)
         else:
             torch.maximum(a, b, out=result)
+
+
+def _add_to(left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
+    """The same in place, with one call for all tensors of a kind: of many small ones the calls are what costs."""
+    added = [_is_added(tensor) for tensor in left]
+    if any(added):
+        torch._foreach_add_(list(compress(left, added)), list(compress(right, added)))
+    if not all(added):
+        largest = [not each for each in added]
+        torch._foreach_maximum_(list(compress(left, largest)), list(compress(right, largest)))
+
+
+def _is_added(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
 class Accumulator:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 import brim
 from brim.clock import SystemClock
@@ -17,9 +19,10 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import location_of, open_place
-from brim.train.checkpoint import Image, state_of
+from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
 from brim.train.job_state import JobState
+from brim.train.state import flatten
 from brim.train.writer import Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -51,6 +54,7 @@ class Checkpoints:
     ) -> None:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
+        self._copy: Copy | None = None
         self._last = time.monotonic()
         self._warned_of: int | None = None
         self._store: Store | None = None
@@ -83,7 +87,11 @@ class Checkpoints:
         return bool(self._spec.keep_best) or not (every.steps or every.seconds)
 
     def begin(self, *, ends_epoch: bool) -> None:
-        """Copy the state and have it written; at the end of an epoch it is worth a short wait for another's end."""
+        """Copy the state and have it written; at the end of an epoch it is worth a short wait for another's end.
+
+        The copy goes on beside what follows. Who changes parameters, or what an optimizer keeps of them, calls
+        `await_copy` before.
+        """
         self._begin(patience=_SHORT if ends_epoch else 0.0)
 
     def _begin(self, *, patience: float, needed: bool = False) -> None:
@@ -99,21 +107,29 @@ class Checkpoints:
                 self._tell(Warn(message=text))
             return
         self._last = started = time.monotonic()
-        tree = self._image.take(self.state.get())
+        state = self.state.get()
+        tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
             step=step,
             tree=tree,
             versions={"brim": brim.__version__, "torch": str(torch.__version__)},
-            data=self._image.data,
+            data=b"",  # comes with the copy
             written_at=SystemClock().wall(),
             metrics=self.state.metrics if self.state.measured == step else {},
         )
+        self._copy = Copy(copied, pause=time.monotonic() - started)
         self._writer.start(
             checkpoint,
-            pause=time.monotonic() - started,
+            copy=self._copy,
             needed=needed,
             unsound_since=self.state.unsound_since,
         )
+
+    def await_copy(self) -> None:
+        """The state is about to change: wait until a checkpoint that was begun has all of it."""
+        if self._copy is not None:
+            self._copy.wait()
+            self._copy = None
 
     def _settle(self, patience: float) -> bool:
         """Wait until nothing is being written, and hear the master meanwhile; whether it is so."""
@@ -133,6 +149,7 @@ class Checkpoints:
         if self._writer is None or self._has_this_state():
             return
         self._begin(patience=_LONG, needed=True)
+        self.await_copy()
         self._settle(_LONG)
         if not self._has_this_state():
             raise self._writer.fault or EnvironmentFault(
@@ -185,3 +202,10 @@ class Checkpoints:
         self.state.put(state_of(found))
         self._writer.official = found.step
         return self._store.where(found.step), problems
+
+
+def _steady(state: Mapping[str, Any]) -> list[Tensor]:
+    """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
+    optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
+    kept = flatten([each["state"] for each in optimizers])[1]
+    return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

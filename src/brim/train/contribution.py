@@ -137,6 +137,8 @@ class Contributions:
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
         device = self._parameters[0].device
         self._no_marks = torch.zeros(len(self._parameters) + _WORDS, dtype=torch.int64, device=device)
+        self._all_marks = self._no_marks.clone()
+        self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
         self._own_gradients: list[Tensor] = []
         self._strides = [p.stride() for p in self._parameters]
@@ -242,12 +244,23 @@ class Contributions:
             parameter.grad = None
             gradients.append(gradient)
         changed = [each.changed_by(weight) for each in self._averaged]
+        words = self._words(marks, stop=stop, due=due)
+        counted = [each.now().clone() for each in self._counted]
+        return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
+
+    def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
+        if len(losses) == 1 and losses[0] is not None:
+            return (losses[0].to(self._no_losses) * weight).reshape(1)
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
             if loss is not None:
                 weighed[index] = loss.double() * weight
-        words = self._no_marks.new_tensor([*marks, int(stop), int(due)])
-        return [*gradients, *changed, weighed, words, *(each.now().clone() for each in self._counted)]
+        return weighed
+
+    def _words(self, marks: list[int], *, stop: bool, due: bool) -> Tensor:
+        if not (stop or due) and 0 not in marks:
+            return self._all_marks.clone()
+        return self._no_marks.new_tensor([*marks, int(stop), int(due)])
 
     def _check_frozen(self) -> None:
         thawed = next((name for name, parameter in self._frozen.items() if parameter.requires_grad), None)

@@ -283,6 +283,12 @@ class Job:
             SpecError: the loop was left early, or the job is over.
             SystemExit: this worker was asked to leave, and has left.
         """
+        for epoch in self.own_epochs(epochs):
+            self._checkpoints.await_copy()  # what comes between epochs may change parameters
+            yield epoch
+
+    def own_epochs(self, epochs: int | None = None) -> Iterator[int]:
+        """As `epochs`, for a loop of brim's own: nothing between its epochs changes parameters by hand."""
         self._check_first_loop()
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         facts = None if self._state.schedule is None else self._facts()
@@ -358,7 +364,7 @@ class Job:
         self._check_first_loop()
         planned = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         self.plan(feed, planned)
-        for _ in self.epochs(planned):
+        for _ in self.own_epochs(planned):
             yield from self._batches_of_epoch(feed)
 
     def _use(self, feed: Feed, data: object) -> None:
@@ -458,6 +464,7 @@ class Job:
         return True
 
     def _leave_round(self) -> None:
+        self._checkpoints.await_copy()  # the next round may put another state in place of this one
         if self._round is not None:
             self._stop_reading()
             self._round.exchange.close()
@@ -639,7 +646,7 @@ class Job:
             self._contributions.check_untouched()
         self._optimization.backward(loss, step.micro.weight, optimizer)
         step.micro.losses[index] = loss.detach().reshape(())  # a shape of [1] or [1, 1] will do as well
-        if None in step.micro.losses:
+        if any(each is None for each in step.micro.losses):  # `in` would compare tensors
             return None
         self._complete(round, step)
         if step.todo:
@@ -736,6 +743,7 @@ class Job:
 
     def _apply(self, total: list[Tensor], outcome: Outcome, *, shared: bool) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
+        self._checkpoints.await_copy()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):

@@ -340,7 +340,7 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         spec.epochs,
         test_samples=0 if test is None else _size_of(test),
     )
-    for _ in job.epochs():
+    for _ in job.own_epochs():
         for batch in job.batches(prepared.train, global_batch_size=_batch_size(prepared, spec)):
             job.step(prepared.loss(_output(prepared, job.model, batch.inputs), batch.target))
         if test is not None:

@@ -12,11 +12,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.train.checkpoint import Copy
 from brim.wire.messages import (
     CheckpointDrafted,
     CheckpointMade,
@@ -35,7 +36,7 @@ _NICENESS = 10  # training goes first
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
     checkpoint: Checkpoint
-    pause: float
+    copy: Copy
     needed: bool
     unsound_since: int | None
 
@@ -62,12 +63,12 @@ class Writer:
         self.fault: EnvironmentFault | None = None  # why the last one was not
 
     def start(
-        self, checkpoint: Checkpoint, *, pause: float, needed: bool, unsound_since: int | None = None
+        self, checkpoint: Checkpoint, *, copy: Copy, needed: bool, unsound_since: int | None = None
     ) -> None:
         """Begin to write; its bytes must stay as they are until `in_flight` is None.
 
         Args:
-            pause: seconds that training stood still for its copy, for the record.
+            copy: of the tensors; it may be under way.
             needed: whoever began it looks at `fault`; else a failure is a warning.
             unsound_since: the step since which losses are no numbers: the newest checkpoint before it is kept.
         """
@@ -76,9 +77,7 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="brim-checkpoint", daemon=True)
             self._thread.start()
-        self._orders.put(
-            _Order(checkpoint=checkpoint, pause=pause, needed=needed, unsound_since=unsound_since)
-        )
+        self._orders.put(_Order(checkpoint=checkpoint, copy=copy, needed=needed, unsound_since=unsound_since))
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a draft."""
@@ -102,7 +101,8 @@ class Writer:
                 self.in_flight = None
 
     def _write(self, order: _Order) -> None:
-        started, checkpoint = time.perf_counter(), order.checkpoint
+        checkpoint = replace(order.checkpoint, data=order.copy.data())
+        started = time.perf_counter()
         draft = self._store.draft(checkpoint, writer=self._name)
         answer = self._permission(draft)
         path = self._store.publish(draft)
@@ -113,7 +113,7 @@ class Writer:
                 path=path,
                 size_bytes=len(checkpoint.data),
                 seconds=time.perf_counter() - started,
-                pause=order.pause,
+                pause=order.copy.pause,
             )
         )
         try:

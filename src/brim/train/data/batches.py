@@ -48,11 +48,11 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
     if collate is not None:
         return collate(_samples(dataset, indices.tolist()))
     # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`: that one then.
-    if isinstance(dataset, Batched) and not hasattr(dataset, "__getitems__"):
-        return dataset.take(indices)
     if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
         rows = torch.from_numpy(indices)
         return [tensor.index_select(0, rows) for tensor in dataset.tensors]
+    if hasattr(dataset, "take") and hasattr(dataset, "__len__") and not hasattr(dataset, "__getitems__"):
+        return dataset.take(indices)  # isinstance(dataset, Batched) takes as long as reading a small batch
     return default_collate(_samples(dataset, indices.tolist()))
 
 
