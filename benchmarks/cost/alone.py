@@ -138,7 +138,9 @@ def _row(kind: str, batch: int, found: dict[str, list[tuple[float, float]]]) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each network and batch")
-    parser.add_argument("--block", type=float, default=0.05, help="seconds of a side before the next one's turn")
+    parser.add_argument(
+        "--block", type=float, default=0.05, help="seconds of a side before the next one's turn"
+    )
     parser.add_argument("--case", action="append", help="only these, as tiny:64; may be repeated")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -431,6 +431,21 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, 
     assert len(warnings) == own_loop
 
 
+def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1, file="", command=("python", "loop.py"))
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Completed(weights_sha256="00"))
+        await desk.hear("A", "w1", wire.Failed(who="spec", message="another loop over a job that has ended"))
+        await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 1"))
+
+    play(desk, story)
+    ended = next(event for event in desk.records(EVENTS) if event["kind"] == "run_ended")
+    assert ended["summary"]["exit"] == "failed"
+
+
 def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
     """The checkpoints are elsewhere: nothing here knows that there were steps before."""
     desk = Desk(tmp_path, workers=2, agents=1)

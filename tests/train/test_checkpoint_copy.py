@@ -74,7 +74,8 @@ def test_what_may_change_meanwhile_is_copied_at_once(monkeypatch: pytest.MonkeyP
     assert not data.done()
     gate.open()
     found = read(tree, data.result(PATIENCE))
-    assert torch.equal(found["buffer"], torch.ones(4)) and torch.equal(found["weight"], torch.ones(4))
+    assert torch.equal(found["buffer"], torch.ones(4))
+    assert torch.equal(found["weight"], torch.ones(4))
 
 
 def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
