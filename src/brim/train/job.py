@@ -197,6 +197,7 @@ class Job:
         self._epoch_read = -1  # the last epoch whose batches were asked for
         self._introduced = False
         self._stop_asked = False
+        self._saw_a_loss = False
         self._interrupted = False  # the round ended under the last job.step
         self._feed: Feed | None = None
         self._data: object = None
@@ -641,6 +642,7 @@ class Job:
             return None
         index = self._index_of(optimizer, step.micro)
         _check_loss(loss)
+        self._look_for_a_divided(loss)
         self._optimization.check_rates()
         if not any(each is not None for each in step.micro.losses):
             self._contributions.check_untouched()
@@ -655,6 +657,20 @@ class Job:
             return self._commit(round, step).losses[index]
         self._interrupted = True
         return None
+
+    def _look_for_a_divided(self, loss: Tensor) -> None:
+        """Warn once where a mean is divided, as loops do that add up gradients by themselves."""
+        if self._saw_a_loss:
+            return
+        self._saw_a_loss = True
+        last: Any = loss.grad_fn
+        if last is None or last.name() != "DivBackward0" or last.next_functions[0][0] is None:
+            return
+        if "Loss" in last.next_functions[0][0].name() or "CrossEntropy" in last.next_functions[0][0].name():
+            text = (
+                "the loss is a mean that is divided by something, which makes its gradients as much smaller"
+            )
+            self.members.tell(Warn(message=f"{text}: brim weighs micro-batches itself, by their samples"))
 
     def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: _Micro) -> int:
         known = self._optimization.optimizers
