@@ -167,8 +167,9 @@ class JobState:
         if tree is None or self.committed != tree["committed"] or self.schedule is None:
             return
         if self.committed > self.epoch * self.schedule.steps_per_epoch:
+            due = self.due  # may have been seen to since
             self.put(tree)
-            self._given = None
+            self.due, self._given = due, None
 
     def plan(self, schedule: Schedule) -> None:
         """Learn the steps of the job.

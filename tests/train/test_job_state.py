@@ -1,0 +1,45 @@
+"""What a newcomer takes of a job's state, and when."""
+
+from __future__ import annotations
+
+import torch
+
+from brim.domain.batch import Schedule
+from brim.train.context import spec_of_a_loner
+from brim.train.job_state import JobState
+from brim.train.optimization import Optimization
+
+
+def state() -> tuple[JobState, torch.optim.Optimizer]:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = JobState(model, Optimization(model, [optimizer]), spec=spec_of_a_loner())
+    made.plan(Schedule(samples=40, global_batch_size=10, epochs=2))
+    return made, optimizer
+
+
+def newcomer(*, committed: int) -> tuple[JobState, torch.optim.Optimizer]:
+    """One that took a state with a checkpoint due, saw to that, and then ran what stands in front of the batches."""
+    donor, _ = state()
+    donor.committed, donor.due = committed, True
+    made, optimizer = state()
+    made.put(donor.get())
+    made.due = False
+    optimizer.param_groups[0]["lr"] *= 0.5
+    made.put_again()
+    return made, optimizer
+
+
+def test_what_stands_in_front_of_a_loop_that_is_under_way_is_not_done_twice() -> None:
+    _, optimizer = newcomer(committed=2)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_at_the_start_of_an_epoch_it_is_done() -> None:
+    _, optimizer = newcomer(committed=0)
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_checkpoint_that_was_seen_to_is_not_due_again() -> None:
+    made, _ = newcomer(committed=2)
+    assert not made.due
