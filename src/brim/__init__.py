@@ -16,6 +16,7 @@ _LAZY = {
     "Run": "brim.runs.run",
     "data": "brim.train",
     "join": "brim.train.join",
+    "lightning": "brim",
     "metrics": "brim.train",
     "models": "brim",
     "param": "brim.train.params",

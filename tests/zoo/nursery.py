@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -158,6 +159,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_pace()
     warm.import_torch()
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     if not warm.forking_is_safe():
         raise SystemExit("this process cannot be forked")
     gc.collect()

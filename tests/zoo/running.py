@@ -59,12 +59,19 @@ class Ended:
 
 
 class Nursery:
-    """The client of `nursery.py`; a context manager, behind which no process is left."""
+    """The client of `nursery.py`; a context manager, behind which no process is left.
+
+    Args:
+        imports: what its runs would need seconds to import.
+    """
+
+    def __init__(self, imports: Sequence[str] = ()) -> None:
+        self._imports = imports
 
     def __enter__(self) -> Nursery:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+            [sys.executable, str(Path(__file__).with_name("nursery.py")), *self._imports],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -226,6 +226,11 @@ class Job:
         """Workers that train together now."""
         return self.members.world_size
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each name that `log` was given."""
+        return dict(self._state.metrics)
+
     def register_state(self, name: str, thing: Stateful | MutableMapping[str, Any]) -> None:
         """Have a state of your own carried to workers that join, and into checkpoints.
 

@@ -1,0 +1,37 @@
+"""Which shape is it? Computed in 16 bits: bfloat16, or float16 with its losses scaled.
+
+Its argument is bf16 or fp16.
+"""
+
+import sys
+
+import torch
+from shapes import CLASSES, shapes
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+
+def main():
+    precision = sys.argv[1] if sys.argv[1:] else "bf16"
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    torch.manual_seed(0)
+    loader = DataLoader(shapes(320, seed=1), batch_size=64, shuffle=True)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16)
+    for epoch in range(3):
+        for data, target in loader:
+            with torch.autocast("cpu", dtype=dtype):
+                loss = functional.cross_entropy(model(data), target)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        print(f"epoch {epoch}: loss {loss.item():.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""A LightningModule's training as a job: `fit` stands where `Trainer.fit` stood.
+
+Nothing of Lightning is imported: a module is asked for its steps, its optimizer and its data, as a Trainer asks it.
+What brim would have to leave out is refused by name, so that no hook is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, default_collate
+
+from brim.errors import SpecError
+from brim.train.data.feed import Feed
+from brim.train.job import Job
+from brim.train.join import join
+from brim.train.samples import to_device
+
+__all__ = ["fit"]
+
+_PACKAGES = frozenset({"lightning", "pytorch_lightning"})
+_CALLED = frozenset(
+    {
+        "configure_model", "configure_optimizers", "forward", "on_fit_end", "on_fit_start", "on_train_end",
+        "on_train_epoch_end", "on_train_epoch_start", "on_train_start", "prepare_data", "setup", "teardown",
+        "train_dataloader", "training_step", "val_dataloader", "validation_step",
+    }
+)  # fmt: skip
+_OF_OTHER_WORK = ("test_", "predict_", "on_test_", "on_predict_", "on_exception", "example_input_array")
+
+
+def fit(
+    module: Any,
+    datamodule: Any = None,
+    *,
+    train_dataloaders: Any = None,
+    val_dataloaders: Any = None,
+    epochs: int | None = None,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Job:
+    """Train a LightningModule, alone or as a worker of a job: what `Trainer(max_epochs=epochs).fit(…)` does.
+
+    The DataLoader's batch size is the global one: that of a step, whatever the number of workers. `training_step`
+    is called for each micro-batch. What `validation_step` logs is measured after each epoch: means over samples, the
+    same for any number of workers.
+
+    Args:
+        module: a LightningModule with automatic optimization.
+        datamodule: a LightningDataModule that has the data, or None.
+        train_dataloaders: the DataLoader of the training split, where neither of these two has it.
+        val_dataloaders: that of the validation split, or None.
+        epochs: passes over the data; None takes `--epochs`.
+        device: to train on; None takes a GPU that torch can use, else the CPU.
+        options: of `brim.join`: `seed`, `micro_batches`, `clip_norm`, `on_nan`, `threads`.
+
+    Returns:
+        The job, which is done.
+
+    Raises:
+        SpecError: the module does something that brim does not carry over; the message names it.
+    """
+    owners = [each for each in (module, datamodule) if each is not None]
+    for owner in owners:
+        _check_hooks(owner)
+    if not module.automatic_optimization:
+        raise SpecError(
+            type(module).__name__,
+            got="manual optimization",
+            need="automatic_optimization = True",
+            hint="a loop of your own, with brim.join([g, d], [opt_g, opt_d])",
+        )
+    for owner in owners:
+        owner.prepare_data()
+        owner.setup("fit")
+    if hasattr(module, "configure_model"):
+        module.configure_model()
+    train = _loader("train_dataloader", train_dataloaders, owners)
+    if train is None:
+        raise SpecError("train_dataloader", got="none", need="a DataLoader of the training split")
+    val = _loader("val_dataloader", val_dataloaders, owners)
+    module.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    trainer = module._trainer = _Trainer(epochs, train, datamodule)
+    optimizer, schedule = _optimizer_of(module.configure_optimizers())
+    job = trainer.job = join(module, optimizer, **schedule, **options)
+    metrics = _metrics_of(module, val)
+    module.on_fit_start()
+    module.on_train_start()
+    for _ in job.epochs(epochs):
+        module.on_train_epoch_start()
+        for batch in job.batches(train):
+            job.step(_train(module, batch.inputs["batch"], trainer.batch_index))
+        if val is not None and metrics:
+            job.log(**job.evaluate(val, metrics, forward=_validate))
+        module.on_train_epoch_end()
+    module.on_train_end()
+    module.on_fit_end()
+    for owner in owners:
+        owner.teardown("fit")
+    return job
+
+
+# What a module may have ------------------------------------------------------------------------------------------
+
+
+def _check_hooks(owner: Any) -> None:
+    """Check that brim calls every hook that is overridden.
+
+    Raises:
+        SpecError: it does not call one.
+    """
+    kinds = [kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] in _PACKAGES]
+    if not kinds:
+        raise SpecError(
+            "brim.lightning.fit",
+            got=f"a {type(owner).__name__}",
+            need="a LightningModule, and a LightningDataModule where it has no data of its own",
+        )
+    for name in sorted({name for kind in kinds for name in vars(kind) if not name.startswith("_")}):
+        if name in _CALLED or name.startswith(_OF_OTHER_WORK):
+            continue
+        usual = next(vars(kind)[name] for kind in kinds if name in vars(kind))
+        own = next(vars(kind)[name] for kind in type(owner).__mro__ if name in vars(kind))
+        if own is not usual or name in vars(owner):
+            raise SpecError(
+                f"{type(owner).__name__}.{name}",
+                got="a method of your own",
+                need=f"only methods that brim calls: {', '.join(sorted(_CALLED))}",
+                hint="a loop of your own, with brim.join",
+            )
+
+
+def _loader(name: str, given: Any, owners: Sequence[Any]) -> DataLoader[Any] | None:
+    """A split's DataLoader, whose batches come whole."""
+    for owner in reversed(owners):  # the datamodule first
+        if given is None and _has_own(owner, name):
+            given = getattr(owner, name)()
+    if given is None:
+        return None
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        (given,) = given
+    if not isinstance(given, DataLoader):
+        raise SpecError(name, got=f"a {type(given).__name__}", need="one DataLoader")
+    loader = copy.copy(given)
+    loader.collate_fn = _Whole(given.collate_fn)
+    return loader
+
+
+def _has_own(owner: Any, name: str) -> bool:
+    if name in vars(owner):
+        return True
+    home = next(kind for kind in type(owner).__mro__ if name in vars(kind))
+    return home.__module__.partition(".")[0] not in _PACKAGES
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """Collates a batch that nobody takes apart: a pair too goes to the module as it is."""
+
+    collate: Any = default_collate
+
+    def __call__(self, samples: list[Any]) -> dict[str, Any]:
+        return {"batch": self.collate(samples)}
+
+
+def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+    """What `configure_optimizers` gave, as `brim.join` takes it.
+
+    Raises:
+        SpecError: several optimizers, or words that brim does not know.
+    """
+    schedulers: Any = None
+    if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], (list, tuple)):
+        configured, schedulers = configured
+    if isinstance(configured, (list, tuple)) and len(configured) == 1:
+        (configured,) = configured
+    if isinstance(configured, Mapping):
+        _check_words(configured, {"optimizer", "lr_scheduler", "monitor"})
+        schedulers = configured.get("lr_scheduler")
+        optimizer = configured.get("optimizer")
+        monitor = configured.get("monitor")
+    else:
+        optimizer, monitor = configured, None
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SpecError(
+            "configure_optimizers()", got=f"a {type(optimizer).__name__}", need="one torch optimizer"
+        )
+    if isinstance(schedulers, (list, tuple)):
+        if len(schedulers) > 1:
+            raise SpecError("configure_optimizers()", got=f"{len(schedulers)} schedulers", need="one at most")
+        schedulers = schedulers[0] if schedulers else None
+    return optimizer, _schedule_of(schedulers, monitor)
+
+
+def _schedule_of(configured: Any, monitor: str | None) -> dict[str, Any]:
+    """A scheduler, or Lightning's description of one; it steps with every epoch where nobody says."""
+    if configured is None:
+        return {}
+    described = configured if isinstance(configured, Mapping) else {"scheduler": configured}
+    _check_words(described, {"scheduler", "interval", "frequency", "monitor", "name", "strict"})
+    if described.get("frequency", 1) != 1:
+        raise SpecError("lr_scheduler", got=f"a frequency of {described['frequency']}", need="1")
+    return {
+        "scheduler": described["scheduler"],
+        "scheduler_interval": described.get("interval", "epoch"),
+        "monitor": described.get("monitor", monitor),
+    }
+
+
+def _check_words(described: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(set(described) - known)
+    if unknown:
+        raise SpecError(
+            "configure_optimizers()",
+            got=repr(unknown[0]),
+            need=f"of these words only: {', '.join(sorted(known))}",
+        )
+
+
+# Its steps -------------------------------------------------------------------------------------------------------
+
+
+def _train(module: Any, batch: Any, index: int) -> Tensor:
+    with _listening(module):  # to nobody: training_step hears micro-batches, and brim records the loss
+        result = _call(module.training_step, batch, index)
+    loss = result.get("loss") if isinstance(result, Mapping) else result
+    if not isinstance(loss, Tensor):
+        raise SpecError(
+            "training_step", got=f"a {type(result).__name__}", need='the loss, or a dict with "loss"'
+        )
+    return loss
+
+
+def _validate(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+    """What `validation_step` logs of a batch, and of how many samples each value is the mean."""
+    with _listening(module) as heard:
+        _call(module.validation_step, inputs["batch"], 0)
+    samples = _size_of(inputs["batch"]) or 1
+    return {name: (value, samples if size is None else size) for name, (value, size) in heard.items()}
+
+
+def _call(step: Any, batch: Any, index: int) -> Any:
+    """Steps take the number of their batch or leave it out."""
+    return step(batch, index) if len(inspect.signature(step).parameters) > 1 else step(batch)
+
+
+def _size_of(batch: Any) -> int | None:
+    """Samples of a batch: the length of the first tensor in it."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else 1
+    parts = (
+        batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    )
+    return next((size for part in parts if (size := _size_of(part)) is not None), None)
+
+
+@contextlib.contextmanager
+def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
+    """What a module logs meanwhile."""
+    heard: dict[str, tuple[float, int | None]] = {}
+
+    def log(name: str, value: Any, *_: Any, batch_size: int | None = None, **options: Any) -> None:
+        if options.get("reduce_fx", "mean") not in ("mean", torch.mean):
+            raise SpecError(f"self.log({name!r})", got="a reduce_fx", need="means over samples")
+        if not isinstance(value, (int, float)) and not (isinstance(value, Tensor) and value.numel() == 1):
+            raise SpecError(
+                f"self.log({name!r})",
+                got=f"a {type(value).__name__}",
+                need="a number: the mean over the samples of the batch",
+                hint="torchmetrics.functional gives one; brim adds them up over batches and workers",
+            )
+        heard[name] = (value.item() if isinstance(value, Tensor) else float(value), batch_size)
+
+    module.log = log
+    try:
+        yield heard
+    finally:
+        del module.log
+
+
+def _metrics_of(module: Any, val: DataLoader[Any] | None) -> dict[str, Any]:
+    """One for each value that `validation_step` logs: it is tried with the first two samples."""
+    if val is None or not _has_own(module, "validation_step"):
+        return {}
+    tried = copy.deepcopy(module).eval()
+    tried._trainer = module._trainer
+    batch = to_device(Feed(val, seed=0, loaders=0).first(2), module.device)
+    with torch.no_grad(), torch.random.fork_rng():
+        return {name: _Logged(name) for name in _validate(tried, batch)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """The mean over samples of what `validation_step` logs by one name."""
+
+    name: str
+
+    def observe(self, output: Mapping[str, tuple[float, int]], target: None) -> bytes:
+        value, samples = output[self.name]
+        return struct.pack("<dq", value, samples)
+
+    def result(self, states: Sequence[bytes]) -> float:
+        parts = [struct.unpack("<dq", state) for state in states]
+        samples = sum(size for _, size in parts)
+        return math.fsum(value * size for value, size in parts) / samples if samples else math.nan
+
+
+class _Trainer:
+    """What a module may ask of its trainer."""
+
+    logger = None
+    loggers: tuple[()] = ()
+    sanity_checking = False
+
+    def __init__(self, epochs: int | None, train: DataLoader[Any], datamodule: Any) -> None:
+        self.max_epochs, self.datamodule = epochs, datamodule
+        self.num_training_batches = len(train)
+        self.job: Job | None = None
+
+    @property
+    def current_epoch(self) -> int:
+        return 0 if self.job is None else self.job.epoch
+
+    @property
+    def global_step(self) -> int:
+        return 0 if self.job is None else self.job.committed
+
+    @property
+    def global_rank(self) -> int:
+        return 0 if self.job is None else self.job.rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        return self.global_rank == 0
+
+    @property
+    def batch_index(self) -> int:
+        """Of the step at hand within its epoch: all of its micro-batches have the same."""
+        return self.global_step % self.num_training_batches
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        if self.max_epochs is None:
+            raise SpecError(
+                "trainer.estimated_stepping_batches",
+                got="a number of epochs that only the command line has",
+                need="brim.lightning.fit(…, epochs=…)",
+            )
+        return self.max_epochs * self.num_training_batches
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = [each for each in vars(type(self)) if not each.startswith("_")]
+        raise SpecError(
+            f"trainer.{name}",
+            got="a question that brim has no answer to",
+            need=f"one of these: {', '.join(sorted([*known, *vars(self)]))}",
+        )

@@ -1,0 +1,160 @@
+"""The scripts of the page "your script": plain ones run, ports have the same weights through deaths and joins."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.domain.faults import parse_faults
+from brim.domain.job import JobSpec, WorkerRange
+from zoo.running import Ended, Nursery
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "examples" / "03-your-script"
+PAGE = ROOT / "docs" / "guides" / "your-script.md"
+FAULTS = "kill rank 1 at step 4; add 1 at step 7"
+STEPS = {"mnist": 15, "words": 16, "gan": 12, "amp": 15, "bert": 18, "lightning": 15}
+NEEDS = {"bert": "transformers", "lightning": "lightning"}
+AT_ONCE = 2
+
+
+def absent(name: str) -> bool:
+    return name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None
+
+
+def by_name(names: list[str]) -> Any:
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=pytest.mark.skipif(absent(name), reason=f"no package {NEEDS.get(name)}"))
+            for name in names
+        ],
+    )
+
+
+class Runs:
+    """Runs of scripts, started together and looked at by one test each."""
+
+    def __init__(self, nursery: Nursery, folder: Path) -> None:
+        self._nursery, self._folder = nursery, folder
+        self._pool = ThreadPoolExecutor(AT_ONCE)
+        here = [name for name in STEPS if not absent(name)]
+        self._alone = {name: self._pool.submit(self.alone, f"{name}_brim.py") for name in here}
+        self._elastic = {name: self._pool.submit(self.elastic, f"{name}_brim.py") for name in here}
+
+    def of(self, name: str) -> tuple[Ended, Ended]:
+        return self._alone[name].result(), self._elastic[name].result()
+
+    def alone(self, script: str, *arguments: str) -> Ended:
+        folder = self._folder / f"{Path(script).stem}{len(arguments)}-alone"
+        return self._nursery.alone(folder, [str(SCRIPTS / script), *arguments])
+
+    def elastic(self, script: str, *arguments: str) -> Ended:
+        """Three workers, of which one is killed and to which one joins."""
+        return self._run(script, command=(sys.executable, str(SCRIPTS / script), *arguments))
+
+    def trained(self, script: str) -> Ended:
+        """The same life of a training file."""
+        return self._run(script, file=str(SCRIPTS / script), global_batch_size=32, epochs=3)
+
+    def _run(self, script: str, **fields: Any) -> Ended:
+        spec = JobSpec(
+            workers=WorkerRange(minimum=3, maximum=3),
+            faults=parse_faults(FAULTS),
+            heartbeat_timeout=15.0,
+            spares=1,
+            parameters={},
+            **fields,
+        )
+        return self._nursery.run(
+            self._folder / f"{Path(script).stem}{len(fields)}{fields.get('command', ())[2:]}", spec
+        )
+
+    def submit(self, work: Any, *arguments: str) -> Future[Ended]:
+        return self._pool.submit(work, *arguments)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    wanted = [package for package in NEEDS.values() if importlib.util.find_spec(package)]
+    with Nursery(imports=wanted) as nursery:
+        runs = Runs(nursery, tmp_path_factory.mktemp("scripts"))
+        try:
+            yield runs
+        finally:
+            runs.close()
+
+
+def check_same(alone: Ended, elastic: Ended, steps: int) -> None:
+    assert alone.done, alone.said
+    assert elastic.done, elastic.said
+    assert (alone.steps, elastic.steps) == (steps, steps)
+    assert elastic.digest == alone.digest
+    assert elastic.metrics == alone.metrics
+    assert elastic.exactly_once
+    assert set(elastic.world_sizes) >= {3, 4}  # a spare takes the place of the dead at once
+
+
+@pytest.mark.e2e
+@by_name(list(STEPS))
+def test_a_port_gives_the_same_weights_alone_and_through_a_death_and_a_join(runs: Runs, name: str) -> None:
+    alone, elastic = runs.of(name)
+    check_same(alone, elastic, STEPS[name])
+
+
+@pytest.mark.e2e
+def test_float16_with_scaled_losses_gives_the_same_weights_too(runs: Runs) -> None:
+    alone = runs.submit(runs.alone, "amp_brim.py", "fp16")
+    elastic = runs.elastic("amp_brim.py", "fp16")
+    check_same(alone.result(), elastic, STEPS["amp"])
+    assert alone.result().digest != runs.of("amp")[0].digest
+
+
+@pytest.mark.e2e
+@by_name(["bert"])
+def test_a_model_of_transformers_trains_from_a_training_file(runs: Runs, name: str) -> None:
+    ended = runs.trained(f"{name}_training_file.py")
+    assert ended.done, ended.said
+    assert (ended.steps, ended.exactly_once) == (STEPS[name], True)
+
+
+@pytest.mark.e2e
+@by_name(list(STEPS))
+def test_a_plain_script_runs(runs: Runs, name: str) -> None:
+    ended = runs.alone(f"{name}_plain.py")
+    assert "Traceback" not in ended.said, ended.said
+    assert re.search(r"(accuracy|perplexity|loss|generator) \d+\.\d", ended.said), ended.said
+
+
+# The page --------------------------------------------------------------------------------------------------------
+
+
+def changes(name: str, port: str) -> list[str]:
+    """The diff of two scripts without context: lines that went, and lines that came."""
+    plain, ported = ((SCRIPTS / f"{name}_{kind}.py").read_text().splitlines() for kind in ("plain", port))
+    lines = list(difflib.unified_diff(plain, ported, n=0, lineterm=""))[2:]
+    return [line for line in lines if not line.startswith("@@")]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_page_shows_the_diff_of_the_files(name: str) -> None:
+    assert "\n".join(["```diff", *changes(name, "brim"), "```"]) in PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_page_counts_the_lines_that_change(name: str) -> None:
+    brim = len(changes(name, "brim"))
+    other = len(changes(name, "accelerate")) if (SCRIPTS / f"{name}_accelerate.py").exists() else None
+    (row,) = re.findall(rf"^\| \[[^\]]*\]\(#{name}\) \| (\d+) \| (\S+)", PAGE.read_text(), re.MULTILINE)
+    assert row == (str(brim), "none" if other is None else str(other))

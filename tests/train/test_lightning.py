@@ -1,0 +1,157 @@
+"""A LightningModule trains by `brim.lightning.fit`; what that leaves out is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import brim
+from brim.errors import SpecError
+
+lightning = pytest.importorskip("lightning")
+
+LINE = TensorDataset(torch.arange(40.0)[:, None] / 40, torch.arange(40.0) / 20)
+
+
+class Line(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+        self.heard: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        loss = functional.mse_loss(self.net(x).flatten(), y)
+        self.log("train_loss", loss)
+        return {"loss": loss}
+
+    def validation_step(self, batch: Any) -> None:
+        x, y = batch
+        self.log_dict({"val_error": functional.l1_loss(self.net(x).flatten(), y)})
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(LINE, batch_size=16)
+
+
+def fit(module: Any, **options: Any) -> Any:
+    torch.manual_seed(0)
+    return brim.lightning.fit(
+        module, train_dataloaders=loader(), val_dataloaders=loader(), epochs=2, **options
+    )
+
+
+def test_what_validation_logs_is_the_mean_over_all_samples() -> None:
+    module = Line()
+    job = fit(module)
+    with torch.no_grad():
+        error = functional.l1_loss(module.net(LINE.tensors[0]).flatten(), LINE.tensors[1])
+    assert job.committed == 6
+    assert job.metrics == {"val_error": pytest.approx(error.item())}
+
+
+def test_a_module_knows_its_epoch_its_step_and_the_number_of_its_batch() -> None:
+    class Curious(Line):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.add((self.current_epoch, self.global_step, batch_idx))
+            return super().training_step(batch, batch_idx)["loss"]
+
+        def on_train_epoch_start(self) -> None:
+            epochs.append(self.current_epoch)
+
+    seen: set[Any] = set()
+    epochs: list[int] = []
+    fit(Curious())
+    assert seen == {(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 3, 0), (1, 4, 1), (1, 5, 2)}
+    assert epochs == [0, 1]
+
+
+@pytest.mark.parametrize("form", ["described", "lists", "plateau"])
+def test_schedulers_step_when_lightning_would(form: str) -> None:
+    class Scheduled(Line):
+        def configure_optimizers(self) -> Any:
+            self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            if form == "lists":
+                return [self.optimizer], [torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.5)]
+            if form == "described":
+                by_step = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.5)
+                return {
+                    "optimizer": self.optimizer,
+                    "lr_scheduler": {"scheduler": by_step, "interval": "step"},
+                }
+            # No value is ten times better: it lowers the rate after each epoch.
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, patience=0, threshold=10.0)
+            return {"optimizer": self.optimizer, "lr_scheduler": plateau, "monitor": "val_error"}
+
+    module = Scheduled()
+    fit(module)
+    rate = {"described": 0.1 / 2**6, "lists": 0.1 / 2**2, "plateau": 0.001}[form]
+    assert module.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+
+
+class ByHand(Line):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Counting(Line):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.heard.append(batch_idx)
+
+
+class Two(Line):
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.1)]
+
+
+class Nosy(Line):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.trainer.callbacks
+
+
+class Objects(Line):
+    def validation_step(self, batch: Any) -> None:
+        self.log("val_error", nn.Linear(1, 1))
+
+
+class Sums(Line):
+    def validation_step(self, batch: Any) -> None:
+        self.log("val_error", torch.tensor(1.0), reduce_fx="sum")
+
+
+class Often(Line):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ByHand, "manual optimization"),
+        (Counting, "Counting.on_train_batch_end"),
+        (Two, "one torch optimizer"),
+        (Nosy, "trainer.callbacks"),
+        (Objects, "got a Linear"),
+        (Sums, "got a reduce_fx"),
+        (Often, "a frequency of 2"),
+    ],
+)
+def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        fit(kind())
+
+
+def test_a_model_that_is_no_lightning_module_is_refused() -> None:
+    with pytest.raises(SpecError, match="got a Linear"):
+        fit(nn.Linear(1, 1))
