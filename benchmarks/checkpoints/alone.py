@@ -27,6 +27,7 @@ from brim.domain.order import EpochOrder
 from brim.train.checkpoints import Checkpoints
 from brim.train.data import fetch
 from brim.train.job_state import JobState
+from brim.train.optimization import Optimization
 from brim.train.params import ENVIRONMENT_VARIABLE
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
 
@@ -93,6 +94,7 @@ def keeper(way: str, loop: Loop, directory: Path) -> tuple[Callable[[int], None]
     def keep(step: int) -> None:
         checkpoints.state.committed = step
         checkpoints._begin(patience=60.0)
+        checkpoints.await_copy()  # the loop knows nothing of brim, and changes the state at once
 
     return (keep if way == "brim" else lambda step: None), checkpoints.drain
 
@@ -104,7 +106,7 @@ def brims(loop: Loop, directory: Path) -> Checkpoints:
         if isinstance(message, CheckpointDrafted):
             checkpoints.permit(Publish(step=message.step, writers=[]))
 
-    state = JobState(loop.model, loop.optimizer, scheduler=None, spec=SPEC)
+    state = JobState(loop.model, Optimization(loop.model, [loop.optimizer]), spec=SPEC)
     state.schedule = loop.schedule
     checkpoints = Checkpoints(state, SPEC, context=None, tell=tell, listen=time.sleep)
     checkpoints.keep_in(str(directory), writer="w1")

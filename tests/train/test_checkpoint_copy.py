@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import Directory
 from brim.train import checkpoint
-from brim.train.checkpoint import Image, state_of
+from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner
 from brim.wire.messages import CheckpointDrafted, Publish
@@ -29,8 +28,8 @@ PATIENCE = 30.0
 class Gate:
     """Holds back the copying of tensors until it is opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, lag: float = 0.0) -> None:
-        self._open, self._lag, self._copy = threading.Event(), lag, np.copyto
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open, self._copy = threading.Event(), np.copyto
         monkeypatch.setattr(checkpoint.np, "copyto", self._held)
 
     def open(self) -> None:
@@ -38,7 +37,6 @@ class Gate:
 
     def _held(self, place: Any, part: Any) -> None:
         assert self._open.wait(PATIENCE)
-        time.sleep(self._lag)  # whoever does not wait for the copy shall be caught
         self._copy(place, part)
 
 
@@ -91,15 +89,25 @@ def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
 
     monkeypatch.setattr(job.members, "tell", tell)
     job._checkpoints.keep_in(str(tmp_path), writer="w1")
-    gate = Gate(monkeypatch, lag=0.02)
+    gate, waited = Gate(monkeypatch), []
+    wait = Copy.wait
+
+    def open_and_wait(copy: Copy) -> None:
+        waited.append((job.committed, len(batches)))
+        gate.open()
+        wait(copy)
+
+    monkeypatch.setattr(Copy, "wait", open_and_wait)
     data = TensorDataset(torch.randn(24, 3), torch.randn(24, 1))
     after: list[dict[str, Tensor]] = []
+    batches: list[int] = []
     for batch in job.batches(data, global_batch_size=8, epochs=1):
-        if job.committed == 1:
-            gate.open()  # within the second step: so it did not wait for the copy
+        batches.append(job.committed)
         if job.step(nn.functional.mse_loss(network(batch.inputs), batch.target)) is not None:
             after.append({name: part.clone() for name, part in network.state_dict().items()})
+    gate.open()  # where nobody waited: what is copied now is not what was to be kept
     job._checkpoints.drain()
+    assert waited[0] == (1, 4)  # not before both passes of the second step
     store = Store(Directory(tmp_path))
     assert 1 in store.steps()
     kept = state_of(store.load(1))["model"]
