@@ -106,7 +106,7 @@ def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str
     with started(tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)) as run:
         run.finish()
     assert run.process.returncode == 2
-    assert "left job.batches(...) early" in run.err
+    assert "a loop that was left after step" in run.err
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
