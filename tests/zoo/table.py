@@ -173,7 +173,7 @@ MODELS = [
         "batch_norm_cumulative", "layers.py", "kind=batch_norm_cumulative", like="BatchNorm(momentum=None)"
     ),
     exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
-    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="in_features"),
+    refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
     exact("masked", "layers.py", "kind=masked", like="a buffer of minus infinities"),
     exact("odd_buffers", "layers.py", "kind=odd_buffers", like="buffers of all types, expanded, empty, None"),
     exact("odd_parameters", "layers.py", "kind=odd_parameters", like="transposed, empty, unused parameters"),

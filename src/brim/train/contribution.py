@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from brim.errors import SpecError
 from brim.train.layout import Layout
@@ -124,6 +125,14 @@ class Contributions:
     """
 
     def __init__(self, model: nn.Module, *, losses: int = 1) -> None:
+        for name, parameter in model.named_parameters():
+            if is_lazy(parameter):
+                raise SpecError(
+                    f"parameter {name!r}",
+                    got="an uninitialized parameter, as lazy modules have before their first batch",
+                    need="parameters whose shapes are known: gradients have a place from the first step on",
+                    hint="run one batch through the model where it is made, or give its layers their sizes",
+                )
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._all, self._all_names = list(model.parameters()), [name for name, _ in model.named_parameters()]
