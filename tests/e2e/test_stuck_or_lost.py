@@ -103,10 +103,11 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
         victim = run.pid("w2")
         template.kill()
         os.kill(victim, signal.SIGKILL)
-        until(lambda: run.members() == ["w1", "w3"], "a worker of another template", run)
+        # The first to be asked for may be asked of the template that is dying: then it was never started.
+        until(lambda: run.members() in (["w1", "w3"], ["w1", "w4"]), "a worker of another template", run)
         run.process.send_signal(signal.SIGINT)
         assert run.finish()["exit"] == "suspended"
-    assert lost(run) == [("w2", "signal 9")]
+    assert [loss for loss in lost(run) if loss != ("w3", "it was not started")] == [("w2", "signal 9")]
     assert warned_of(run, "the template process died; another one is started")
     assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
 
