@@ -101,11 +101,18 @@ def _buffers_of(model: nn.Module) -> list[_Buffer]:
     found: dict[int, _Buffer] = {}
     for prefix, module in model.named_modules():
         for key, tensor in module._buffers.items():
-            if tensor is None or not tensor.numel() or tensor.layout is not torch.strided:
+            if tensor is None or not tensor.numel():
                 continue
+            name = f"{prefix}.{key}" if prefix else key
+            if tensor.layout is not torch.strided:
+                raise SpecError(
+                    f"buffer {name!r}",
+                    got="a sparse tensor",
+                    need="a dense one: buffers travel to newcomers and into checkpoints byte by byte",
+                    hint="keep a constant in a plain attribute, or call .to_dense()",
+                )
             if not tensor.is_contiguous() and 0 in tensor.stride():  # expanded: it cannot be written to
                 tensor = module._buffers[key] = tensor.contiguous()
-            name = f"{prefix}.{key}" if prefix else key
             buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
             buffer.places.append((module._buffers, key))
     return list(found.values())
