@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from brim.agent import workers as agents
 from brim.agent.workers import Callbacks, Template, Workers
 from brim.stacks import Stacks
 from brim.wire.frames import frame
-from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked
+from brim.wire.messages import Codec, Hello, TemplateMessage, TemplateReady, WorkerForked, WorkerMessage
 
 
 class Undying:
@@ -31,6 +32,37 @@ class Undying:
         pass
 
 
+class Bench:
+    """Workers whose template is a socket of the test's, and what they tell."""
+
+    def __init__(self, run_dir: Path, **tell: Any) -> None:
+        (run_dir / "logs").mkdir()
+        ours, self.template = socket.socketpair()
+        nothing = dict.fromkeys(
+            ("ready", "replaced", "spent", "started", "heard", "gone", "failed"), lambda *_: None
+        )
+        self.workers = Workers(run_dir, Template(Undying(), ours, Stacks()), Callbacks(**(nothing | tell)))
+
+    def say(self, message: TemplateMessage) -> None:
+        """As the template does."""
+        codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+        self.template.sendall(frame(codec.encode(message)))
+
+    async def begin(self, worker: str) -> socket.socket:
+        """Have a worker asked for: its end of the link."""
+        await self.workers.listen()
+        self.say(TemplateReady())
+        await self.workers.start(worker)
+        _, descriptors, _, _ = socket.recv_fds(self.template, 4096, 4)
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        return socket.socket(fileno=descriptors[0])
+
+    async def end(self) -> None:
+        await self.workers.end()
+        self.template.close()
+
+
 def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,34 +70,45 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     monkeypatch.setattr(agents, "_TO_DIE", 0.05)
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
-    (tmp_path / "logs").mkdir()
-    codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
     async def live() -> str:
-        ours, theirs = socket.socketpair()
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        workers = Workers(
+        bench = Bench(
             tmp_path,
-            Template(Undying(), ours, Stacks()),
-            Callbacks(
-                ready=lambda: None,
-                replaced=lambda why: None,
-                spent=lambda why: None,
-                started=lambda worker, pid: workers.signal(worker, signal.SIGKILL),
-                heard=lambda worker, message: None,
-                gone=lambda worker, status, reason: gone.set_result(worker),
-                failed=lambda failed: None,
-            ),
+            started=lambda worker, pid: bench.workers.signal(worker, signal.SIGKILL),
+            gone=lambda worker, status, reason: gone.set_result(worker),
         )
-        await workers.listen()
-        theirs.sendall(frame(codec.encode(TemplateReady())))
-        await workers.start("w1")
-        theirs.sendall(frame(codec.encode(WorkerForked(worker="w1", pid=4_000_000))))
-        async with asyncio.timeout(10):
-            lost = await gone
-            await workers.end()
-        theirs.close()
+        with await bench.begin("w1"):
+            bench.say(WorkerForked(worker="w1", pid=4_000_000))
+            async with asyncio.timeout(10):
+                lost = await gone
+                await bench.end()
         return lost
 
     assert asyncio.run(live()) == "w1"
     assert killed == [(4_000_000, signal.SIGKILL)]
+
+
+def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(tmp_path: Path) -> None:
+    """It forked the worker and did not get the processor back before the worker was ready."""
+    told: list[str] = []
+
+    async def live() -> None:
+        ready = asyncio.Event()
+
+        def heard(worker: str, message: WorkerMessage) -> None:
+            told.append(type(message).__name__)
+            ready.set()
+
+        bench = Bench(tmp_path, started=lambda worker, pid: told.append("started"), heard=heard)
+        codec: Codec[WorkerMessage] = Codec(WorkerMessage)
+        with await bench.begin("w1") as link:
+            link.sendall(frame(codec.encode(Hello(address="", layout="", facts=None))))
+            await asyncio.sleep(0.05)  # nothing tells that the agent has read it
+            bench.say(WorkerForked(worker="w1", pid=4_000_000))
+            async with asyncio.timeout(10):
+                await ready.wait()
+                await bench.end()
+
+    asyncio.run(live())
+    assert told == ["started", "Hello"]

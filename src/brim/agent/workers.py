@@ -91,6 +91,7 @@ class _Process:
     status: int | None = None
     closed: bool = False
     condemned: str = ""  # why it was killed
+    early: list[bytes] = field(default_factory=list)  # what it said before the template said that it is there
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
@@ -159,8 +160,7 @@ class Workers:
             case WorkerForked(worker=worker, pid=pid):
                 self._asked.discard(worker)
                 if worker in self._processes:
-                    self._watch(worker, pid)
-                    self._tell.started(worker, pid)
+                    self._begin(worker, pid)
             case Failed() as failed:
                 self._tell.failed(failed)
 
@@ -272,7 +272,17 @@ class Workers:
             later = asyncio.get_running_loop().call_later(resume_after, self.signal, worker, signal.SIGCONT)
             process.timers.append(later)
 
+    def _begin(self, worker: str, pid: int) -> None:
+        """A worker can speak before the template does: nothing of it is told before its start is."""
+        self._watch(worker, pid)
+        self._tell.started(worker, pid)
+        for data in self._processes[worker].early:
+            self._on_worker(worker, data)
+
     def _on_worker(self, worker: str, data: bytes) -> None:
+        if worker in self._asked:
+            self._processes[worker].early.append(data)
+            return
         try:
             message = self._from_worker.decode(data)
         except ProtocolError:
