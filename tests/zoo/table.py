@@ -33,6 +33,7 @@ class Case:
         faults: what happens to its three workers; each text is one life of the run, resumed by the next.
         workers: in each life of that run.
         world_sizes: that the last life must have seen.
+        warned: words of a warning that it gets, however it ends.
         options: of `brim train`, by the names of `JobSpec`.
     """
 
@@ -48,6 +49,7 @@ class Case:
     faults: tuple[str, ...] = (KILL_AND_JOIN,)
     workers: tuple[int, ...] = (3,)
     world_sizes: frozenset[int] = frozenset({3, 4})
+    warned: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -362,7 +364,14 @@ DATA = [
 LOOPS = [
     refused("backward", "loop_left_over.py", "backward", like="loss.backward() left over", words="backward"),
     exact(
-        "divided", "loop_left_over.py", "divided", like="loss / 4 left over: a quarter of the rate, exactly"
+        "divided",
+        "loop_left_over.py",
+        "divided",
+        like="loss / 4 left over: a quarter of the rate, exactly",
+        warned="a mean that is divided",
+    ),
+    exact(
+        "summed", "loop_left_over.py", "summed", like='reduction="sum" left over', warned="a sum over samples"
     ),
     exact(
         "scaled",
@@ -370,6 +379,7 @@ LOOPS = [
         "scaled",
         like="scaler.scale(loss) left over: a loss times 65536",
         unsound=True,
+        warned="multiplied by 65,536",
     ),
     refused(
         "optimizer_step",
@@ -379,7 +389,10 @@ LOOPS = [
         words="optimizer.step()",
     ),
     exact(
-        "clipped", "loop_left_over.py", "clipped", like="clip_grad_norm_ left over: it finds nothing to clip"
+        "clipped",
+        "loop_clipped.py",
+        like="clip_grad_norm_ left over: it finds nothing to clip",
+        warned="calls clip_grad_norm_, which finds no gradients",
     ),
     refused(
         "break",

@@ -105,6 +105,7 @@ def test_it_is_exact(zoo: Zoo, case: Case) -> None:
         assert ended.done, f"{name}:\n{ended.said}"
         assert ended.steps == case.steps, name
         assert (" is nan; " in ended.said) is case.unsound, name
+        assert case.warned in ended.said, name
     assert {name: ended.digest for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].digest)
     assert {name: ended.metrics for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].metrics)
     recorded = {name: ended for name, ended in runs.items() if ended.exactly_once is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -28,6 +29,7 @@ from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.train import left_over
 from brim.train.accumulate import Accumulator
 from brim.train.attributes import Attributes
 from brim.train.chance import Sources
@@ -647,7 +649,7 @@ class Job:
             return None
         index = self._index_of(optimizer, step.micro)
         _check_loss(loss)
-        self._look_for_a_divided(loss)
+        self._look_for_left_over(loss)
         self._optimization.check_rates()
         if not any(each is not None for each in step.micro.losses):
             self._contributions.check_untouched()
@@ -663,19 +665,17 @@ class Job:
         self._interrupted = True
         return None
 
-    def _look_for_a_divided(self, loss: Tensor) -> None:
-        """Warn once where a mean is divided, as loops do that add up gradients by themselves."""
+    def _look_for_left_over(self, loss: Tensor) -> None:
+        """Warn, once in a run, of what the loop still does by itself."""
         if self._saw_a_loss:
             return
         self._saw_a_loss = True
-        last: Any = loss.grad_fn
-        if last is None or last.name() != "DivBackward0" or last.next_functions[0][0] is None:
+        if self.committed or self.members.rank:
             return
-        if "Loss" in last.next_functions[0][0].name() or "CrossEntropy" in last.next_functions[0][0].name():
-            text = (
-                "the loss is a mean that is divided by something, which makes its gradients as much smaller"
-            )
-            self.members.tell(Warn(message=f"{text}: brim weighs micro-batches itself, by their samples"))
+        own_loop = not self.spec.file and self.spec.clip_norm is None
+        for text in (left_over.of_loss(loss), left_over.of_script(sys.argv[0]) if own_loop else ""):
+            if text:
+                self.members.tell(Warn(message=text))
 
     def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: _Micro) -> int:
         known = self._optimization.optimizers

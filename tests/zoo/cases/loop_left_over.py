@@ -35,6 +35,8 @@ for batch in job.batches(data, global_batch_size=24, epochs=2):
         loss.backward()
     if KIND == "divided":
         loss = loss / 4
+    if KIND == "summed":
+        loss = F.cross_entropy(model(batch.inputs), batch.target, reduction="sum")
     if KIND == "scaled":
         loss = scaler.scale(loss)
     if KIND == "break" and job.committed == 3:
@@ -53,8 +55,6 @@ for batch in job.batches(data, global_batch_size=24, epochs=2):
     running["loss"] += loss.item()
     if KIND == "stepped_twice":
         job.step(loss)
-    if KIND == "clipped":
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     if KIND == "optimizer_step":
         optimizer.step()
     if KIND == "weights_by_hand":  # clamp, as WGAN does

@@ -1,0 +1,111 @@
+"""Finds what is left over of a loop that did by itself what brim does now, where it shows in a loss or in the script.
+
+Each of these trains, the same on all workers, and not what the script meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["of_loss", "of_script"]
+
+_SUM = 2  # how torch writes down reduction="sum"
+_DEPTH = 4  # a sum of losses is a few additions deep
+_SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradients overflow
+
+
+def of_loss(loss: Tensor) -> str:
+    """What a loss shows, in words; empty where it is as it should be.
+
+    Args:
+        loss: a scalar of one micro-batch, with its graph.
+
+    >>> import torch
+    >>> prediction = torch.ones(4, requires_grad=True)
+    >>> of_loss(torch.nn.functional.mse_loss(prediction, torch.zeros(4)))
+    ''
+    >>> of_loss(torch.nn.functional.mse_loss(prediction, torch.zeros(4)) / 4)[:32]
+    'the loss is a mean that is divid'
+    >>> total = torch.nn.functional.mse_loss(prediction, torch.zeros(4), reduction="sum")
+    >>> of_loss(total)[:32], of_loss(total / 4)
+    ('the loss is a sum over samples, ', '')
+    """
+    last: Any = loss.grad_fn
+    if last is None:
+        return ""
+    if last.name() == "DivBackward0" and _is_loss(last.next_functions[0][0]):
+        return (
+            "the loss is a mean that is divided by something, which makes its gradients as much smaller: brim weighs "
+            "micro-batches itself, by their samples"
+        )
+    if last.name() == "MulBackward0" and (scale := _scale_of(last)):
+        return (
+            f"the loss is multiplied by {scale:,.0f}, as a GradScaler does, and nothing divides its gradients again: "
+            "give the loss itself to job.step, and the scaler to brim.join(scaler=...)"
+        )
+    if any(_reduction_of(term) == _SUM for term in _terms(last, _DEPTH)):
+        return (
+            'the loss is a sum over samples (reduction="sum"), where job.step needs their mean: what is trained is the '
+            "mean of the micro-batches' sums, which depends on --micro-batches"
+        )
+    return ""
+
+
+def _is_loss(node: Any) -> bool:
+    named = node is not None and ("Loss" in node.name() or "CrossEntropy" in node.name())
+    return named and _reduction_of(node) != _SUM  # a sum that is divided by its samples is their mean
+
+
+def _reduction_of(node: Any) -> int | None:
+    return getattr(node, "_saved_reduction", None)
+
+
+def _scale_of(product: Any) -> float:
+    """By what a GradScaler multiplied: a large power of two, in a tensor of its own; 0 where it was none."""
+    factor = getattr(product, "_saved_other", None)
+    if not isinstance(factor, Tensor) or factor.numel() != 1 or factor.requires_grad:
+        return 0.0
+    scale = float(factor)
+    return scale if scale >= _SCALED and scale.hex().startswith("0x1.0000000000000p") else 0.0
+
+
+def _terms(node: Any, depth: int) -> Iterator[Any]:
+    """What is added up."""
+    if node is None or not depth:
+        return
+    if not node.name().startswith(("Add", "Sub")):
+        yield node
+        return
+    for following, _ in node.next_functions:
+        yield from _terms(following, depth - 1)
+
+
+def of_script(path: str) -> str:
+    """What a script calls that has no effect in a loop of brim's, in words; empty where there is nothing.
+
+    Args:
+        path: of a script; what cannot be read or compiled has nothing.
+    """
+    try:
+        names = set(_names(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    found = sorted(name for name in names if name.startswith("clip_grad_"))
+    if not found:
+        return ""
+    return (
+        f"{path} calls {found[0]}, which finds no gradients to clip: they are there only while brim updates the "
+        "weights, and brim.join(..., clip_norm=...) clips them"
+    )
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
