@@ -33,7 +33,7 @@ def of_loss(loss: Tensor) -> str:
     'the loss is a mean that is divid'
     >>> total = torch.nn.functional.mse_loss(prediction, torch.zeros(4), reduction="sum")
     >>> of_loss(total)[:32], of_loss(total / 4)
-    ('the loss is a sum over samples, ', '')
+    ('the loss is a sum over samples (', '')
     """
     last: Any = loss.grad_fn
     if last is None:
