@@ -116,7 +116,35 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(tmp_path: P
         -1
     ]
     options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
-    with started(tmp_path / "run", "run", *options, "--", sys.executable, loop) as run:
+    # A script of Python's is run within a process of brim's; any other command is executed as it is.
+    command = [sys.executable, loop] if method == "fork" else ["sh", "-c", f"exec {sys.executable} {loop}"]
+    with started(tmp_path / "run", "run", *options, "--", *command) as run:
         summary = run.finish()
     assert summary["weights_sha256"] == alone
     assert ledger(tmp_path / "run")["exact"]
+
+
+UNSEEDED = """
+import brim, numpy as np, torch
+from torch.utils.data import TensorDataset, random_split
+inputs = torch.linspace(-1, 1, 300).reshape(150, 2)
+train, test = random_split(TensorDataset(inputs, inputs.sum(1, keepdim=True)), [120, 30])
+model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
+torch.nn.init.constant_(model[2].weight, np.random.rand())
+job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for epoch in job.epochs(2):
+    for batch in job.batches(train, global_batch_size=24):
+        job.step(torch.nn.functional.mse_loss(model(batch.inputs), batch.target))
+"""
+
+
+def test_a_script_that_seeds_nothing_is_one_training_on_any_number_of_workers(tmp_path: Path) -> None:
+    """They are forked from one process, or started each by itself: all split their data alike."""
+    script = tmp_path / "loop.py"
+    script.write_text(UNSEEDED)
+    digests = set()
+    for workers, method in ((1, "fork"), (2, "spawn")):
+        options = ("--workers", str(workers), "--start-method", method)
+        with started(tmp_path / method, "run", *options, "--", sys.executable, str(script)) as run:
+            digests.add(run.finish()["weights_sha256"])
+    assert len(digests) == 1

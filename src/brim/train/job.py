@@ -41,7 +41,7 @@ from brim.train.data.feed import Feed, Read, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
-from brim.train.job_state import JobState, Stateful
+from brim.train.job_state import SAME_DATA, SAMPLES, JobState, Stateful
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
@@ -435,7 +435,7 @@ class Job:
                 hint="one dataset for all epochs",
             )
         self._optimization.check_horizon(epochs, schedule.steps)
-        self._state.plan(schedule)
+        self._state.plan(schedule, mark=f"{self.epoch} {feed.mark}" if feed.mark else "")
         self._data_facts = {
             "block_size": feed.block_size,
             "order": feed.order,
@@ -536,11 +536,8 @@ class Job:
         tables = [msgspec.msgpack.decode(each, type=dict[str, bytes]) for each in everyone]
         what = describe_difference(tables, self.members.names)
         raise UserCodeError(
-            f"the workers do not agree after step {self.committed}: {what}\n"
-            "  brim carries parameters, buffers, optimizers, schedulers and what job.register_state names.\n"
-            "  What differs was changed by something else: a variable of the script, the rank, or the clock.\n"
-            "  The last checkpoint on which all agreed is kept.\n"
-            "  hint: job.register_state(name, thing), or change it in the same way on all workers"
+            f"the workers do not agree after step {self.committed}: {what}\n  {_why(what)}\n"
+            "  The last checkpoint on which all agreed is kept."
         )
 
     # Steps ---------------------------------------------------------------------------------------------------
@@ -984,3 +981,14 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
+
+
+def _why(what: str) -> str:
+    """What people can do about a difference, by what differs."""
+    if what.startswith(SAMPLES):
+        return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
+    return (
+        "brim carries parameters, buffers, optimizers, schedulers and what job.register_state names.\n"
+        "  What differs was changed by something else: a variable of the script, the rank, or the clock.\n"
+        "  hint: job.register_state(name, thing), or change it in the same way on all workers"
+    )

@@ -15,8 +15,13 @@ from brim.train.digests import Digests, digests_of
 from brim.train.optimization import Optimization
 from brim.train.state import flatten
 
-__all__ = ["JobState", "Stateful"]
+__all__ = ["SAME_DATA", "SAMPLES", "JobState", "Stateful"]
 
+SAMPLES = "first samples"  # what tells the data of a job from other data
+SAME_DATA = (
+    "the same files on all hosts, and a seed for what the script draws of them (random_split, train_test_split); "
+    "a set of strings has another order in each process"
+)
 _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
 
 
@@ -46,6 +51,7 @@ class JobState:
         self._given: Mapping[str, Any] | None = None
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
+        self.mark = ""  # of the data: see `plan`
         self.committed = 0  # steps
         self.epoch = 0  # epochs that are over
         self.order = 0  # of the epoch's samples, where a sampler draws them: a checksum
@@ -111,10 +117,11 @@ class JobState:
 
     def _data(self) -> dict[str, Any]:
         if self.schedule is None:
-            return {"samples": None, "global_batch_size": None, **self._found}
+            return {"samples": None, "global_batch_size": None, SAMPLES: "", **self._found}
         return {
             "samples": self.schedule.samples,
             "global_batch_size": self.schedule.global_batch_size,
+            SAMPLES: self.mark,
         }
 
     def digests(self) -> Digests:
@@ -134,7 +141,9 @@ class JobState:
             if tree[key] != got:
                 raise _other_job(field, got, tree[key])
         self._found = {key: tree[key] for key in ("samples", "global_batch_size")}
+        self._found[SAMPLES] = tree.get(SAMPLES, "")  # a checkpoint of an older brim has none
         self._check_data()
+        self.mark = self._found[SAMPLES]  # until this worker has looked at its own
         if set(tree["registered"]) != set(self._registered):
             raise SpecError(
                 "job.register_state",
@@ -171,19 +180,24 @@ class JobState:
             self.put(tree)
             self.due, self._given = due, None
 
-    def plan(self, schedule: Schedule) -> None:
+    def plan(self, schedule: Schedule, *, mark: str = "") -> None:
         """Learn the steps of the job.
+
+        Args:
+            schedule: of its data.
+            mark: what tells its data from other data, behind the epoch that it is read in; empty where nothing does.
 
         Raises:
             SpecError: a state that was taken is of other data.
         """
-        self.schedule = schedule
+        self.schedule, self.mark = schedule, mark
         self._check_data()
 
     def plan_as_found(self, epochs: int) -> bool:
         """Learn the steps of the job from the state that was taken, where nothing is left to read; whether it says."""
         if self.schedule is None and self._found.get("samples") is not None:
-            self.schedule = Schedule(**self._found, epochs=epochs)
+            found = {key: self._found[key] for key in ("samples", "global_batch_size")}
+            self.schedule, self.mark = Schedule(**found, epochs=epochs), self._found[SAMPLES]
         return self.schedule is not None
 
     def _check_data(self) -> None:
@@ -195,6 +209,14 @@ class JobState:
         ):
             if self._found[key] != got:
                 raise _other_job(field, got, self._found[key])
+        found = self._found[SAMPLES]
+        if found and self.mark and found.split()[0] == self.mark.split()[0] and found != self.mark:
+            raise SpecError(
+                "the training data",
+                got="other samples, of the same number",
+                need="those that the state to go on from was trained on",
+                hint=SAME_DATA,
+            )
 
 
 def _other_job(field: str, got: object, need: object) -> SpecError:

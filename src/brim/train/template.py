@@ -144,7 +144,9 @@ class Template:
         )
         for descriptor in (link, memory, stacks):
             os.set_inheritable(descriptor, True)
-        command = self._spec.command or (sys.executable, "-m", "brim.train.worker")
+        command = self._spec.command
+        if not command or runs_python(command):
+            command = (command[0] if command else sys.executable, "-m", "brim.train.worker")
         os.execvp(command[0], command)
 
 

@@ -15,6 +15,7 @@ import torch
 
 from brim.errors import InternalError
 from brim.train import warm
+from brim.train.chance import seed_everything
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.failures import report
 from brim.train.inference import Task, infer
@@ -43,6 +44,9 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
 def run_script(command: Sequence[str], context: WorkerContext) -> int:
     """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
     torch.set_num_threads(context.spec.threads)
+    seed_everything(
+        context.spec.seed
+    )  # what the script draws before it joins must be the same on all workers
     from brim.train import join
 
     join.born_with(context)
@@ -100,7 +104,10 @@ def main() -> None:
     if context is None:
         raise InternalError("python -m brim.train.worker is started by an agent, not by hand")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(run_file(None, context))
+    status = run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # as one that was forked: taking torch apart would close the link long before the end
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from brim.train.data.batches import Collate, Indices, fetch, is_quick
 from brim.train.data.description import describe
 from brim.train.data.loaders import Loaders
 from brim.train.data.repeatable import Generator as OwnGenerator
-from brim.train.data.repeatable import is_same, own_generators, seed_generators
+from brim.train.data.repeatable import digest_of, is_same, own_generators, seed_generators
 from brim.train.data.streams import Stream
 
 __all__ = ["Feed", "Read", "Request", "requests"]
@@ -94,6 +94,8 @@ class Feed:
         block_size: as in `EpochOrder`.
         order: `shuffled`, `sequential`, `stream` or `sampler`.
         order_size: samples that a shuffle permutes: more than `samples` where the last batch is dropped.
+        mark: what tells this data from other data of the same length, once it was checked: a digest of two samples;
+            empty for streams.
 
     Raises:
         SpecError: this is no data, or cannot be read exactly.
@@ -124,6 +126,7 @@ class Feed:
         self.samples = given.samples
         self.order, self.order_size = given.order.kind, given.order.size
         self.block_size = int(getattr(given.dataset, "block_size", 1))
+        self.mark = ""
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
         self._generators: list[OwnGenerator] | None = None
@@ -192,11 +195,13 @@ class Feed:
         Raises:
             SpecError: it does. Streams are not read for this: to begin one may take long.
         """
-        if self._quick or self._given.streams or not self.samples:
+        if self._given.streams or not self.samples:
             return
         span = Span(0, min(2, self.samples))
         work = _Work(Request(0, 0, 0, span), self.indices(0, span))
-        if not is_same(self._load(work), self._load(work)):
+        sample = self._load(work)
+        self.mark = digest_of(sample)
+        if not self._quick and not is_same(sample, self._load(work)):
             raise SpecError(
                 type(self.dataset).__name__,
                 got="something else each time the same samples are read under the same seed",
