@@ -123,7 +123,7 @@ def _check_hooks(owner: Any) -> None:
         raise SpecError(
             "brim.lightning.fit",
             got=f"a {type(owner).__name__}",
-            need="a LightningModule, and a LightningDataModule where it has no data of its own",
+            need="a LightningModule, and a LightningDataModule if it has no data itself",
         )
     for name in sorted({name for kind in kinds for name in vars(kind) if not name.startswith("_")}):
         if name in _CALLED or name.startswith(_OF_OTHER_WORK):
@@ -222,7 +222,7 @@ def _check_words(described: Mapping[str, Any], known: set[str]) -> None:
         raise SpecError(
             "configure_optimizers()",
             got=repr(unknown[0]),
-            need=f"of these words only: {', '.join(sorted(known))}",
+            need=f"only these keys: {', '.join(sorted(known))}",
         )
 
 
@@ -363,6 +363,6 @@ class _Trainer:
         known = [each for each in vars(type(self)) if not each.startswith("_")]
         raise SpecError(
             f"trainer.{name}",
-            got="a question that brim has no answer to",
+            got="an attribute that brim does not offer",
             need=f"one of these: {', '.join(sorted([*known, *vars(self)]))}",
         )

@@ -91,7 +91,10 @@ class Best:
             raise SpecError(field, got=repr(text), need="NAME, NAME:max or NAME:min", hint=hint)
         if not colon and any(word in metric for word in _SMALLER_IS_USUALLY_BETTER):
             raise SpecError(
-                field, got=repr(text), need="its better end", hint=f"{field.split()[0]} {metric}:min"
+                field,
+                got=repr(text),
+                need="whether a smaller or a larger value is better",
+                hint=f"{field.split()[0]} {metric}:min",
             )
         return cls(metric=metric, largest=direction != "min")
 

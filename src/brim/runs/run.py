@@ -127,7 +127,7 @@ class Run:
             import pandas
         except ImportError:
             raise SpecError(
-                "pandas", got="a Python without it", need="pandas for a table", hint="pip install pandas"
+                "pandas", got="no such package", need="pandas for a table", hint="pip install pandas"
             ) from None
         return pandas.DataFrame(self.steps)
 
@@ -272,7 +272,7 @@ class Run:
         """
         if self._client is None:
             raise SpecError(
-                "cancel()", got=f"{self.path}, a run of no scheduler", need="a job", hint="run.suspend()"
+                "cancel()", got=f"{self.path}, a run without a scheduler", need="a job", hint="run.suspend()"
             )
         self._client.cancel(self._id)
 

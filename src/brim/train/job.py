@@ -683,13 +683,15 @@ class Job:
             raise SpecError(
                 "job.step",
                 got=f"a loss for one of {len(known)} optimizers",
-                need="to know for which",
+                need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
         index = next((i for i, each in enumerate(known) if optimizer in (None, each)), None)
         if index is None:
             raise SpecError(
-                "job.step(optimizer=)", got="a stranger", need="an optimizer that brim.join was given"
+                "job.step(optimizer=)",
+                got="an optimizer that the job does not know",
+                need="one that you gave to brim.join",
             )
         if micro.losses[index] is not None:
             raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
@@ -889,7 +891,7 @@ class Job:
         return SpecError(
             "your training loop",
             got=f"a loop that was left {where}",
-            need="a loop to its end: elsewhere it would be left at another sample",
+            need="a loop to its end: other workers would stop at a different sample",
             hint="job.stop() ends a job early, at the same step on all workers",
         )
 
@@ -971,9 +973,9 @@ def _check_loss(loss: object) -> None:
     if not loss.requires_grad:
         raise SpecError(
             "loss",
-            got="a tensor that no parameter has a part in",
+            got="a tensor that does not depend on any parameter",
             need="the result of the model, with its graph",
-            hint="no .detach(), .item() or torch.no_grad() on the way from the model to the loss",
+            hint="remove .detach(), .item() and torch.no_grad() between the model and the loss",
         )
 
 

@@ -199,8 +199,8 @@ class Feed:
         if not is_same(self._load(work), self._load(work)):
             raise SpecError(
                 type(self.dataset).__name__,
-                got="something else each time the same samples are read under the same seed",
-                need="samples that depend on their index and on chance alone",
+                got="different data when the same samples are read again with the same seed",
+                need="samples that depend only on their index and on seeded random numbers",
                 hint="draw from torch's, numpy's or Python's global generator, or from one kept in the dataset",
             )
 

@@ -249,7 +249,10 @@ def _check_split(split: str | None, plan: Plan) -> None:
         )
     if split == "test" and plan.test is None:
         raise SpecError(
-            "split=", got="'test', without test=", need="which rows those are", hint="test=last(0.1)"
+            "split=",
+            got="'test', without test=",
+            need="the rows that are the test split",
+            hint="test=last(0.1)",
         )
 
 
