@@ -26,7 +26,7 @@ class Interval:
     seconds: float = 0.0
 
     def is_due(self, step: int, passed: float) -> bool:
-        """Whether to write one at a step, so many seconds after the last.
+        """Return whether to write one at a step, so many seconds after the last.
 
         >>> [EACH_EPOCH.is_due(50, 299.0), EACH_EPOCH.is_due(51, 300.0), Interval(steps=50).is_due(51, 300.0)]
         [False, True, False]
