@@ -20,13 +20,13 @@ from brim.runs.submitting import submission
 PAGE = Path(__file__).with_name("python.md")
 _HEAD = """# Python
 
-What `import brim` has, from the docstrings of the code (`python docs/reference/make_python.py` makes this page again).
-Importing brim loads torch only once a name that needs it is used. Wrong input raises
-`brim.errors.SpecError`, whose message has four parts: what is wrong, what was got, what is needed, and a hint.
+The public names of `import brim`, generated from the docstrings in the code by `python docs/reference/make_python.py`.
+Importing brim does not load torch until you use a name that needs it. Wrong input raises `brim.errors.SpecError`,
+whose message has four parts: its subject, what brim got, what it needs, and a hint.
 """
 # public name -> the class of what it returns, which is described with it
 _RETURNED = {"join": ("brim.train.job", ("Job", "MicroBatch"))}
-_SECTION = re.compile(r"(Args|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
+_SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
 
 
 def render() -> str:
@@ -109,7 +109,7 @@ def _prose(thing: Any) -> str:
             shown.append(f"\n*{section}*{': ' + (head[2] or head[3]) if head[2] or head[3] else ''}\n")
         elif line.startswith(" ") and section == "Example":
             shown.append(f"    {line.strip().split('# doctest')[0].rstrip()}")
-        elif re.match(r"    \w[\w, .*]*: ", line) and section in ("Args", "Raises"):
+        elif re.match(r"    \w[\w, .*]*: ", line) and section in ("Args", "Attributes", "Raises"):
             names, _, text = line.strip().partition(": ")
             shown.append(f"- `{names}`: {text}")
         elif line.lstrip().startswith((">>>", "...")):
@@ -128,7 +128,7 @@ def _options() -> Iterator[str]:
     """What `brim.train`, `brim.run` and `brim.submit` take, from the options of the command line."""
     yield "## Options\n"
     yield "Keyword arguments of `brim.train`, `brim.run` and `brim.submit`; `set` and `env` take a dict.\n"
-    yield "| keyword | for | what it says |\n|---|---|---|"
+    yield "| keyword | for | meaning |\n|---|---|---|"
     runs, jobs = _described(job_options), _described(submission)
     for name in [*runs, *(each for each in jobs if each not in runs)]:
         if name == "json":

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class _AnswerLost(EnvironmentFault):
-    """A scheduler may have done what it was asked, or not."""
+    """It is not known whether the scheduler carried out a request."""
 
 
 def default_state_dir() -> Path:
@@ -60,19 +60,19 @@ def jobs_dir(state_dir: Path | None = None) -> Path:
 class Client:
     """Talks to a scheduler over HTTP; blocking.
 
-    Who waits (`wait`, `logs` with `follow`) goes on where the scheduler dies, is ended or is started again, also at
-    another port. A change whose answer was lost is asked for again: no call makes a second job or a second change.
+    Calls that wait (`wait`, `logs` with `follow`) continue if the scheduler dies, ends or is restarted, even on another
+    port. If the answer to a change is lost, the change is requested again; that never makes a second job or change.
 
     Args:
-        state_dir: of a scheduler on this host; None: `default_state_dir()`.
-        address: `HOST:PORT` of a scheduler on another one, with its `token`.
-        patience: seconds that a wait outlasts a scheduler that does not answer.
-        notice: is told in a sentence that one waits for a scheduler, and that it answers again; None: a warning of
-            the logger `brim.client`.
+        state_dir: state directory of a scheduler on this host; None means `default_state_dir()`.
+        address: `HOST:PORT` of a scheduler on another host; give its `token` too.
+        patience: how many seconds to wait for a scheduler that does not answer.
+        notice: called with a sentence when a wait for the scheduler begins, and when it answers again; None logs
+            warnings to the logger `brim.client`.
 
     Raises:
-        EnvironmentFault: no scheduler runs there. Its methods raise it too where it does not answer, or cannot do what
-            it was asked; and SpecError where they were asked for something that cannot be.
+        EnvironmentFault: no scheduler runs there. All methods raise it too, if the scheduler does not answer or cannot
+            carry out the request. They raise SpecError if the request is invalid.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Client:
         self._reach()
 
     def submit(self, request: Submit) -> JobView:
-        """Take a job in, which `request` describes; returns before it was judged.
+        """Submit the job that `request` describes; returns before its deadline was judged.
 
-        The same key with the same request is the same job, however often it is submitted. Without one it gets one.
+        The same key with the same request is the same job, however often you submit it. Without a key, one is made.
         """
         if not request.key:
             request = msgspec.structs.replace(request, key=uuid.uuid4().hex)
@@ -105,19 +105,19 @@ class Client:
             raise EnvironmentFault(f"{lost}: {known}; {again}") from lost
 
     def forecast(self, request: Submit) -> Forecast:
-        """What would happen to a job if it were submitted now."""
+        """Predict what would happen to a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
     def jobs(self) -> list[JobView]:
-        """All jobs, in the order of their submission, those that have ended among them."""
+        """List all jobs in the order of their submission, including those that have ended."""
         return self._call("GET", "/v1/jobs", list[JobView])
 
     def job(self, job: str) -> JobView:
-        """How a job is now."""
+        """Return the current state of a job."""
         return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
-        """The job once it has `ended` or was `judged`, or after so many seconds; outlasts the scheduler's death."""
+        """Wait until a job has `ended` or was `judged`, or for `timeout` seconds; survives the scheduler's death."""
         end = time.monotonic() + timeout
         while True:
             seconds = max(0.0, min(end - time.monotonic(), _POLL))
@@ -128,11 +128,11 @@ class Client:
             time.sleep(_AGAIN)  # a scheduler that is ending answers at once
 
     def logs(self, job: str, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
-        """What the processes of a job printed, as (worker, line).
+        """Yield what the processes of a job printed, as (worker, line).
 
         Args:
-            worker: of this one alone, such as `w1`.
-            follow: go on until the job has ended; outlasts the scheduler's death.
+                        worker: only the lines of this worker, such as `w1`.
+            follow: continue until the job has ended; survives the scheduler's death.
         """
         after, more = "", True
         while more or follow:
@@ -148,36 +148,36 @@ class Client:
                 time.sleep(_AGAIN)
 
     def explain(self, job: str) -> list[ChangeView]:
-        """What happened to a job, with the reasons."""
+        """List what happened to a job, with the reasons."""
         return self._call("GET", f"{_path(job)}/explain", list[ChangeView])
 
     def resize(self, job: str, workers: WorkerRange) -> JobView:
-        """Let a job have so many workers."""
+        """Change how many workers a job may have."""
         body = Range(minimum=workers.minimum, maximum=workers.maximum)
         return self._change("POST", f"{_path(job)}/resize", JobView, body)
 
     def suspend(self, job: str) -> JobView:
-        """Pause it: write a checkpoint and release its workers, until it is resumed."""
+        """Pause a job: write a checkpoint and release its workers, until it is resumed."""
         return self._change("POST", f"{_path(job)}/suspend", JobView)
 
     def resume(self, job: str) -> JobView:
-        """Let it have workers again."""
+        """Let a suspended job have workers again."""
         return self._change("POST", f"{_path(job)}/resume", JobView)
 
     def cancel(self, job: str) -> JobView:
-        """End it for good."""
+        """End a job for good."""
         return self._change("POST", f"{_path(job)}/cancel", JobView)
 
     def cluster(self) -> ClusterView:
-        """Nodes, devices and policy, and what is held of them."""
+        """Describe the nodes, the devices in use and the policy."""
         return self._call("GET", "/v1/cluster", ClusterView)
 
     def tenants(self) -> list[TenantView]:
-        """What each tenant owns, holds and has borrowed."""
+        """List what each tenant owns, holds and has borrowed."""
         return self._call("GET", "/v1/tenants", list[TenantView])
 
     def apply(self, spec: ClusterSpec) -> ClusterView:
-        """Describe the cluster anew; jobs that run are not stopped for it."""
+        """Change the description of the cluster; running jobs are not stopped for it."""
         return self._change("PUT", "/v1/cluster", ClusterView, spec)
 
     def down(self, *, kill: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""A LightningModule's training as a job: `fit` stands where `Trainer.fit` stood.
+"""Trains a LightningModule as a job: `fit` replaces `Trainer.fit`.
 
-Nothing of Lightning is imported: a module is asked for its steps, its optimizer and its data, as a Trainer asks it.
-What brim would have to leave out is refused by name, so that no hook is passed over in silence.
+Lightning itself is not imported: brim calls a module's steps, optimizer and data hooks as a Trainer does. It refuses
+unsupported hooks by name, so that none is silently ignored.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ def fit(
 ) -> Job:
     """Train a LightningModule, alone or as a worker of a job: what `Trainer(max_epochs=epochs).fit(…)` does.
 
-    The DataLoader's batch size is the global one: that of a step, whatever the number of workers. `training_step`
-    is called for each micro-batch. What `validation_step` logs is measured after each epoch: means over samples, the
-    same for any number of workers.
+    The DataLoader's batch size is the global one: samples per step, whatever the number of workers. `training_step`
+    is called for each micro-batch. `validation_step` runs after each epoch; the values it logs are means over samples,
+    the same for any number of workers.
 
     Args:
         module: a LightningModule with automatic optimization.
         datamodule: a LightningDataModule that has the data, or None.
-        train_dataloaders: the DataLoader of the training split, where neither of these two has it.
-        val_dataloaders: that of the validation split, or None.
+        train_dataloaders: the DataLoader of the training split, if neither the module nor the datamodule has it.
+        val_dataloaders: the DataLoader of the validation split, or None.
         epochs: passes over the data; None takes `--epochs`.
-        device: to train on; None takes a GPU that torch can use, else the CPU.
+        device: where to train; None uses a GPU if torch can, else the CPU.
         options: of `brim.join`: `seed`, `micro_batches`, `clip_norm`, `on_nan`, `threads`.
 
     Returns:
         The job, which is done.
 
     Raises:
-        SpecError: the module does something that brim does not carry over; the message names it.
+        SpecError: the module uses something that brim does not support; the message names it.
     """
     owners = [each for each in (module, datamodule) if each is not None]
     for owner in owners:
@@ -123,7 +123,7 @@ def _check_hooks(owner: Any) -> None:
         raise SpecError(
             "brim.lightning.fit",
             got=f"a {type(owner).__name__}",
-            need="a LightningModule, and a LightningDataModule where it has no data of its own",
+            need="a LightningModule, and a LightningDataModule if it has no data itself",
         )
     for name in sorted({name for kind in kinds for name in vars(kind) if not name.startswith("_")}):
         if name in _CALLED or name.startswith(_OF_OTHER_WORK):
@@ -222,7 +222,7 @@ def _check_words(described: Mapping[str, Any], known: set[str]) -> None:
         raise SpecError(
             "configure_optimizers()",
             got=repr(unknown[0]),
-            need=f"of these words only: {', '.join(sorted(known))}",
+            need=f"only these keys: {', '.join(sorted(known))}",
         )
 
 
@@ -363,6 +363,6 @@ class _Trainer:
         known = [each for each in vars(type(self)) if not each.startswith("_")]
         raise SpecError(
             f"trainer.{name}",
-            got="a question that brim has no answer to",
+            got="an attribute that brim does not offer",
             need=f"one of these: {', '.join(sorted([*known, *vars(self)]))}",
         )

@@ -158,10 +158,10 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
     for guest, words in (
         (broken, "RuntimeError: no GPU on this host"),
         (missing, "no such file on this host"),
-        (changed, "another file than that of the first host"),
+        (changed, "a different file from that of the first host"),
     ):
         assert guest.returncode == 1, guest.stderr
-        assert "the run goes on without this host: " in guest.stderr
+        assert "the run continues without this host: " in guest.stderr
         assert words in guest.stderr
         assert "src/brim" not in guest.stderr
         assert warned_of(run, "cannot take part, and is left out", words)

@@ -111,11 +111,11 @@ def test_a_store_that_stays_away_is_a_fault_and_no_empty_store(s3: ObjectStore) 
 def test_a_place_is_checked_before_anything_starts(s3: ObjectStore, tmp_path: Path) -> None:
     check_place(s3.url, holds=False)
     assert s3.names() == []
-    with pytest.raises(SpecError, match="which holds none"):
+    with pytest.raises(SpecError, match="which holds no checkpoints"):
         check_place(s3.url, holds=True)
     write(Store(open_place(s3.url)), 1)
     check_place(s3.url, holds=True)
-    with pytest.raises(SpecError, match="those of another run"):
+    with pytest.raises(SpecError, match="checkpoints of another run"):
         check_place(s3.url, holds=False)
     with pytest.raises(SpecError, match="bucket does not exist"):
         check_place("s3://nowhere/run", holds=False)

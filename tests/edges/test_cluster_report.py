@@ -85,7 +85,7 @@ def test_the_command_needs_no_scheduler(house: House, tmp_path: Path) -> None:
     path = Path(brim("--cluster", "--last", "1m", "--state", str(house.folder)).strip())
     assert "2 schedulers" not in path.read_text()
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert "need where a scheduler keeps its state" in brim("--cluster", "--state", str(tmp_path))
+    assert "need the state directory of a scheduler" in brim("--cluster", "--state", str(tmp_path))
     assert "--cluster: got a RUN beside it" in brim("a-1", "--cluster")
     empty = House(tmp_path / "empty", Points())
     empty.database.close()

@@ -126,7 +126,7 @@ def test_a_run_without_a_scheduler_is_waited_for_and_not_cancelled(
     assert len(run.steps) == run.summary["steps"]
     assert run.wait() is run
     assert run.metrics == {"auc": 0.7712, "log_loss": 0.4581}
-    with pytest.raises(SpecError, match=r"cancel\(\): got runs/a, a run of no scheduler"):
+    with pytest.raises(SpecError, match=r"cancel\(\): got runs/a, a run without a scheduler"):
         run.cancel()
     assert "brim-run" in run._repr_html_()
     assert "var(--" not in run._repr_svg_()

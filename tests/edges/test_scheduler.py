@@ -568,7 +568,7 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
         (("resume", "flights-1"), "flights-1 is a job of a scheduler; no scheduler runs"),
         (("status", "flights-1", "--wait"), "flights-1 is a job of a scheduler; no scheduler runs"),
         (("status", "flihgts-1"), "did you mean 'flights-1'?"),
-        (("status", "runs/mine", "--wait"), "--wait: got runs/mine, a run of no scheduler"),
+        (("status", "runs/mine", "--wait"), "--wait: got runs/mine, a run without a scheduler"),
     ],
 )
 def test_without_a_scheduler(

@@ -187,7 +187,7 @@ def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
     assert "no file that matches" in refused(tmp_path / "*.tsv")
     assert "a folder" in refused(tmp_path)
     assert "there is no folder" in refused(tmp_path / "no" / "file.csv")
-    assert "an empty text" in refused("")
+    assert "an empty string" in refused("")
     assert "no file" in refused([])
     assert "fsspec" in refused("nosuch://bucket/file.csv")
 

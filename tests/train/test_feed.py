@@ -379,8 +379,8 @@ def test_data_that_differs_each_time_it_is_read_is_refused(kind: type[Any]) -> N
     with pytest.raises(SpecError) as refusal:
         Feed(kind(), seed=0, global_batch_size=BATCH).check()
     assert str(refusal.value) == (
-        f"{kind.__name__}: got something else each time the same samples are read under the same seed, need samples "
-        "that depend on their index and on chance alone\n"
+        f"{kind.__name__}: got different data when the same samples are read again with the same seed, need samples "
+        "that depend only on their index and on seeded random numbers\n"
         "  hint: draw from torch's, numpy's or Python's global generator, or from one kept in the dataset"
     )
 
@@ -433,7 +433,7 @@ class Sizeless(Dataset[int]):
         (
             DataLoader(Numbers(), 8),
             {"shuffle": True},
-            "shuffle: got shuffle= beside a DataLoader, need one place that says it\n"
+            "shuffle: got shuffle= beside a DataLoader, need it in one place\n"
             "  hint: DataLoader(dataset, shuffle=…), or the dataset itself without a DataLoader",
         ),
         (
@@ -470,8 +470,8 @@ class Sizeless(Dataset[int]):
         (
             Own(Numbers(), 8),
             {},
-            "Own: got a DataLoader that iterates in its own way, need torch's, or a dataset: brim reads the samples "
-            "of each micro-batch itself\n  hint: give its dataset: loader.dataset",
+            "Own: got a DataLoader with its own __iter__, need torch's DataLoader, or a dataset: brim reads the "
+            "samples of each micro-batch itself\n  hint: pass its dataset: loader.dataset",
         ),
         (
             Numbers(),
@@ -505,7 +505,7 @@ class Sizeless(Dataset[int]):
         (
             Numbers(),
             {"samples": 10},
-            "samples: got 10 for a dataset that has 20, need samples= with a stream alone\n"
+            "samples: got 10 for a dataset that has 20, need samples= only with a stream\n"
             "  hint: torch.utils.data.Subset(dataset, range(10))",
         ),
         (
@@ -517,14 +517,14 @@ class Sizeless(Dataset[int]):
         (
             Counting(),
             {"shuffle": True},
-            "shuffle: got a stream, whose samples come one after the other, need a map-style dataset (__len__ and "
+            "shuffle: got a stream, whose samples come in a fixed order, need a map-style dataset (__len__ and "
             "__getitem__), or a stream that shuffles itself",
         ),
         (
             (number for number in range(3)),
             {},
-            "data: got a generator, which can be read once, need something that can be iterated anew for each epoch"
-            "\n  hint: a torch.utils.data.IterableDataset with __iter__",
+            "data: got a generator, which can be read only once, need something that can be iterated again for each "
+            "epoch\n  hint: a torch.utils.data.IterableDataset with __iter__",
         ),
         (
             {"train": Numbers(), "test": Numbers()},

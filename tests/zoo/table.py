@@ -213,7 +213,7 @@ MODELS = [
         "buffers.py",
         "kind=carried",
         like="a hidden state carried in an attribute",
-        words="for one micro-batch, seeded alike",
+        words="for the same micro-batch and seed",
     ),
     refused(
         "list",
@@ -275,7 +275,7 @@ OPTIMIZERS = [
         "loop_schedules.py",
         "cosine_unsaid",
         like="a cosine over steps without a word on when",
-        words="need to know when it steps",
+        words="need a word on when it steps",
     ),
     exact("sequential", "loop_schedules.py", "sequential", like="SequentialLR: warm-up, then a cosine"),
     exact("cyclic", "loop_schedules.py", "cyclic", like="CyclicLR without a word on when"),
@@ -356,7 +356,7 @@ DATA = [
         "loop_data.py",
         "own_batches",
         like="a generator of batches",
-        words="which can be read once",
+        words="which can be read only once",
     ),
     refused(
         "batch_norm_of_one",
@@ -431,7 +431,7 @@ LOOPS = [
         "loop_left_over.py",
         "detached",
         like="a loss without a graph",
-        words="a tensor that no parameter has a part in",
+        words="a tensor that does not depend on any parameter",
     ),
     refused("vector", "loop_left_over.py", "vector", like="a loss per sample", words="a scalar"),
     refused(

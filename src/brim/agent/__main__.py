@@ -49,7 +49,7 @@ def _address_towards(master: str) -> str:
         try:
             probe.connect((host, int(port)))
         except OSError as error:
-            raise EnvironmentFault(f"no way to the master at {master}: {error}") from error
+            raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
         return str(probe.getsockname()[0])
 
 

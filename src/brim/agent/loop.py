@@ -149,7 +149,7 @@ class Agent:
         except Displaced as displaced:
             if not self._declined:
                 raise
-            raise EnvironmentFault(f"the run goes on without this host: {self._declined}") from displaced
+            raise EnvironmentFault(f"the run continues without this host: {self._declined}") from displaced
         finally:
             ticking.cancel()
             await self._clean_up()
@@ -319,12 +319,12 @@ class Agent:
                 spec.file if spec else "the training file",
                 got="code that ended its process, with exit status 0, before training began",
                 need="functions that return",
-                hint="leave out exit() and os._exit()",
+                hint="remove exit() and os._exit()",
             )
         return SpecError(
             " ".join(spec.command),
             got="a command that ended without an error and never called brim.join",
-            need="a loop over job.batches(...), to its end, of a job that brim.join gave",
+            need="a call of brim.join, and a loop over job.batches(...) that runs to its end",
             hint="brim train FILE.py for a file with model() and dataset()",
         )
 

@@ -226,7 +226,7 @@ class _Running:
             case DeedKind.KILL_WORKER:
                 return self.census.workers.get(job, [])[-1:]
             case _:
-                raise InternalError(f"{deed.kind} befalls nobody")
+                raise InternalError(f"{deed.kind} hits no process")
 
     # What came of it ---------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
             f"{job.file} is too long: it does not end within the {deadline:g} s of --deadline"
         )
     if summary.get("exit") != "done":
-        raise EnvironmentFault(f"{job.file} fails even if nothing is done to it:\n{run.last_words()}")
+        raise EnvironmentFault(f"{job.file} fails even without faults:\n{run.last_words()}")
     return Calm(summary["weights_sha256"], summary["steps"])
 
 

@@ -48,7 +48,9 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
     run_dir = find_run(run, state=state)
     if wait:
         hint = f"brim logs {run_dir} -f goes on until it ends"
-        raise SpecError("--wait", got=f"{run_dir}, a run of no scheduler", need="a job of one", hint=hint)
+        raise SpecError(
+            "--wait", got=f"{run_dir}, a run without a scheduler", need="a job of a scheduler", hint=hint
+        )
     try:
         live: dict[str, Any] | None = client.status(run_dir)
     except EnvironmentFault:

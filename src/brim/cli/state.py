@@ -23,7 +23,9 @@ def database_of(state: Path | None) -> Iterator[tuple[Path, Database]]:
     folder = state or default_state_dir()
     path = folder / "scheduler.db"
     if not path.is_file():
-        raise SpecError("--state", got=f"no {path}", need="where a scheduler keeps its state", hint="brim up")
+        raise SpecError(
+            "--state", got=f"no {path}", need="the state directory of a scheduler", hint="brim up"
+        )
     database = Database(path)
     try:
         yield folder, database

@@ -1,4 +1,4 @@
-"""Which hosts lose their workers young, and what to do about it: wait before the next start, then give up. Pure."""
+"""Handles hosts whose workers die early: wait before the next start, then give up. Pure."""
 
 from __future__ import annotations
 

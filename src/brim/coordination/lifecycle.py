@@ -32,7 +32,7 @@ class Phase(enum.StrEnum):
 
 
 class Wish(enum.StrEnum):
-    """What the owner of the job wants of it."""
+    """The owner's request for a job."""
 
     RUN = "run"
     HOLD = "hold"  # no workers until it is released
@@ -84,7 +84,7 @@ class Life:
 
     @property
     def may_run(self) -> bool:
-        """Whether it may have workers."""
+        """True if it may have workers."""
         return not self.ended and self.wish is Wish.RUN
 
 
@@ -109,7 +109,7 @@ def after(life: Life, happening: Happening) -> Life | None:
 
 
 def _wished(life: Life, wish: Wish) -> Life | None:
-    """What is to be cancelled stays so; without processes there is nothing to wait for."""
+    """A job to be cancelled stays so; without processes there is nothing to wait for."""
     if life.wish is Wish.CANCEL or life.wish is wish:
         return None
     if wish is Wish.CANCEL and life.phase is not Phase.RUNNING:

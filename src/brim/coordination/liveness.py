@@ -1,4 +1,4 @@
-"""Who has been silent for too long. Pure: the caller brings the time.
+"""Finds workers that have been silent for too long. Pure: the caller brings the time.
 
 A closed socket means lost at once and needs no clock; this is for those that are silent with their socket open:
 stopped, hung, or cut off.

@@ -64,7 +64,7 @@ class Outcome(enum.StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """What the rendezvous knows of one worker."""
+    """The rendezvous's knowledge of one worker."""
 
     id: str
     number: int

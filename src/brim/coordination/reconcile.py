@@ -1,4 +1,4 @@
-"""What to do about the difference between the workers that jobs hold and those they should have. Pure.
+"""Decides how to get from the workers that jobs hold to those that they should have. Pure.
 
 Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing; growing and starting
 wait until the devices are really free: a device is another's only once the worker that had it is gone, or the process
@@ -110,7 +110,7 @@ def most(one: ByNode, other: ByNode) -> dict[str, int]:
 
 
 def within(one: ByNode, other: ByNode) -> bool:
-    """Whether the first has nowhere more than the second."""
+    """Return whether the first has no more than the second on any node."""
     return all(count <= other.get(node, 0) for node, count in one.items())
 
 
@@ -213,7 +213,7 @@ def _step_of_force(grace: float) -> float:
 
 
 def _force(one: Holding, now: float, grace: float) -> Force | None:
-    """What is to be taken from a job by force now."""
+    """Decide what to take from a job by force now."""
     step = _step_of_force(grace)
     to_give = math.inf if one.since is None else one.since + grace - now
     to_answer = math.inf if one.unanswered is None else one.unanswered + grace - now
@@ -223,7 +223,7 @@ def _force(one: Holding, now: float, grace: float) -> Force | None:
 
 
 def _changes(one: Holding, wanted: ByNode, free: _Free, nodes: ByNode) -> tuple[list[Action], list[Action]]:
-    """What a job that runs, and goes on, gives up next, and what it takes."""
+    """Decide which workers a job that keeps running gives up next, and which it gets."""
     kept = {node: min(count, wanted[node]) for node, count in one.target.items() if node in wanted}
     held = most(one.workers, one.target)
     more = {node: count - held.get(node, 0) for node, count in wanted.items() if count > held.get(node, 0)}

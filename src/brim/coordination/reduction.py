@@ -33,7 +33,7 @@ def share(parts: int, world_size: int, rank: int) -> range:
 
 
 def even_shares(parts: int, world_size: int) -> tuple[int, ...]:
-    """How many micro-batches each rank computes where all are taken to be equally fast.
+    """Return how many micro-batches each rank computes if all are assumed to be equally fast.
 
     >>> even_shares(8, 3)
     (2, 3, 3)
@@ -105,7 +105,7 @@ def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, B
 
 @dataclass(frozen=True, slots=True)
 class ReductionPlan:
-    """Who adds up what, for one number of micro-batches and one arrangement of ranks on hosts.
+    """The parts that each rank sums, for one number of micro-batches and one arrangement of ranks on hosts.
 
     Args:
         parts: micro-batches of a step.
@@ -139,7 +139,7 @@ class ReductionPlan:
         return range(first, first + self.shares[rank])
 
     def rank_blocks(self, rank: int) -> tuple[Block, ...]:
-        """What the rank leaves for others to fold."""
+        """Return the parts that the rank leaves for others to fold."""
         return blocks_of(self.micro_batches(rank), self.parts)
 
     def host_of(self, rank: int) -> int:
@@ -159,7 +159,7 @@ class ReductionPlan:
         return tuple(block for rank in self.ranks_on(host) for block in self.rank_blocks(rank))
 
     def host_blocks(self, host: int) -> tuple[Block, ...]:
-        """What remains of them once the host has folded all it can by itself."""
+        """Return the parts that remain once the host has folded all it can by itself."""
         ranks = self.ranks_on(host)
         covered = range(self.micro_batches(ranks[0]).start, self.micro_batches(ranks[-1]).stop)
         return blocks_of(covered, self.parts)

@@ -1,4 +1,4 @@
-"""Who is there: the agents of a job and the workers on them, in the orders that decisions follow. Pure."""
+"""Lists the agents of a job and their workers, in the orders that decisions follow. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Roster:
         return self.places.seated(self.ready, target, beside=self.staying)
 
     def call_back(self, target: int) -> None:
-        """Who was to leave, is still in the round, and has a place after all stays: nobody else is started for it."""
+        """Keep workers that were to leave but are still in the round and have a place after all; start no others."""
         leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         willing = [worker for worker in leaving if not worker.wants_out]
         for worker in self.places.seated(willing, target, beside=self.alive):

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Outbox(Generic[T]):
-    """What was said and may have to be said again.
+    """Messages that were sent and may have to be sent again.
 
     Args:
         acknowledged: the number of the last message that the other end has.
@@ -63,14 +63,14 @@ class Outbox(Generic[T]):
             self.acknowledged = number
 
     def after(self, number: int) -> list[tuple[int, T]]:
-        """What is to be said to an end that was sent everything up to this number."""
+        """Return the messages for an end that was sent everything up to this number."""
         first = max(number, self.acknowledged)
         fresh = self.unacknowledged[first - self.acknowledged :]
         return [(first + 1 + index, message) for index, message in enumerate(fresh)]
 
 
 def is_new(number: int, *, heard: int) -> bool:
-    """Whether a message is the one behind the last that was heard; one that was heard before is not.
+    """Return whether a message directly follows the last one received; one that was received before does not.
 
     Raises:
         ProtocolError: there is a gap.

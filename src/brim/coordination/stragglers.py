@@ -1,4 +1,4 @@
-"""Who is consistently slower than its peers, and which shares of a step would make up for it. Pure.
+"""Finds workers that are consistently slower than their peers, and shares that make up for it. Pure.
 
 What ranks report of each committed step goes in; advice comes out, rarely. Shares that look better are put on
 trial first: on the steps that follow, which they were not made from, they must save a tenth of the time, and many
@@ -28,7 +28,7 @@ _FAR_TOO_SLOW = 1.5  # times the step that the others would make by themselves
 
 
 class Load(NamedTuple):
-    """What one member did of a step: so many micro-batches, in so many seconds of its own work."""
+    """One member's part of a step: a number of micro-batches, and the seconds of its own work."""
 
     worker: str
     share: int

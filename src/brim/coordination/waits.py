@@ -1,7 +1,7 @@
-"""Who is waited for, since when, and when to say so or to give it up. Pure: the caller brings the time.
+"""Tracks which workers are waited for, since when, and when to report or end a wait. Pure: the caller brings the time.
 
-Whoever is to do the next thing is waited for: a worker that was forked, named in a round or released from a barrier. It
-may be slow, and that is said once and then at growing distances; behind the limit it hangs, and waiting for it ends.
+A worker is waited for if it has to act next: it was forked, named in a round or released from a barrier. A slow one is
+reported once, and again at growing intervals; after the limit it counts as hanging, and the wait for it ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _NEXT = 2.0  # and again when it is so many times as long as when it was spoken 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doing:
-    """What someone is at.
+    """The work that a worker is waited for.
 
     Args:
-        kind: what it is like, so that one wait can be compared with those before it.
-        words: for people, behind "has been".
+        kind: groups similar work, so that a wait can be compared with earlier ones.
+        words: for people, after "has been".
         step: the number of the step; 0 before the first round.
         round: its number.
         at_least: seconds that this may take, however short the limit is.
@@ -38,7 +38,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """It takes longer than usual: people should hear of it, and after how many seconds it is given up (None: never)."""
+    """It takes longer than usual and should be reported, with the seconds after which it is given up (None: never)."""
 
     who: str
     doing: Doing
@@ -48,7 +48,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """It takes longer than anything may."""
+    """It takes longer than the limit."""
 
     who: str
     doing: Doing
@@ -109,11 +109,11 @@ class Waits:
             wait.since += seconds
 
     def is_late(self, who: str) -> bool:
-        """Whether it has been spoken of, and has not come on since."""
+        """Return whether it was reported and has made no progress since."""
         return who in self._waits and self._waits[who].said_at is not None
 
     def look(self, *, now: float) -> list[Late | Hung]:
-        """What is to be said, or done, now. Who hangs is not waited for any more."""
+        """Return what to report or end now. Workers that hang are no longer waited for."""
         found: list[Late | Hung] = []
         for who, wait in sorted(self._waits.items()):
             seconds = now - wait.since
@@ -134,7 +134,7 @@ class Waits:
 
 @dataclass(slots=True)
 class Hangs:
-    """Whose fault it is that workers hang: once may be anything, twice in the same step is the user's code.
+    """Decides whose fault a hang is: the first can have any cause, a second in the same step is the user's code.
 
     Workers that hang in one round hang together, and count once.
 

@@ -11,7 +11,7 @@ __all__ = ["world_of", "would_overtake"]
 
 
 def would_overtake(chosen: Sequence[Worker], workers: Iterable[Worker]) -> bool:
-    """Whether these would have to restore while someone who had the state is still there.
+    """Return whether these would have to restore while a worker that had the state is still there.
 
     It may be making a checkpoint official, and a run that went back behind it would meet it again later.
     """

@@ -1,4 +1,4 @@
-"""What a run's records prove and measure: the use of every sample, where the time went, how fast it trained.
+"""Computes from a run's records how every sample was used, where the time went, and how fast it trained.
 
 Pure: records in, numbers out. Reading the files is `telemetry`'s work.
 """
@@ -91,7 +91,7 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLedger:
-    """How often the samples of one epoch were applied.
+    """Counts of how often the samples of one epoch were applied.
 
     Args:
         epoch: from 1, as people count.
@@ -136,7 +136,7 @@ class Ledger:
 
 
 def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
-    """What identifies the samples of a micro-batch: crc32 of their indices as little-endian 64-bit integers.
+    """Return the checksum of a micro-batch's samples: crc32 of their indices as little-endian 64-bit integers.
 
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172

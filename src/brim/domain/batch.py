@@ -1,4 +1,4 @@
-"""Which samples belong to which step and to which of its micro-batches. Pure arithmetic."""
+"""Assigns samples to steps and their micro-batches. Pure arithmetic."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Interval:
     seconds: float = 0.0
 
     def is_due(self, step: int, passed: float) -> bool:
-        """Whether to write one at a step, so many seconds after the last.
+        """Return whether to write one at a step, so many seconds after the last.
 
         >>> [EACH_EPOCH.is_due(50, 299.0), EACH_EPOCH.is_due(51, 300.0), Interval(steps=50).is_due(51, 300.0)]
         [False, True, False]
@@ -91,7 +91,10 @@ class Best:
             raise SpecError(field, got=repr(text), need="NAME, NAME:max or NAME:min", hint=hint)
         if not colon and any(word in metric for word in _SMALLER_IS_USUALLY_BETTER):
             raise SpecError(
-                field, got=repr(text), need="its better end", hint=f"{field.split()[0]} {metric}:min"
+                field,
+                got=repr(text),
+                need="whether a smaller or a larger value is better",
+                hint=f"{field.split()[0]} {metric}:min",
             )
         return cls(metric=metric, largest=direction != "min")
 

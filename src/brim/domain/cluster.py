@@ -77,11 +77,11 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """What its administrator says of a cluster.
+    """The administrator's description of a cluster.
 
     Args:
         policy: its name.
-        headroom: devices that training leaves alone.
+        headroom: devices that training leaves free.
         grace: seconds that a job has to give up devices before they are taken by force.
 
     Raises:

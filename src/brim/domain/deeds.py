@@ -1,4 +1,4 @@
-"""What people do to a cluster and what befalls it, as a small language of clauses with times.
+"""Requests to a cluster and faults of it, as a small language of clauses with times.
 
 `submit 1:4 of ads for 4 epochs by 40s at 0s; kill scheduler for 1s at 3s; kill agent of job 1 at 5s`. Pure: it names
 what is to be done and when; `brim chaos --cluster` does it.
@@ -109,10 +109,10 @@ _LANGUAGE = Clauses(FIELD, _FORMS, _EXAMPLE, numbers=_NUMBERS, spans=_SPANS)
 
 
 def parse_deeds(text: str) -> tuple[Deed, ...]:
-    """Read clauses separated by `;`, in the order written; an empty text has none.
+    """Read clauses separated by `;`, in the order written; an empty string has none.
 
     Raises:
-        SpecError: a clause that says nothing this language can say, or of a job that nobody submits.
+        SpecError: a clause is not in this language, or names a job that is not submitted.
 
     >>> [describe_deed(deed) for deed in parse_deeds("submit 1:2 of web for 4 epochs at 0s; cancel job 1 at 2500ms")]
     ['submit 1:2 of web for 4 epochs at 0s', 'cancel job 1 at 2500ms']

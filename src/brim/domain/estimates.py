@@ -9,7 +9,7 @@ __all__ = ["Estimate", "errors_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What was expected of a job at some time; seconds since 1970.
+    """A prediction about a job, made at some time; seconds since 1970.
 
     Args:
         at: when it was expected.
@@ -31,7 +31,7 @@ class Estimate:
 
 
 def errors_of(first: Estimate | None, half: Estimate | None, ended: float) -> str:
-    """How wrong the first estimate was, and the one at half of the steps, in words.
+    """Describe how wrong the first estimate was, and the one at half of the steps.
 
     >>> errors_of(Estimate(at=100.0, finish=118.0, step=0), None, 120.0)
     'first estimate: 2.0 s late, 10.0 % of 20.0 s'

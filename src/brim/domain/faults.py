@@ -90,10 +90,10 @@ _LANGUAGE = Clauses(FIELD, _FORMS, _EXAMPLE, numbers=_NUMBERS, spans=("seconds",
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """Read clauses separated by `;`, in the order written; an empty text has none.
+    """Read clauses separated by `;`, in the order written; an empty string has none.
 
     Raises:
-        SpecError: a clause that says nothing this language can say; the message quotes that clause.
+        SpecError: a clause is not in this language; the message quotes it.
 
     >>> [describe(fault) for fault in parse_faults("kill rank 1 at step 40; add 2 at step 60")]
     ['kill rank 1 at step 40', 'add 2 at step 60']

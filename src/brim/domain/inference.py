@@ -1,4 +1,4 @@
-"""What a job does that uses a model instead of training it. Pure."""
+"""Jobs that use a model instead of training it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running job teaches about its speed: seconds per step by number of workers, and the curve they make. Pure.
+"""Measures the speed of a running job: seconds per step by number of workers, and the curve they make. Pure.
 
 A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of a step that no
 worker can share: hopeful, so that it is given more workers and measured there.
@@ -69,7 +69,7 @@ class Measured:
 
 
 def divides(parts: int, workers: int) -> float:
-    """How many workers' worth `workers` are where a step has `parts` that cannot be divided; 0 parts can be.
+    """Return how many workers `workers` are worth if a step has `parts` that cannot be divided (0: it can be).
 
     >>> divides(8, 4), divides(8, 5), divides(8, 8), divides(0, 5)
     (4.0, 4.0, 8.0, 5.0)

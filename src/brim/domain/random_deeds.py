@@ -1,4 +1,4 @@
-"""What happens to a cluster, drawn by chance. Pure: the same seed gives the same deeds, in every version."""
+"""Draws at random what happens to a cluster. Pure: the same seed gives the same deeds, in every version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SECONDS = {
 
 
 def random_nodes(seed: int, *, devices: int) -> int:
-    """How many nodes the cluster of this seed has, each with at least one of its devices."""
+    """Return how many nodes the cluster of this seed has, each with at least one of its devices."""
     return 1 + Draws(seed, 3).below(min(_MOST_NODES, devices))
 
 

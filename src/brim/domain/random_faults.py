@@ -45,7 +45,7 @@ class Draws:
 
 
 def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
-    """How many workers the run of this seed has: a range within the given one.
+    """Return how many workers the run of this seed has: a range within the given one.
 
     >>> str(random_workers(3, WorkerRange.parse("2:4")))
     '2'

@@ -1,4 +1,4 @@
-"""What it costs a job, in seconds without progress, to start, resize or migrate. Pure values."""
+"""The cost of starting, resizing or migrating a job, in seconds without progress. Pure values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5, doubt=1.0)
 
 
 def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
-    """What changes cost as far as that was seen: medians of the newest, and of handovers nearly the longest.
+    """Return the measured costs of changes: medians of the newest, and of handovers nearly the longest.
 
     Args:
         seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the devices that others
@@ -104,7 +104,7 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
 
 
 def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
-    """Whether the clock of who made a thing can be right by the clock of who looked for it.
+    """Return whether the clock of the process that made a thing agrees with that of the process that looked for it.
 
     Else the difference of the two, of which one was set after the other began, would be taken for what a change costs.
 

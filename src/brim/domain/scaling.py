@@ -1,4 +1,4 @@
-"""How fast a job runs on n workers: measured points, a fitted model between and beyond them, the envelope.
+"""The speed of a job on n workers: measured points, a fitted model between and beyond them, the envelope.
 
 Pure: reading a profile from a file happens in `brim.backends.simulator.profiles`.
 """

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Standing(enum.IntEnum):
-    """What a job may count on."""
+    """How a job was judged."""
 
     WAITING = 0
     """Submitted; no policy has judged it yet."""
@@ -152,7 +152,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a policy wants.
+    """The decision of a policy.
 
     Args:
         workers: workers by job id; a job that is not named gets none.

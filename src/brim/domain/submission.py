@@ -1,4 +1,4 @@
-"""What a user hands to a scheduler: a job, whose it is, how urgent, and by when. Pure values."""
+"""A user's submission to a scheduler: a job, its tenant, priority and deadline. Pure values."""
 
 from __future__ import annotations
 

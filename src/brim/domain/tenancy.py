@@ -1,4 +1,4 @@
-"""Who owns how much of the cluster: tenants, and cohorts of tenants that lend to each other. Pure values."""
+"""Ownership of the cluster: tenants, and cohorts of tenants that lend to each other. Pure values."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["Job", "Priority"]
 
 
 class Priority(enum.IntEnum):
-    """Who may take workers from whom; a higher one comes first.
+    """Decides which jobs may take workers from others; a higher one comes first.
 
     `ONLINE` is a service and never a victim; `PRESERVED` may wait, but once it runs only gives back what it
     borrowed; `PREEMPTIBLE` gives way to both.

@@ -94,7 +94,7 @@ class DemoCluster:
         end = self._clock.now() + _TO_ANSWER
         while (view := self.client.job(job.job)).started is None:
             if view.has_ended or self._clock.now() > end:
-                raise EnvironmentFault(f"{job.job} came to no step: {view.problem or view.state}")
+                raise EnvironmentFault(f"{job.job} made no step: {view.problem or view.state}")
             time.sleep(_LOOK)
         self.client.cancel(job.job)
         while not self.client.job(job.job).has_ended and self._clock.now() < end:

@@ -67,7 +67,7 @@ class Follower:
         make: gives the logger; called once there is a run to begin.
 
     Raises:
-        EnvironmentFault: another process tells this logger of this run.
+        EnvironmentFault: another process already sends this run to this logger.
     """
 
     def __init__(self, run_dir: Path, name: str, make: Callable[[], Logger]) -> None:
@@ -76,7 +76,7 @@ class Follower:
         self._file.parent.mkdir(exist_ok=True)
         held = lock(self._file.with_suffix(".lock"))
         if held is None:
-            raise EnvironmentFault(f"another process tells {name} of {run_dir}")
+            raise EnvironmentFault(f"another process sends {run_dir} to {name} already")
         self._lock = held
         self._steps, self._events = follow_steps(self._run_dir), follow_events(self._run_dir)
         self._waiting_steps: list[StepRecord] = []

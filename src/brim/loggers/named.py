@@ -49,7 +49,7 @@ def check_logger(name: str, *, field: str = "--logger") -> None:
     if importlib.util.find_spec(package) is None:
         raise SpecError(
             f"{field} {name}",
-            got=f"a Python without {package}",
+            got=f"no package {package}",
             need=f"the extra '{extra}'",
             hint=f"pip install 'brim[{extra}]'",
         )

@@ -1,4 +1,4 @@
-"""What a logger is: five methods, called from one thread, in this order."""
+"""The protocol of loggers: five methods, called from one thread, in this order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class LoggedRun:
     """The run whose records are sent on.
 
     Args:
-        name: of its directory; people know it by that.
-        directory: absolute.
-        id: the same whenever this run is taken up, and no other run's.
-        spec: what was asked for, as in `events.jsonl`.
-        versions: of brim, Python and torch.
+                name: the name of its directory.
+        directory: an absolute path.
+        id: unique to this run, and the same each time that logging is resumed.
+        spec: the options of the run, as in `events.jsonl`.
+        versions: the versions of brim, Python and torch.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Entry:
     Args:
         step: which step of the run, from 1; 0: before the first.
         at: wall clock, seconds.
-        values: by name. `train/loss`, `train/samples_per_second`, `train/workers` and `train/epoch` come with each
-            step, `test/…` at the end of an epoch, and what the script sent by its own names.
+        values: by name. Each step has `train/loss`, `train/samples_per_second`, `train/workers` and `train/epoch`; the
+            end of an epoch has `test/…`; values that the script logged have their own names.
     """
 
     step: int
@@ -46,28 +46,28 @@ class Entry:
 
 
 class Logger(Protocol):
-    """Takes what a run recorded. Whatever it raises ends its process, which is started again after a while."""
+    """Receives what a run recorded. An exception ends the logger's process, which is restarted after a while."""
 
     def begin(self, run: LoggedRun) -> int | None:
-        """Take up a run, for the first time or again. `rewind` follows.
+        """Begin to log a run, or resume. `rewind` follows.
 
         Returns:
-            The last step of which it is sure to have everything, -1 for none, where it knows better than brim does;
-            None where all that was flushed is there.
+            The last step that the logger is sure to have completely (-1: none), if it knows better than brim; None if
+            everything that was flushed has arrived.
         """
         ...
 
     def rewind(self, step: int) -> None:
-        """Forget every value of a step after `step` (-1: all of them): they come again.
+        """Forget every value of the steps after `step` (-1: all of them): they will be logged again.
 
-        It is called when the logger takes up a run, since of what was being logged when it was killed nobody knows how
-        much arrived, and when the run itself went back to a checkpoint. A logger that cannot take back leaves out what
-        it has already (`brim.loggers.protocol.Newest`).
+        Called after `begin`, since a logger that was killed may have lost part of the last values, and when the run
+        itself went back to a checkpoint. A logger that cannot take values back should skip those that it has already
+        (`brim.loggers.protocol.Newest`).
         """
         ...
 
     def log(self, entry: Entry) -> None:
-        """Take values; steps rise, but for `rewind`."""
+        """Log values; steps only increase, except after `rewind`."""
         ...
 
     def flush(self) -> None:
@@ -75,16 +75,16 @@ class Logger(Protocol):
         ...
 
     def end(self, exit: str) -> None:
-        """The records end here.
+        """Finish: no more records follow.
 
         Args:
-            exit: `done`, `suspended` or `failed`; `unfinished` where the run did not say.
+            exit: `done`, `suspended` or `failed`; `unfinished` if the run did not say.
         """
         ...
 
 
 class Newest:
-    """For loggers that cannot take back: the last step of each name that they have, and what is newer.
+    """For loggers that cannot take values back: tracks the last step of each name, and selects what is newer.
 
     >>> newest = Newest({"train/loss": 3})
     >>> newest.only_new(Entry(step=3, at=0.0, values={"train/loss": 0.5, "mine": 1.0}))

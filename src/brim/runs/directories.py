@@ -89,7 +89,7 @@ def claim(path: Path, *, newest: bool = True) -> RunDirectory:
             "--run-dir",
             got=f"{str(path)!r}, which holds a run",
             need="a new directory",
-            hint="--resume goes on with that run; or choose another directory",
+            hint="--resume continues that run; or choose another directory",
         )
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         what = "a directory with other files in it" if path.is_dir() else "a file"
@@ -218,7 +218,7 @@ def check_source(spec: JobSpec) -> None:
         raise SpecError(
             str(directory),
             got="no such directory",
-            need="the one that the run was started in: its paths begin there",
+            need="the directory in which the run was started: its relative paths begin there",
             hint=f"mkdir -p {directory}, and put its files back",
         )
     with contextlib.chdir(directory):
@@ -280,7 +280,7 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
                 field,
                 got=_shown(wanted[name]),
                 need=f"{_shown(recorded[name])}, as the run to resume has it",
-                hint=f"leave {field} out to go on as before, or start a new run"
+                hint=f"leave {field} out to continue as before, or start a new run"
                 if field.startswith("--")
                 else "name the same file, or start a new run without --resume",
             )

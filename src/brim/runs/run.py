@@ -30,13 +30,13 @@ _LOOK = 0.2  # seconds between two looks at a run that somebody waits for
 
 
 class Run:
-    """A run of `brim.train` or `brim.run`, or a job of the scheduler; what it says is as of now.
+    """A run of `brim.train` or `brim.run`, or a job of the scheduler. Its properties show its current state.
 
-    In a notebook it shows itself as a picture: loss, speed and workers over time.
+    In a notebook it is displayed as a picture of loss, speed and workers over time.
 
     Args:
         name: a path, a name under `runs`, `latest`, or the id of a job.
-        state_dir: of the scheduler whose job it may be; None: the usual place.
+        state_dir: the scheduler's state directory, if it is a job; None means the default.
 
     Raises:
         SpecError: there is no such run.
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def job(self) -> JobView | None:
-        """What the scheduler says of it: deadline, promise, reason …; None for a run by itself.
+        """The scheduler's view of the job: deadline, promise, reason …; None for a run without a scheduler.
 
         Raises:
             EnvironmentFault: the scheduler does not answer.
@@ -69,9 +69,9 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`starting`, `running`, `done`, `suspended`, `failed`, or `died` where it was killed from outside.
+        """`starting`, `running`, `done`, `suspended`, `failed`, or `died` if it was killed from outside.
 
-        Of a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or `refused`.
+        For a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or `refused`.
         """
         if self.job:
             return self.job.state
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Those of the test split at the end of the last epoch; empty before that."""
+        """The metrics of the test split at the end of the last epoch; empty before that."""
         return {name: value for name, value in self.summary["metrics"].items() if value is not None}
 
     @property
@@ -92,7 +92,7 @@ class Run:
     def steps(self) -> list[dict[str, Any]]:
         """Every step that counts: `step` and `epoch` from 1, `loss`, `samples`, `workers`, `at` (seconds since 1970).
 
-        And the seconds that it took, mean over the workers: `data`, `compute`, `reduce`, `wait` and `apply`.
+        Also its seconds, averaged over the workers: `data`, `compute`, `reduce`, `wait` and `apply`.
         """
         history = self._history()
         sizes = {each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)}
@@ -111,14 +111,14 @@ class Run:
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """Every epoch that ended: `epoch` from 1, `step`, and its metrics."""
+        """Every completed epoch: `epoch` from 1, `step`, and its metrics."""
         ended = self._history().epochs
         return [
             {"epoch": number, "step": ended[number].step, **ended[number].metrics} for number in sorted(ended)
         ]
 
     def to_pandas(self) -> Any:
-        """The steps as a `pandas.DataFrame`, a row each.
+        """Return the steps as a `pandas.DataFrame`, one row each.
 
         Raises:
             SpecError: pandas is not installed.
@@ -127,15 +127,15 @@ class Run:
             import pandas
         except ImportError:
             raise SpecError(
-                "pandas", got="a Python without it", need="pandas for a table", hint="pip install pandas"
+                "pandas", got="no such package", need="pandas for a table", hint="pip install pandas"
             ) from None
         return pandas.DataFrame(self.steps)
 
     def logs(self, worker: str = "") -> str:
-        """What its processes printed, each line under its worker's name, as `brim logs` shows it.
+        """Return what its processes printed, each line with its worker's name, as `brim logs` shows it.
 
         Args:
-            worker: of this one alone, such as `w1`.
+            worker: only the lines of this worker, such as `w1`.
 
         Raises:
             SpecError: that worker has no log.
@@ -148,17 +148,17 @@ class Run:
         return "\n".join(lines)
 
     def model(self, *, device: str = "cpu") -> Any:
-        """The trained model: the training file makes it, the newest sound checkpoint has its weights.
+        """Return the trained model, built by the training file, with the weights of the newest intact checkpoint.
 
         Args:
-            device: where it is put, `cpu` or `cuda`.
+            device: where to put it, `cpu` or `cuda`.
 
         Returns:
-            The torch.nn.Module, in eval mode. The file is run as it is now, in this process; a warning is given where
-            it has changed since the run began.
+            The torch.nn.Module, in eval mode. The file is run as it is now, in this process, with a warning
+            if it has changed since the run began.
 
         Raises:
-            SpecError: there is no checkpoint yet, or it was a loop of one's own, which saves its model itself.
+            SpecError: there is no checkpoint yet, or the run was your own loop, which has to save its model itself.
             UserCodeError: the training file raised.
         """
         import warnings
@@ -182,7 +182,7 @@ class Run:
             This run, if it is done or suspended.
 
         Raises:
-            TimeoutError: it goes on after so many seconds.
+            TimeoutError: it has not ended after `timeout` seconds.
             SpecError, UserCodeError, EnvironmentFault, InternalError: it failed, was cancelled or refused.
         """
         end = time.monotonic() + timeout
@@ -221,7 +221,7 @@ class Run:
         client.suspend(self.path)
 
     def resume(self, *, workers: int | str | None = None) -> Run:
-        """Go on from its last checkpoint. A run blocks until it ends; a job returns at once, and runs when it may.
+        """Continue from its last checkpoint. For a run, this blocks until the end; for a job, it returns at once.
 
         Args:
             workers: how many from now on, as `brim.train` takes them; None: as before.
@@ -243,7 +243,7 @@ class Run:
         return self
 
     def resize(self, workers: int | str) -> None:
-        """Give it more or fewer workers; training goes on. Returns at once.
+        """Give it more or fewer workers; training continues. Returns at once.
 
         Args:
             workers: a number, or, for a job, a range such as `"1:8"`.
@@ -268,16 +268,16 @@ class Run:
         """End a job for good; its directory and its last checkpoint stay.
 
         Raises:
-            SpecError: it is no job of a scheduler.
+            SpecError: it is not a job of a scheduler.
         """
         if self._client is None:
             raise SpecError(
-                "cancel()", got=f"{self.path}, a run of no scheduler", need="a job", hint="run.suspend()"
+                "cancel()", got=f"{self.path}, a run without a scheduler", need="a job", hint="run.suspend()"
             )
         self._client.cancel(self._id)
 
     def report(self) -> Path:
-        """Write its `report.html` again, and say where it is.
+        """Write its `report.html` again and return the path.
 
         Raises:
             SpecError: it has not begun.

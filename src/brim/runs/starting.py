@@ -130,13 +130,15 @@ def check_place(location: str, *, holds: bool | None) -> None:
     except EnvironmentFault as fault:
         raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
     if holds and not steps:
-        raise SpecError("--checkpoints", got=f"{location!r}, which holds none", need="some to go on from")
+        raise SpecError(
+            "--checkpoints", got=f"{location!r}, which holds no checkpoints", need="some to continue from"
+        )
     if steps and holds is False:
         raise SpecError(
             "--checkpoints",
-            got=f"{location!r}, which holds those of another run",
-            need="a place of this run's own",
-            hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to go on from them",
+            got=f"{location!r}, which holds checkpoints of another run",
+            need="a place that no other run uses",
+            hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to continue from them",
         )
 
 
@@ -144,5 +146,5 @@ def require_train_extra() -> None:
     """Raises SpecError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise SpecError(
-            "torch", got="a Python without it", need="the extra 'train'", hint="pip install 'brim[train]'"
+            "torch", got="no such package", need="the extra 'train'", hint="pip install 'brim[train]'"
         )

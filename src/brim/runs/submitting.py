@@ -135,7 +135,10 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
         when = datetime.fromisoformat(text).timestamp()
         if when <= now:
             raise SpecError(
-                "--deadline", got=f"{text!r}, which has passed", need="a time to come", hint="--deadline 2h"
+                "--deadline",
+                got=f"{text!r}, which has passed",
+                need="a time in the future",
+                hint="--deadline 2h",
             )
         return when
     try:

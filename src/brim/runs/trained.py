@@ -60,8 +60,8 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
         if not Path(name).is_dir() or not holds_run(run_dir):
             raise SpecError(
                 name,
-                got="no directory of a checkpoint within a run",
-                need="RUN/checkpoints/step-…: the run says which training file and data go with it",
+                got="no directory of a checkpoint in a run",
+                need="RUN/checkpoints/step-…: the run names the training file and its data",
                 hint="brim checkpoints RUN lists them",
             )
     else:
@@ -70,8 +70,8 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
     if not spec.file or spec.inference:
         raise SpecError(
             name,
-            got="a loop of one's own" if spec.command else "a run that trained nothing",
-            need="a run of brim train: its file says how to make the model and read the data",
+            got="a run of your own loop" if spec.command else "a run that trained nothing",
+            need="a run of brim train, whose file builds the model and reads the data",
             hint="torch can load what your loop saved"
             if spec.command
             else "name the run that trained the model",

@@ -96,7 +96,7 @@ def _parse(path: Path) -> ast.Module:
         ) from None
     except ValueError as error:
         raise SpecError(
-            str(path), got=f"bytes that are no text ({error})", need=need, hint="name the .py file"
+            str(path), got=f"a file that is not text ({error})", need=need, hint="name the .py file"
         ) from None
 
 

@@ -27,10 +27,10 @@ _TO_JUDGE = 3.0  # seconds that a call waits to hear whether a deadline is promi
 
 
 class JobOptions(TypedDict, total=False):
-    """What describes a job: the options of the same names of the command line, where each is explained.
+    """The options of a job, as on the command line, where each is explained.
 
-    A name with hyphens has underscores here: `global_batch_size` is `--global-batch-size`. One that is left out, or
-    None, is as on the command line: from the environment (`BRIM_WORKERS`), else its default.
+    Hyphens become underscores: `global_batch_size` is `--global-batch-size`. An option that is left out, or None, is
+    taken from the environment (`BRIM_WORKERS`), else it has its default, as on the command line.
     """
 
     set: Mapping[str, object]
@@ -58,7 +58,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class RunOptions(JobOptions, total=False):
-    """`JobOptions`, and what only a run without a scheduler has."""
+    """`JobOptions`, and options of runs without a scheduler."""
 
     run_dir: str | os.PathLike[str]
     resume: bool
@@ -68,7 +68,7 @@ class RunOptions(JobOptions, total=False):
 
 
 class SubmitOptions(JobOptions, total=False):
-    """`JobOptions`, and what only a scheduler can do something with."""
+    """`JobOptions`, and options that only a scheduler uses."""
 
     deadline: str
     tenant: str
@@ -87,13 +87,13 @@ _SUBMIT = click.command("submit")(submission(_nothing))
 def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run:
     """Train the model of a file, as `brim train FILE` does, and wait for the end.
 
-    Progress is shown as on the command line, in a notebook below the cell. An interrupt (Ctrl-C, or a notebook's stop
-    button) stops the run at its next step with a checkpoint, a second one kills it; either raises KeyboardInterrupt
-    once it has ended, and `brim.Run("latest").resume()` goes on.
+    Progress is shown as on the command line; in a notebook, below the cell. An interrupt (Ctrl-C, or a notebook's stop
+    button) stops the run at its next step with a checkpoint; a second one kills it. Either raises KeyboardInterrupt
+    once the run has ended, and `brim.Run("latest").resume()` continues it.
 
     Args:
-        file: a training file: a Python file with model(), dataset(split), loss(output, target), optimizer(model) and,
-            if wanted, metrics().
+        file: a Python file with model(), dataset(split), loss(output, target), optimizer(model) and, optionally,
+            metrics().
         options: see `RunOptions`.
 
     Returns:
@@ -121,10 +121,10 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
 def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
     """Run your own training loop, which calls `brim.join`, on every worker, as `brim run -- COMMAND` does.
 
-    What rank 0 prints is shown beside the progress. For the rest see `brim.train`.
+    What rank 0 prints is shown among the progress. Everything else is as for `brim.train`.
 
     Args:
-        command: the program and its arguments, or one line of them.
+        command: the program and its arguments, as a list or as one string.
         options: see `RunOptions`.
 
     Returns:
@@ -152,14 +152,13 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
 def submit(
     file: str | os.PathLike[str], /, *, state_dir: Path | None = None, **options: Unpack[SubmitOptions]
 ) -> Run:
-    """Hand a job to the scheduler, as `brim submit FILE` does; returns once it is taken in.
+    """Hand a job to the scheduler, as `brim submit FILE` does; returns once it is accepted.
 
-    A job with a deadline that was judged before, or at once, is judged when this returns: `job.promised` of the run
-    says how.
+    If the job has a deadline, this waits up to 3 s to hear whether it is promised; see `job.promised` of the result.
 
     Args:
-        file: a training file, or a job.yaml with the words of the options.
-        state_dir: of the scheduler; None: the usual place.
+        file: a training file, or a job.yaml with options.
+        state_dir: the scheduler's state directory; None means the default.
         options: see `SubmitOptions`.
 
     Returns:

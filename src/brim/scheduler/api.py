@@ -115,7 +115,7 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
     try:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
-        raise SpecError("after", got=repr(asked["after"]), need="what the last answer said") from None
+        raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
     tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
     while True:
         ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
@@ -162,12 +162,12 @@ _WAIT: dict[str, Any] = {
 }
 _WHEN: dict[str, dict[str, Any]] = {
     "wait": _WAIT,
-    "until": {"enum": ["ended", "judged"], "description": "What is waited for; `ended` if it is left out."},
+    "until": {"enum": ["ended", "judged"], "description": "What to wait for; default: `ended`."},
 }
 _WHICH_LINES: dict[str, dict[str, Any]] = {
     "wait": _WAIT,
-    "worker": {"type": "string", "description": "Of this one alone, such as `w1`."},
-    "after": {"type": "string", "description": "What the last answer said."},
+    "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
+    "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster),

@@ -95,7 +95,7 @@ def _check_deadline(submission: Submission, now: float) -> None:
     """Raises SpecError where a new job could only be late; one that is there may well be."""
     if submission.deadline is not None and submission.deadline <= now:
         raise SpecError(
-            "--deadline", got="a time that has passed", need="a time to come", hint="--deadline 2h"
+            "--deadline", got="a time that has passed", need="a time in the future", hint="--deadline 2h"
         )
 
 
@@ -108,7 +108,7 @@ def _check_same(known: JobRecord, request: Submit) -> None:
             "--key",
             got=f"{request.key!r}, with which {known.id} was submitted",
             need="the same job again, or another key",
-            hint="leave --key out: every submission has a key of its own",
+            hint="leave --key out: every submission then gets its own key",
         )
 
 

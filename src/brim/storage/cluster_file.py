@@ -166,7 +166,7 @@ def _explained(message: str, name: str) -> SpecError:
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown:
         odd = unknown.group(1)
-        return SpecError(field, got=repr(odd), need="a word of this file", hint=did_you_mean(odd, _WORDS))
+        return SpecError(field, got=repr(odd), need="a key of this file", hint=did_you_mean(odd, _WORDS))
     missing = re.search(r"missing required field `(.*)`", text)
     if missing:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")

@@ -104,15 +104,15 @@ def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
         raise SpecError(
             name,
             got=f"no such file on this host, neither in {there} nor in {here}",
-            need="the file, and all that it reads, where the first host has it",
+            need="the file, and everything it reads, at the same path as on the first host",
             hint="copy it there, or start brim agent in the directory that has it",
         )
     if sha256 and hashlib.sha256((found / name).read_bytes()).hexdigest() != sha256:
         raise SpecError(
             str(found / name),
-            got="another file than that of the first host",
+            got="a different file from that of the first host",
             need="the same bytes on all hosts",
-            hint="copy it anew",
+            hint="copy it again",
         )
     return found
 

@@ -72,7 +72,7 @@ class Attributes:
                 raise SpecError(
                     f"model attribute {_named(*key)!r}",
                     got=f"{now[key]!r}, which was {self._before[key]!r} before training",
-                    need="an attribute that training leaves alone: each worker would have another value of it",
+                    need="an attribute that training does not change: its value would differ between workers",
                     hint=_HINT,
                 )
 

@@ -192,8 +192,8 @@ class Checkpoints:
             raise SpecError(
                 self._store.where(),
                 got="only damaged checkpoints: " + "; ".join(problems),
-                need="one that is whole",
-                hint="mend the files, or start again in another --run-dir",
+                need="an intact one",
+                hint="restore the files, or start again in another --run-dir",
             )
         with contextlib.suppress(EnvironmentFault):  # they only take space, and go with the next write
             self._store.tidy()

@@ -64,7 +64,7 @@ class _Buffer:
         raise SpecError(
             f"buffer {self.name!r}",
             got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
-            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at first: every worker has a place for it",
+            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at the start: its memory is laid out once",
             hint="allocate the buffer with its largest shape in __init__, and fill it in place",
         )
 
@@ -109,7 +109,7 @@ def _buffers_of(model: nn.Module) -> list[_Buffer]:
                     f"buffer {name!r}",
                     got="a sparse tensor",
                     need="a dense one: buffers travel to newcomers and into checkpoints byte by byte",
-                    hint="keep a constant in a plain attribute, or call .to_dense()",
+                    hint="keep constants in a plain attribute, or call .to_dense()",
                 )
             if not tensor.is_contiguous() and 0 in tensor.stride():  # expanded: it cannot be written to
                 tensor = module._buffers[key] = tensor.contiguous()
@@ -137,8 +137,8 @@ class Contributions:
                 raise SpecError(
                     f"parameter {name!r}",
                     got="an uninitialized parameter, as lazy modules have before their first batch",
-                    need="parameters whose shapes are known: gradients have a place from the first step on",
-                    hint="run one batch through the model where it is made, or give its layers their sizes",
+                    need="parameters whose shapes are known: memory for gradients is laid out before the first step",
+                    hint="run one batch through the model after creating it, or give its layers their sizes",
                 )
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -215,7 +215,7 @@ class Contributions:
                 f"parameter {self._all_names[index]!r}",
                 got="a value changed in forward" if frozen else "a value changed by hand within a step",
                 need="parameters that only the step's end changes: workers have different numbers of micro-batches",
-                hint="change it where job.step(loss) is not None; what forward changes belongs into a buffer",
+                hint="change it after a step, when job.step(loss) is not None; keep what forward changes in a buffer",
             )
 
     def check_untouched(self) -> None:
@@ -229,7 +229,7 @@ class Contributions:
                 raise SpecError(
                     "your training loop",
                     got=f"a gradient of {name!r} before job.step(loss)",
-                    need="no backward pass but that of job.step: gradients would count twice",
+                    need="no backward pass except in job.step: gradients would count twice",
                     hint="remove loss.backward() and optimizer.zero_grad() from the loop",
                 )
 
@@ -284,8 +284,8 @@ class Contributions:
             raise SpecError(
                 f"parameter {thawed!r}",
                 got="requires_grad turned on while training",
-                need="the same trainable parameters from the first step to the last: their gradients have a place",
-                hint="leave requires_grad on, and hold it still by a parameter group of its own with lr=0",
+                need="the same trainable parameters in all steps: memory for gradients is laid out once",
+                hint="leave requires_grad on, and freeze it with lr=0 in its own parameter group",
             )
 
     def nothing(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:

@@ -125,7 +125,7 @@ def _require(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise SpecError(
             package,
-            got="a Python without it",
+            got="no such package",
             need="the extra 'onnx'",
             hint="pip install 'brim[onnx]', or --format torch-export",
         )

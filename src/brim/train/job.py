@@ -68,11 +68,11 @@ _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a ste
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward and backward pass is run on.
+    """The input of one forward and backward pass.
 
     Attributes:
-        inputs: of a sample that is a pair, its first part; else all of it. Collated, on the job's device.
-        target: of a sample that is a pair, its second part; else None.
+        inputs: the first parts of the samples if they are pairs, else whole samples; collated, on the job's device.
+        target: the second parts of the samples if they are pairs, else None.
     """
 
     inputs: Any
@@ -132,17 +132,17 @@ class _WhileItLasts:
 
 
 class Job:
-    """A job as one of its workers has it.
+    """A job, as seen by one of its workers.
 
     Args:
         model: the network, or several; on the job's device.
-        optimizer: over its parameters; several are stepped in their order.
-        spec: what the job was asked to do.
-        context: the worker's place among others, or None for a process by itself.
-        scheduler: of the learning rate, or several, or None.
-        scheduler_interval: `step`, `epoch`, or None for what the kind of scheduler asks for.
+        optimizer: over its parameters; several step in the given order.
+        spec: the options of the job.
+        context: connects the worker to the others; None if it trains alone.
+        scheduler: a learning-rate scheduler, or several, or None.
+        scheduler_interval: `step`, `epoch`, or None for the default of the kind of scheduler.
         monitor: the metric that ReduceLROnPlateau looks at.
-        scaler: of losses in float16, or None.
+        scaler: for losses in float16, or None.
 
     Attributes:
         model: the network; several are in a `ModuleList`.
@@ -210,12 +210,12 @@ class Job:
 
     @property
     def committed(self) -> int:
-        """Steps whose update the network has."""
+        """Number of steps that have updated the network."""
         return self._state.committed
 
     @property
     def epoch(self) -> int:
-        """Epochs that are over; within the loop, the number of the present one, from 0."""
+        """Number of completed epochs; within the loop, the number of the current epoch, from 0."""
         return self._state.epoch
 
     @property
@@ -225,7 +225,7 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        """Workers that train together now."""
+        """Number of workers that train together now."""
         return self.members.world_size
 
     @property
@@ -234,10 +234,10 @@ class Job:
         return dict(self._state.metrics)
 
     def register_state(self, name: str, thing: Stateful | MutableMapping[str, Any]) -> None:
-        """Have a state of your own carried to workers that join, and into checkpoints.
+        """Copy your own state to workers that join, and into checkpoints.
 
         Args:
-            name: one for each state.
+            name: a different one for each state.
             thing: an object with `state_dict()` and `load_state_dict(state)`, such as an average of the weights, or a
                 dict that you change in place. It must change in the same way on all workers.
 
@@ -253,24 +253,24 @@ class Job:
         self._state.register(name, thing)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of the state at hand, for the end of its epoch."""
+        """Set the metrics of the current state, to be recorded at the end of the epoch."""
         self._state.metrics.update(metrics)
         self._state.measured = self.committed
 
     def log(self, **values: float) -> None:
-        """Record values of this step: they are in the records, the report, and what `--keep-best` looks at.
+        """Record values of this step, for the records, the report and `--keep-best`.
 
         Args:
-            values: numbers, the same on all workers (of a loss: what `job.step` returned).
+            values: numbers, the same on all workers (for a loss, use what `job.step` returned).
         """
         numbers = {name: float(value) for name, value in values.items()}
         self.measured(numbers)
         self.members.tell(Logged(epoch=self.epoch, step=self.committed, values=numbers))
 
     def stop(self) -> None:
-        """End the job early, as done: behind the step under way, or, between steps and epochs, at once.
+        """End the job early, as done: after the current step, or at once between steps or epochs.
 
-        In the middle of a step one worker's call is enough; elsewhere all workers must make it.
+        Within a step, a call on one worker is enough; elsewhere all workers must call it.
         """
         if self._step is not None and self._step.number == self.committed:
             self._stop_asked = True
@@ -280,12 +280,12 @@ class Job:
     # The loop ------------------------------------------------------------------------------------------------
 
     def epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """The epochs of the job that are still to do, by number from 0; loop over `batches` in each.
+        """Yield the numbers of the remaining epochs, from 0; loop over `batches` in each.
 
-        A worker that joins begins with the present one.
+        A worker that joins starts with the current epoch.
 
         Args:
-            epochs: how many the job has; None takes `--epochs`.
+            epochs: how many epochs the job has in total; None takes `--epochs`.
 
         Raises:
             SpecError: the loop was left early, or the job is over.
@@ -296,7 +296,7 @@ class Job:
             yield epoch
 
     def own_epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """As `epochs`, for a loop of brim's own: nothing between its epochs changes parameters by hand."""
+        """Like `epochs`, for brim's own loops, whose code between epochs never changes parameters."""
         self._check_first_loop()
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         facts = None if self._state.schedule is None else self._facts()
@@ -325,21 +325,21 @@ class Job:
         samples: int | None = None,
         loaders: int | None = None,
     ) -> Iterator[MicroBatch]:
-        """This worker's micro-batches of every step: of one epoch within `epochs`, else of the whole job.
+        """Yield this worker's micro-batches of every step: of one epoch within `epochs`, else of the whole job.
 
         Args:
             data: a map-style dataset, a torch DataLoader, or an IterableDataset.
-            global_batch_size: samples of a step, whatever the number of workers; None takes that of the DataLoader,
+            global_batch_size: samples per step, whatever the number of workers; None takes that of the DataLoader,
                 or `--global-batch-size`.
-            epochs: passes over the data, where this is the only loop; None takes `--epochs`.
-            shuffle: False reads the data as it lies.
+            epochs: passes over the data, if this is the only loop; None takes `--epochs`.
+            shuffle: False reads the data in its order.
             sampler: draws the indices of each epoch, instead of a shuffle.
-            collate_fn: makes a list of samples a batch; None collates as torch does.
-            samples: of an epoch, where the data is iterable and does not say it.
+            collate_fn: turns a list of samples into a batch; None collates as torch does.
+            samples: number of samples per epoch, for iterable data without a length.
             loaders: processes that read ahead; None takes the DataLoader's `num_workers`, or `--loaders`.
 
         Raises:
-            SpecError: the data or the loop will not do.
+            SpecError: the data or the loop is not supported.
             SystemExit: this worker was asked to leave, and has left.
         """
         if self._feed is None or self._data is not data:
@@ -412,10 +412,10 @@ class Job:
         return number
 
     def plan(self, feed: Feed, epochs: int, *, test_samples: int = 0) -> None:
-        """Learn the data of the job, and tell of it.
+        """Set the data of the job, and report it.
 
         Raises:
-            SpecError: it does not fit the job, or is not that of the epochs before.
+            SpecError: the data does not fit the job, or differs from that of earlier epochs.
         """
         self._agreed("global-batch-size", feed.global_batch_size, self.spec.global_batch_size, default=1)
         if self.spec.exact and feed.global_batch_size < self.spec.micro_batches:
@@ -622,20 +622,20 @@ class Job:
         return MicroBatch(inputs, target)
 
     def step(self, loss: Tensor, *, optimizer: torch.optim.Optimizer | None = None) -> float | None:
-        """Take the loss of the micro-batch at hand: the mean over its samples, a scalar.
+        """Do the backward pass of the current micro-batch.
 
-        It does the backward pass. The optimizer steps once all micro-batches of a step are in, on all workers.
+        The optimizer steps once all micro-batches of the step are done, on all workers.
 
         Args:
-            loss: a scalar tensor.
-            optimizer: whose parameters the loss is for, where the job has several; all of them step together.
+            loss: a scalar tensor, the mean over the micro-batch's samples.
+            optimizer: if the job has several, the one whose parameters get this loss; all of them step together.
 
         Returns:
-            The mean loss over the whole step where this call was the last of it on this worker, and the network
-            has its update; else None.
+            After this worker's last micro-batch of the step, when the network has been updated, the mean loss over
+            the whole step; before that, None.
 
         Raises:
-            SpecError: the loop does what it must leave to brim.
+            SpecError: the loop does something that it must leave to brim.
         """
         step, round = self._step, self._round
         if step is None or step.micro is None or round is None:
@@ -680,13 +680,15 @@ class Job:
             raise SpecError(
                 "job.step",
                 got=f"a loss for one of {len(known)} optimizers",
-                need="to know for which",
+                need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
         index = next((i for i, each in enumerate(known) if optimizer in (None, each)), None)
         if index is None:
             raise SpecError(
-                "job.step(optimizer=)", got="a stranger", need="an optimizer that brim.join was given"
+                "job.step(optimizer=)",
+                got="an optimizer that the job does not know",
+                need="one that you gave to brim.join",
             )
         if micro.losses[index] is not None:
             raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
@@ -818,15 +820,15 @@ class Job:
         forward: Forward | None = None,
         collate_fn: Collate | None = None,
     ) -> dict[str, float]:
-        """Metrics of some data, computed by all workers together: the same value for any number of them.
+        """Compute metrics of some data on all workers together: the same values for any number of workers.
 
-        The model is in eval mode meanwhile, and its buffers are afterwards what they were before.
+        The model is in eval mode meanwhile, and its buffers are restored afterwards.
 
         Args:
             data: as `batches` takes it.
             metrics: by name; see `brim.metrics`.
             forward: `forward(model, inputs)` gives the output that metrics look at; None calls `model(inputs)`.
-            collate_fn: makes a list of samples a batch; None collates as torch does.
+            collate_fn: turns a list of samples into a batch; None collates as torch does.
 
         Raises:
             SpecError: called in the middle of a step, or a metric does not fit.
@@ -858,7 +860,7 @@ class Job:
         return step is not None and step.number == self.committed and bool(step.reports or step.micro)
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """Everyone's payload, in rank order, on every worker."""
+        """Return the payloads of all workers, in rank order, on every worker."""
         return self.members.arrive(self.committed, "gather", payload).payloads
 
     # The ends of epochs and of the job -----------------------------------------------------------------------
@@ -886,7 +888,7 @@ class Job:
         return SpecError(
             "your training loop",
             got=f"a loop that was left {where}",
-            need="a loop to its end: elsewhere it would be left at another sample",
+            need="a loop to its end: other workers would stop at a different sample",
             hint="job.stop() ends a job early, at the same step on all workers",
         )
 
@@ -915,10 +917,10 @@ class Job:
         return False
 
     def close(self) -> None:
-        """The script ends: check that it came to the end of the loop that it began.
+        """Check, at the end of the script, that it finished its loop.
 
         Raises:
-            SpecError: it left it early, or never began one.
+            SpecError: the loop was left early, or never began.
         """
         if self._epochs and not self._over:
             raise self._left_early()
@@ -968,9 +970,9 @@ def _check_loss(loss: object) -> None:
     if not loss.requires_grad:
         raise SpecError(
             "loss",
-            got="a tensor that no parameter has a part in",
+            got="a tensor that does not depend on any parameter",
             need="the result of the model, with its graph",
-            hint="no .detach(), .item() or torch.no_grad() on the way from the model to the loss",
+            hint="remove .detach(), .item() and torch.no_grad() between the model and the loss",
         )
 
 

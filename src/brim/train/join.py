@@ -43,32 +43,32 @@ def join(
     on_nan: str | None = None,
     threads: int | None = None,
 ) -> Job:
-    """Join the job that this process was started for, or train alone where nobody started it.
+    """Join the job that this process was started for; if it was started by hand, train alone.
 
-    The options that `brim run` has too may be said in one place or in both, if they are the same: so
-    `python loop.py` and `brim run -- python loop.py` are one training.
+    Options that `brim run` also has may be given here, on the command line, or in both places if they agree. So
+    `python loop.py` and `brim run -- python loop.py` train in the same way.
 
     Args:
-        model: the network, or several, on the device that they train on. The first worker's weights are everybody's:
-            seed them where runs must agree.
-        optimizer: over its parameters; several step in their order.
-        scheduler: of the learning rate, or several; brim steps it.
-        scheduler_interval: `step` or `epoch`: when; None: with every step for OneCycleLR and CyclicLR, else with every
-            epoch.
-        monitor: the value of `job.log` that ReduceLROnPlateau looks at; None where one is logged.
-        scaler: of losses in float16; brim scales, unscales and updates it.
-        seed: of the order of samples and of chance in micro-batches; 0 where nobody says.
-        micro_batches: parts that every step is cut into, whatever the number of workers: so many times gradients are
-            accumulated where one worker trains alone. 8 where nobody says.
+        model: the network, or several, on the device that they train on. All workers start from the first worker's
+            weights; seed them if runs must agree.
+        optimizer: over its parameters; several step in the given order.
+        scheduler: a learning-rate scheduler, or several; brim steps them.
+        scheduler_interval: when the scheduler steps, `step` or `epoch`. None means every step for OneCycleLR and
+            CyclicLR, and every epoch for others.
+        monitor: name of the `job.log` value that ReduceLROnPlateau looks at; None if only one is logged.
+        scaler: for losses in float16; brim scales, unscales and updates.
+        seed: seeds the order of samples and the random numbers of micro-batches. Default: 0.
+        micro_batches: number of parts that each step is cut into, whatever the number of workers; a single worker
+            accumulates gradients over that many. Default: 8.
         clip_norm: upper bound of the gradient's 2-norm over all parameters.
-        on_nan: `warn`, `skip` or `stop`: what becomes of a step whose loss is not a number.
-        threads: torch threads of this process; 1 where nobody says, as sums depend on it.
+        on_nan: what happens to a step whose loss is not a number: `warn`, `skip` or `stop`.
+        threads: torch threads of this process. Default: 1, since sums depend on it.
 
     Returns:
         The job; loop over `job.batches(...)` and call `job.step(loss)` for each.
 
     Raises:
-        SpecError: an option or an optimizer that a job cannot have, or this process has joined already.
+        SpecError: an option or optimizer is not supported, or this process has already joined.
     """
     global _joined
     context = _born_with or context_from_environment()

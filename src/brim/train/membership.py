@@ -341,7 +341,7 @@ class Membership:
                 if message is not None:
                     self._take(message)
             raise EnvironmentFault(
-                "cannot reach another worker that the master still counts on", retryable=True
+                "cannot reach a worker that the master still considers alive", retryable=True
             )
 
     def _install(self, named: InstallRound, kept: Kept) -> None:

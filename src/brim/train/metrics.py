@@ -1,10 +1,10 @@
 """Metrics of a test split that come out the same for any number of workers.
 
-The test split is cut into chunks whose bounds do not depend on the workers. Whoever computes a chunk's output
-turns it into a partial state (bytes); the states in chunk order give the result, so nothing is ever averaged
-over workers.
+The test split is cut into chunks whose bounds do not depend on the workers. The worker that computes a chunk's output
+turns it into a partial state (bytes). The result is computed from all states in chunk order, so nothing is ever
+averaged over workers.
 
-State and result use exact integers, or sums that are rounded once (`math.fsum`).
+States and results use exact integers, or sums that are rounded only once (`math.fsum`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = [
 
 @runtime_checkable
 class Metric(Protocol):
-    """What brim asks of a metric; any object with these two methods will do."""
+    """A metric is any object with these two methods."""
 
     def observe(self, output: Tensor, target: Tensor) -> bytes:
-        """The partial state of one chunk, from the model's output [B, ...] and the target [B, ...]."""
+        """Return the partial state of one chunk, from the model's output [B, ...] and the target [B, ...]."""
         ...
 
     def result(self, states: Sequence[bytes]) -> float:
-        """The value over all chunks, whose states come in chunk order."""
+        """Return the value over all chunks; `states` are in chunk order."""
         ...
 
 
@@ -65,7 +65,7 @@ def log_loss() -> Metric:
 
 
 def accuracy() -> Metric:
-    """Share of right answers: logits [B] (above 0 means 1), or logits [B, classes] (the largest wins)."""
+    """Share of correct predictions: logits [B] (above 0 means 1), or logits [B, classes] (the largest wins)."""
     return _Mean(_right, classes=True)
 
 

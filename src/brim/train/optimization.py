@@ -54,8 +54,8 @@ class Optimization:
                 raise SpecError(
                     "optimizer",
                     got="a parameter that no model has",
-                    need="parameters of the model alone: only their gradients are added up over the workers",
-                    hint="brim.join([model, criterion], optimizer) where the loss has weights of its own",
+                    need="only parameters of the model: other gradients are not summed over the workers",
+                    hint="brim.join([model, criterion], optimizer) if the loss has its own weights",
                 )
         self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
         self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
@@ -101,7 +101,7 @@ class Optimization:
                 "your training loop",
                 got="another parameter group, added while training",
                 need="the parameter groups that brim.join saw: newcomers and checkpoints have those",
-                hint="add every group before brim.join, with lr=0 where it is to rest at first",
+                hint="add every group before brim.join, with lr=0 if it should not train yet",
             )
         now = self._by_hand()
         if self._rates is None:
@@ -188,7 +188,7 @@ class Optimization:
         raise SpecError(
             "ReduceLROnPlateau",
             got=f"{', '.join(metrics) or 'no metric'} at the end of the epoch",
-            need=f"the metric {name!r}" if name else "to know which metric to look at",
+            need=f"the metric {name!r}" if name else "the name of the metric to look at",
             hint='job.log(loss=...) in each epoch, and brim.join(..., monitor="loss")',
         )
 
@@ -204,7 +204,7 @@ class Optimization:
                 raise SpecError(
                     type(scheduler).__name__,
                     got=f"a schedule of {horizon:,} steps that steps after each of {epochs} epochs",
-                    need="to know when it steps",
+                    need="a word on when it steps",
                     hint='scheduler_interval="step" steps it with the optimizer, "epoch" after each epoch',
                 )
 

@@ -25,7 +25,7 @@ def _given() -> dict[str, str]:
 
 
 def param(name: str, default: T) -> T:
-    """The value of `--set name=value`, or `default`; it has the type of `default`.
+    """Return the value of `--set name=value`, or `default`; it has the type of `default`.
 
     Raises:
         SpecError: the value given is not of that type.

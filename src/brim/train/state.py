@@ -102,7 +102,7 @@ def receive_state(peer: socket.socket, cancelled: Cancelled) -> Any:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """The digest of a network: sha256 over names, dtypes, shapes and bytes of its state, in order of names."""
+    """Return the digest of a network: sha256 over names, dtypes, shapes and bytes of its state, sorted by name."""
     digest = hashlib.sha256()
     for name, part in sorted(model.state_dict().items()):
         if not isinstance(part, Tensor):  # what a module's get_extra_state gives

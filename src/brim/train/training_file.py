@@ -253,10 +253,10 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
     if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
         raise SpecError(
             f"model attribute {left[0]!r}" if left else "model() and loss(output, target)",
-            got=f"{values[0].tolist()} and then {values[1].tolist()} for one micro-batch, seeded alike",
-            need="the same result whenever it is computed, on whichever worker",
-            hint="keep what changes in buffers; draw chance from torch, numpy or random, or a generator that the "
-            "model keeps in an attribute",
+            got=f"{values[0].tolist()} and then {values[1].tolist()} for the same micro-batch and seed",
+            need="the same result each time, on any worker",
+            hint="keep changing state in buffers; draw random numbers from torch, numpy or random, or from a generator "
+            "in an attribute of the model",
         )
     return tries[-1]
 

@@ -1,4 +1,4 @@
-"""Files into datasets: `brim.data.csv(...)`, `brim.data.parquet(...)`, and words that describe columns."""
+"""Readers of tables, `brim.data.csv(...)` and `brim.data.parquet(...)`, and functions that describe columns."""
 
 from brim.train.data.batches import Batched, Tensors, fetch
 from brim.train.data.columns import hashed, numeric, target, vocabulary, where

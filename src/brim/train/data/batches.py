@@ -29,15 +29,15 @@ class Batched(Protocol):
 
 
 def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any:
-    """The collated batch of these samples of any map-style dataset.
+    """Return the collated batch of these samples of any map-style dataset.
 
-    It uses the quickest way that the dataset has: `take`, or torch's `__getitems__`, or one sample at a time;
-    the last two are collated as torch collates.
+    Uses the fastest way that the dataset offers: `take`, or torch's `__getitems__`, or one sample at a time. The
+    last two are collated as torch does.
 
     Args:
         dataset: a map-style torch Dataset, or anything else with `__getitem__`.
         indices: int64 [B], in the order wanted; at least one.
-        collate: makes a list of samples one, instead.
+        collate: turns a list of samples into a batch, instead of torch's default.
 
     Returns:
         What the dataset holds per sample, usually (inputs, target), each tensor with a first dimension B.

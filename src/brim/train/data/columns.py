@@ -76,7 +76,7 @@ def numeric(
     transform: Literal["standard", "log"] | None = "standard",
     missing: float | Literal["mean"] | None = None,
 ) -> Numeric:
-    """A column of numbers, which a model sees as float32.
+    """A column of numbers, passed to the model as float32.
 
     Args:
         name: the column.
@@ -119,7 +119,7 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
 
 
 def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categorical:
-    """A categorical field whose values are hashed into `buckets` ids: nothing to fit, collisions possible.
+    """A categorical field whose values are hashed into `buckets` ids: nothing is fitted, and values may collide.
 
     The hash is the same in every process and version. See `vocabulary` for `names` and `by`.
 
@@ -138,7 +138,7 @@ def target(
     by: Elementwise | None = None,
     classes: bool = False,
 ) -> Target:
-    """What the model is to predict: a column's number, or a statement about it, as float32 [B].
+    """The value that the model predicts: a column's number, or a condition on it, as float32 [B].
 
     Args:
         names: the column, or several with `by`.
@@ -161,9 +161,9 @@ def target(
 
 
 def where(*names: str, by: Elementwise) -> Where:
-    """Which rows to keep: those where `by`, given one float64 array per column, is true.
+    """Keep the rows for which `by`, called with one float64 array per column, is true.
 
-    An empty cell is nan there. Rows that are dropped are not looked at further, and not quarantined.
+    Empty cells are nan. Dropped rows are not examined further, and not quarantined.
 
     Raises:
         SpecError: no column.

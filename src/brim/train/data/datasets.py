@@ -43,10 +43,10 @@ class Opener(Protocol):
 
 
 class Columnar(Dataset[Sample]):
-    """Rows of columns as inputs and a target, by index or by batch.
+    """The rows of a table as inputs and a target, by index or by batch.
 
-    A batch's inputs are a dict: `ids` int64 [B, F], where each field has ids of its own in one shared space,
-    and `numbers` float32 [B, N]; a kind of which there are no columns is left out. The target is [B].
+    A batch's inputs are a dict with `ids` int64 [B, F] (the fields' ids do not overlap) and `numbers` float32 [B, N].
+    A key is missing if there are no columns of that kind. The target is [B].
 
     Attributes:
         vocabulary_size: ids over all fields.
@@ -69,37 +69,37 @@ class Columnar(Dataset[Sample]):
 
     @property
     def survey(self) -> Survey:
-        """What was found when all rows were looked at."""
+        """The results of reading all rows once."""
         assert self._survey is not None
         return self._survey
 
     @property
     def quarantined(self) -> int:
-        """Rows of the files that were bad and were left out, over all splits."""
+        """Number of bad rows that were left out, over all splits."""
         return self.survey.quarantine.count
 
     @property
     def quarantine_path(self) -> Path | None:
-        """The file they were written to, or the folder of several; None where nothing was."""
+        """The file with the bad rows, or the folder if there are several; None if there are no bad rows."""
         return self.survey.quarantine.path
 
     def over(self, path: Paths) -> Columnar:
-        """All samples of other files, as these columns see them: with what was fitted here.
+        """Return all samples of other files, encoded with the means and vocabularies of this dataset.
 
         Args:
-            path: as `brim.data.csv` takes it; the suffix says what kind of file it is.
+                        path: as for `brim.data.csv`; the suffix decides the file format.
 
         Raises:
-            SpecError: a file or column that is not there or not as described, no rows.
+            SpecError: a file or column is missing or not as described, or there are no rows.
         """
         return self._opener.over(path)
 
     def inputs_of(self, path: Paths) -> Columnar:
-        """As `over`, for rows that are to be predicted: without a target, and whatever `keep=` says."""
+        """Like `over`, for prediction: without a target, and ignoring `keep=`."""
         return self._opener.inputs_of(path)
 
     def example(self, count: int) -> dict[str, Tensor]:
-        """Inputs of the right names, shapes and types that stand for no row, for looking at a model."""
+        """Return placeholder inputs with the right names, shapes and types, for inspecting a model."""
         inputs = {}
         if self.fields:
             inputs["ids"] = torch.zeros(count, self.fields, dtype=torch.int64)

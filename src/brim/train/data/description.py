@@ -87,7 +87,7 @@ def _refuse_beside_a_loader(given: list[str]) -> None:
         raise SpecError(
             given[0].removesuffix("="),
             got=f"{' and '.join(given)} beside a DataLoader",
-            need="one place that says it",
+            need="it in one place",
             hint=f"DataLoader(dataset, {given[0]}…), or the dataset itself without a DataLoader",
         )
 
@@ -132,9 +132,9 @@ def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise SpecError(
             type(loader).__name__,
-            got="a DataLoader that iterates in its own way",
-            need="torch's, or a dataset: brim reads the samples of each micro-batch itself",
-            hint="give its dataset: loader.dataset",
+            got="a DataLoader with its own __iter__",
+            need="torch's DataLoader, or a dataset: brim reads the samples of each micro-batch itself",
+            hint="pass its dataset: loader.dataset",
         )
     context = loader.multiprocessing_context
     if context is not None and context.get_start_method() != "fork":
@@ -177,7 +177,7 @@ def _order(data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples:
         raise SpecError(
             "samples",
             got=f"{samples:,} for a dataset that has {size:,}",
-            need="samples= with a stream alone",
+            need="samples= only with a stream",
             hint=f"torch.utils.data.Subset(dataset, range({samples}))",
         )
     if sampler is not None and shuffle is not None:
@@ -224,14 +224,14 @@ def _order_of_a_stream(data: Any, *, shuffle: bool | None, sampler: Any, samples
     if shuffle or sampler is not None:
         raise SpecError(
             "shuffle" if shuffle else "sampler",
-            got="a stream, whose samples come one after the other",
+            got="a stream, whose samples come in a fixed order",
             need="a map-style dataset (__len__ and __getitem__), or a stream that shuffles itself",
         )
     if hasattr(data, "__next__"):
         raise SpecError(
             "data",
-            got=f"a {type(data).__name__}, which can be read once",
-            need="something that can be iterated anew for each epoch",
+            got=f"a {type(data).__name__}, which can be read only once",
+            need="something that can be iterated again for each epoch",
             hint="a torch.utils.data.IterableDataset with __iter__",
         )
     count = samples if samples is not None else _length(data)

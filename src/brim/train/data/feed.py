@@ -204,8 +204,8 @@ class Feed:
         if not self._quick and not is_same(sample, self._load(work)):
             raise SpecError(
                 type(self.dataset).__name__,
-                got="something else each time the same samples are read under the same seed",
-                need="samples that depend on their index and on chance alone",
+                got="different data when the same samples are read again with the same seed",
+                need="samples that depend only on their index and on seeded random numbers",
                 hint="draw from torch's, numpy's or Python's global generator, or from one kept in the dataset",
             )
 

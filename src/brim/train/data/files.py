@@ -68,7 +68,7 @@ def resolve(paths: Paths) -> list[File]:
 
 def _resolve_one(shown: str) -> list[File]:
     if not shown:
-        raise SpecError("path", got="an empty text", need="a path, a URL or a glob", hint="--set path=…")
+        raise SpecError("path", got="an empty string", need="a path, a URL or a glob", hint="--set path=…")
     try:
         system, path = fsspec.core.url_to_fs(os.path.expanduser(shown))
     except (ValueError, ImportError) as problem:

@@ -40,7 +40,7 @@ def csv(
     null: Sequence[str] = NULL,
     **unknown: Never,
 ) -> Columnar:
-    """Rows of delimited text files, held in memory.
+    """Read delimited text files into memory.
 
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are unpacked.
@@ -55,12 +55,12 @@ def csv(
         null: texts that mean an empty cell.
 
     Returns:
-        A map-style dataset; see `Columnar`. Bad rows (the wrong number of fields, no number where one is
-        needed, an empty cell where none is allowed) are left out, counted in `quarantined` and, within a run
-        of brim, written to its directory.
+        A map-style dataset; see `Columnar`. Bad rows (wrong number of fields, not a number, empty cell where
+        none is allowed) are left out, counted in `quarantined` and, within a run of brim, written to its
+        directory.
 
     Raises:
-        SpecError: a file or column that is not there or not as described, an unknown option, no rows.
+        SpecError: a file or column is missing or not as described, an option is unknown, or there are no rows.
     """
     _known(csv, unknown)
     source = Source(
@@ -83,7 +83,7 @@ def parquet(
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
-    """Rows of Parquet files (or of Arrow IPC files, where the suffix is .arrow, .feather or .ipc).
+    """Read Parquet files (or Arrow IPC files, if the suffix is .arrow, .feather or .ipc).
 
     Args:
         path: a path, a URL that fsspec knows, a glob, or a list of them.
@@ -92,15 +92,15 @@ def parquet(
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
-        in_memory: False reads row groups as they are needed, after one pass that fits the columns. The
-            dataset's `block_size` is then that of a row group, and an epoch's order a shuffle by blocks: where
-            neighbouring rows are alike (sorted by time, say), smaller row groups shuffle better.
+        in_memory: False reads row groups as needed, after one pass that fits the columns. The dataset's
+            `block_size` is then the size of a row group, and epochs are shuffled by blocks. If neighbouring rows
+            are alike (sorted by time, say), smaller row groups shuffle better.
 
     Returns:
         A map-style dataset; see `Columnar` and, on bad rows, `csv`.
 
     Raises:
-        SpecError: a file or column that is not there or not as described, an unknown option, no rows.
+        SpecError: a file or column is missing or not as described, an option is unknown, or there are no rows.
     """
     _known(parquet, unknown)
     suffixes = (".arrow", ".feather", ".ipc")
@@ -120,7 +120,7 @@ def arrow(
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
-    """Rows of Arrow IPC (Feather) files, whatever their suffix; see `parquet`.
+    """Read Arrow IPC (Feather) files, whatever their suffix; see `parquet`.
 
     Raises:
         SpecError: see `parquet`.
@@ -249,7 +249,10 @@ def _check_split(split: str | None, plan: Plan) -> None:
         )
     if split == "test" and plan.test is None:
         raise SpecError(
-            "split=", got="'test', without test=", need="which rows those are", hint="test=last(0.1)"
+            "split=",
+            got="'test', without test=",
+            need="the rows that are the test split",
+            hint="test=last(0.1)",
         )
 
 

@@ -67,7 +67,7 @@ class Source:
         """All rows, part by part in order.
 
         Raises:
-            SpecError: a file or column that is not there or not as described, or no rows.
+            SpecError: a file or column is missing or not as described, or there are no rows.
         """
         if self.typed is not None:
             yield from (group.read() for group in self.groups(wanted, numbers))

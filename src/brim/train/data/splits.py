@@ -62,7 +62,7 @@ Split = Last | RowRange | Sample
 
 
 def last(amount: float) -> Last:
-    """The last rows are the test split: a share of them (below 1) or so many rows (from 1).
+    """Use the last rows as the test split: a share of all rows (below 1) or a number of rows (from 1).
 
     Raises:
         SpecError: not a positive number.
@@ -75,7 +75,7 @@ def last(amount: float) -> Last:
 
 
 def rows(start: int, stop: int) -> RowRange:
-    """The rows [start, stop), counted from 0 over all files, are the test split.
+    """Use the rows [start, stop), counted from 0 over all files, as the test split.
 
     Raises:
         SpecError: an empty range.
@@ -88,13 +88,13 @@ def rows(start: int, stop: int) -> RowRange:
 
 
 def sample(share: float, *, seed: int = 0, by: str | None = None) -> Sample:
-    """About this share of the rows, chosen by a hash, is the test split.
+    """Use about this share of the rows, chosen by a hash, as the test split.
 
     Args:
         share: between 0 and 1.
         seed: another seed chooses other rows.
-        by: a column: all rows with the same value there (a user, a day) fall into the same split. None hashes
-            the row's place.
+        by: a column: all rows with the same value in it (a user, a day) go into the same split. None hashes the
+            row's position.
 
     Raises:
         SpecError: a share that is not between 0 and 1.
