@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "die_with_adopter",
     "die_with_parent",
     "state_of",
+    "with_equal_hashes",
 ]
 
 _PR_SET_PDEATHSIG = 1
@@ -50,6 +52,17 @@ def die_with_adopter(adopter: int) -> None:
     while os.getppid() != adopter and time.monotonic() < deadline:
         time.sleep(0.0005)
     die_with_parent(adopter)
+
+
+def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for a process in which a set of strings has the order that it has in all others of a job.
+
+    Python seeds its hashes at random, and a vocabulary is often made of a set. What the user sets stays.
+
+    >>> with_equal_hashes({"HOME": "/"}), with_equal_hashes({"PYTHONHASHSEED": "random"})
+    ({'PYTHONHASHSEED': '0', 'HOME': '/'}, {'PYTHONHASHSEED': 'random'})
+    """
+    return {"PYTHONHASHSEED": "0", **environment}
 
 
 def state_of(pid: int) -> str:

@@ -127,7 +127,8 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(tmp_path: P
 UNSEEDED = """
 import brim, numpy as np, torch
 from torch.utils.data import TensorDataset, random_split
-inputs = torch.linspace(-1, 1, 300).reshape(150, 2)
+vocabulary = {word: number for number, word in enumerate({f"word {number}" for number in range(100)})}
+inputs = torch.linspace(-1, 1, 300).reshape(150, 2) * vocabulary["word 7"]
 train, test = random_split(TensorDataset(inputs, inputs.sum(1, keepdim=True)), [120, 30])
 model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
 torch.nn.init.constant_(model[2].weight, np.random.rand())

@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
+from brim.process import with_equal_hashes
+
 __all__ = ["Forked", "Process", "Start", "fork", "perform", "start_anew"]
 
 
@@ -56,7 +58,10 @@ def start_anew(
 ) -> Process:
     """See `Start`: by another interpreter, which imports everything."""
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(command, stdin=stdin, stdout=output, stderr=output, pass_fds=keep)
+    environment = with_equal_hashes(os.environ)
+    return subprocess.Popen(
+        command, stdin=stdin, stdout=output, stderr=output, pass_fds=keep, env=environment
+    )
 
 
 def fork(

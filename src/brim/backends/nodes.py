@@ -17,6 +17,7 @@ from pathlib import Path
 from brim.backends.processes import NodeSeen
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
+from brim.process import with_equal_hashes
 from brim.storage.files import is_locked, lock
 from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
 
@@ -211,6 +212,7 @@ def _start(node: _Node) -> subprocess.Popen[bytes] | None:
                 start_new_session=True,
                 pass_fds=[held],
                 cwd=node.folder,
+                env=with_equal_hashes(os.environ),
             )
     finally:
         os.close(held)

@@ -17,7 +17,7 @@ from typing import Any
 import brim
 from brim.agent.births import Forked, fork, perform
 from brim.errors import BrimError
-from brim.process import be_called, die_with_parent
+from brim.process import be_called, die_with_parent, with_equal_hashes
 from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
 
 __all__ = ["NodeAgent"]
@@ -112,9 +112,9 @@ class NodeAgent:
         os.chdir(request.directory)
         if not self._is_as_asked(request):
             command = [request.python[0], "-m", *sys.argv]
-            os.execve(command[0], command, request.environment)
+            os.execve(command[0], command, with_equal_hashes(request.environment))
         os.environ.clear()
-        os.environ |= request.environment
+        os.environ |= with_equal_hashes(request.environment)
         if not sys.flags.safe_path:
             sys.path[0] = request.directory  # as `python -m` does
         _shuffle()
@@ -125,7 +125,8 @@ class NodeAgent:
     def _is_as_asked(self, request: Begin) -> bool:
         """Whether a fork of this process is what a new one would be: interpreters read variables as they start."""
         mine = self._warm, (sys.executable, brim.__version__), self._environment
-        return mine == (True, request.python, _of_consequence(request.environment))
+        asked = _of_consequence(with_equal_hashes(request.environment))
+        return mine == (True, request.python, asked)
 
 
 def _of_consequence(environment: dict[str, str]) -> dict[str, str]:

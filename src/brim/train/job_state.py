@@ -19,8 +19,8 @@ __all__ = ["SAME_DATA", "SAMPLES", "JobState", "Stateful"]
 
 SAMPLES = "first samples"  # what tells the data of a job from other data
 SAME_DATA = (
-    "the same files on all hosts, and a seed for what the script draws of them (random_split, train_test_split); "
-    "a set of strings has another order in each process"
+    "use the same files on all hosts, seed what the script draws from them (random_split, train_test_split), "
+    "and sort what comes out of a set"
 )
 _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
 
