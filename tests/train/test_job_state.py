@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from brim.domain.batch import Schedule
+from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
 from brim.train.job_state import JobState
 from brim.train.optimization import Optimization
@@ -43,3 +45,29 @@ def test_at_the_start_of_an_epoch_it_is_done() -> None:
 def test_a_checkpoint_that_was_seen_to_is_not_due_again() -> None:
     made, _ = newcomer(committed=2)
     assert not made.due
+
+
+DATA = Schedule(samples=40, global_batch_size=10, epochs=2)
+
+
+def test_a_newcomer_with_other_data_of_the_same_length_is_refused() -> None:
+    donor, made = state()[0], state()[0]
+    donor.plan(DATA, mark="0 abc")
+    made.put(donor.get())
+    with pytest.raises(SpecError, match="other samples, of the same number"):
+        made.plan(DATA, mark="0 xyz")
+
+
+def test_data_may_be_another_in_each_epoch() -> None:
+    donor, made = state()[0], state()[0]
+    donor.plan(DATA, mark="0 abc")
+    made.put(donor.get())
+    made.plan(DATA, mark="1 xyz")
+    assert made.mark == "1 xyz"
+
+
+def test_until_it_has_looked_at_its_data_a_newcomer_agrees_with_the_others() -> None:
+    donor, made = state()[0], state()[0]
+    donor.plan(DATA, mark="0 abc")
+    made.put(donor.get())
+    assert made.digests()["first samples"] == donor.digests()["first samples"]
