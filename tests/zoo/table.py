@@ -554,6 +554,15 @@ LOOPS = [
     ),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
+    refused(
+        "stopped_by_a_variable",
+        "loop_state.py",
+        "stop",
+        "unregistered",
+        like="early stopping by a counter that a newcomer does not have",
+        words="They do not agree on job.stop()",
+        harmless_alone=True,
+    ),
     exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on", unsound=True),
     exact(
         "nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out", unsound=True

@@ -41,7 +41,7 @@ from brim.train.data.feed import Feed, Read, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
-from brim.train.job_state import SAME_DATA, SAMPLES, JobState, Stateful
+from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
@@ -989,6 +989,11 @@ def _why(what: str) -> str:
     """What people can do about a difference, by what differs."""
     if what.startswith(SAMPLES):
         return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
+    if what.startswith(STOP):
+        return (
+            "They do not agree on job.stop(): the script decides by variables that a newcomer does not have.\n"
+            '  hint: keep them in a dict, and name it: job.register_state("best", best)'
+        )
     return (
         "brim carries parameters, buffers, optimizers, schedulers and what job.register_state names.\n"
         "  What differs was changed by something else: a variable of the script, the rank, or the clock.\n"

@@ -15,8 +15,9 @@ from brim.train.digests import Digests, digests_of
 from brim.train.optimization import Optimization
 from brim.train.state import flatten
 
-__all__ = ["SAME_DATA", "SAMPLES", "JobState", "Stateful"]
+__all__ = ["SAME_DATA", "SAMPLES", "STOP", "JobState", "Stateful"]
 
+STOP = "stop_after"  # where job.stop() was called
 SAMPLES = "first samples"  # what tells the data of a job from other data
 SAME_DATA = (
     "use the same files on all hosts, seed what the script draws from them (random_split, train_test_split), "
@@ -106,7 +107,7 @@ class JobState:
             "epoch": self.epoch,
             "order": self.order,
             "due": self.due,
-            "stop_after": self.stop_after,
+            STOP: self.stop_after,
             "unsound_since": self.unsound_since,
             "metrics": self.metrics,
             "measured": self.measured,
@@ -165,7 +166,7 @@ class JobState:
             _put_state(thing, tree["registered"][name])
         self.committed, self.epoch = tree["committed"], tree["epoch"]
         self.order = tree["order"]
-        self.due, self.stop_after = tree["due"], tree["stop_after"]
+        self.due, self.stop_after = tree["due"], tree[STOP]
         self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         self._given = tree
