@@ -50,7 +50,7 @@ def of_loss(loss: Tensor) -> str:
         )
     if any(_reduction_of(term) == _SUM for term in _terms(last, _DEPTH)):
         return (
-            'the loss is a sum over samples (reduction="sum"), where job.step needs their mean: what is trained is the '
+            'the loss is a sum over samples (reduction="sum"), where brim needs their mean: what is trained is the '
             "mean of the micro-batches' sums, which depends on --micro-batches"
         )
     return ""
