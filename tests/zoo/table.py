@@ -553,6 +553,19 @@ LOOPS = [
         words="a loop that was left",
     ),
     exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
+    exact(
+        "carried_hidden",
+        "loop_carried.py",
+        like="pytorch/examples: word_language_model, its hidden state carried by job.carry",
+    ),
+    *(
+        refused(f"carried_{kind}", "loop_carried.py", kind, like=like, words=words)
+        for kind, like, words in (
+            ("shuffled", "a hidden state carried over shuffled data", "shuffle=False"),
+            ("wrong_dimension", "a hidden state whose dimension 0 is that of layers", "2 places"),
+            ("misspelt", "a hidden state left under another name", "batch.carried['memory']"),
+        )
+    ),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
     refused(
         "stopped_by_a_variable",

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from brim.errors import SpecError
-from brim.train.layout import Layout
 
 __all__ = ["Contributions", "Outcome"]
 
@@ -129,6 +128,9 @@ class Contributions:
     Args:
         model: the network; its parameters that require a gradient and all its buffers take part.
         losses: how many losses a micro-batch has, one for each optimizer.
+
+    Attributes:
+        like: tensors whose shapes and types those of the list have.
     """
 
     def __init__(self, model: nn.Module, *, losses: int = 1) -> None:
@@ -158,15 +160,13 @@ class Contributions:
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
         self._own_gradients: list[Tensor] = []
         self._strides = [p.stride() for p in self._parameters]
-        self.layout = Layout(
-            [
-                *self._parameters,
-                *(each.home for each in self._averaged),
-                self._no_losses,
-                self._no_marks,
-                *(each.home for each in self._counted),
-            ]
-        )
+        self.like = [
+            *self._parameters,
+            *(each.home for each in self._averaged),
+            self._no_losses,
+            self._no_marks,
+            *(each.home for each in self._counted),
+        ]
         self.begin()
 
     # Buffers -----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
 from brim.train import left_over
 from brim.train.accumulate import Accumulator
 from brim.train.attributes import Attributes
+from brim.train.carried import Carried, check_names
 from brim.train.chance import Sources
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
@@ -42,6 +44,7 @@ from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
+from brim.train.layout import Layout
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
@@ -73,10 +76,12 @@ class MicroBatch:
     Attributes:
         inputs: the first parts of the samples if they are pairs, else whole samples; collated, on the job's device.
         target: the second parts of the samples if they are pairs, else None.
+        carried: for each name given to `Job.carry`, what its samples start from; replace it by what they end with.
     """
 
     inputs: Any
     target: Any
+    carried: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +121,8 @@ class _Micro:
     weight: float
     since: float
     losses: list[Tensor | None]
+    places: Span  # of its samples in the step
+    carried: dict[str, Any]
 
 
 class _WhileItLasts:
@@ -180,6 +187,7 @@ class Job:
             clip_norm=spec.clip_norm,
         )
         self._contributions = Contributions(self.model, losses=len(optimizers))
+        self._carried: dict[str, Carried] = {}
         self._attributes = Attributes(self.model)
         self._sources = Sources(self.model)
         self._state = JobState(self.model, self._optimization, spec=spec)
@@ -244,13 +252,33 @@ class Job:
         Raises:
             SpecError: the loop has begun, the name is taken, or the thing has no state to carry.
         """
+        self._check_before_loop("job.register_state")
+        self._state.register(name, thing)
+
+    def carry(self, name: str, start: Tensor | Sequence[Tensor], *, dim: int = 0) -> None:
+        """Carry a hidden state from each sample of a step to the sample at the same position of the next step.
+
+        `batch.carried[name]` is the state that the samples of a micro-batch start from, detached. Replace it by the
+        state that they end with. Each epoch starts from `start`. The data must not be shuffled.
+
+        Args:
+            name: different for each carried state.
+            start: a floating-point tensor, or several, with `global_batch_size` entries in dimension `dim`.
+            dim: the dimension of the samples: 1 for torch's recurrent layers, whose state is [layers, batch, size].
+
+        Raises:
+            SpecError: the loop has begun, the name is taken, or `start` is something else.
+        """
+        self._check_before_loop("job.carry")
+        carried = Carried(name, start, dim=dim, device=self.device)
+        self._state.register(name, carried)
+        self._carried[name] = carried
+
+    def _check_before_loop(self, call: str) -> None:
         if self._epochs:
             raise SpecError(
-                "job.register_state",
-                got="a call within the loop",
-                need="a call before it: newcomers need it too",
+                call, got="a call within the loop", need="a call before it: newcomers need it too"
             )
-        self._state.register(name, thing)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Set the metrics of the current state, to be recorded at the end of the epoch."""
@@ -301,7 +329,7 @@ class Job:
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         facts = None if self._state.schedule is None else self._facts()
         self._introduced = facts is not None
-        self.members.join(self._contributions.layout, facts)
+        self.members.join(self._layout(), facts)
         while True:
             if not self._at_boundary():
                 continue
@@ -312,6 +340,11 @@ class Job:
             self._sources.seed(mix(self.spec.seed, _EPOCH, self.epoch))
             yield self.epoch
             self._close_epoch()
+
+    def _layout(self) -> Layout:
+        """Of what a micro-batch adds to a step."""
+        carried = [tensor for each in self._carried.values() for tensor in each.tensors]
+        return Layout([*self._contributions.like, *carried])
 
     def batches(
         self,
@@ -425,6 +458,7 @@ class Job:
                 need=f"at least 1 sample for each of the {self.spec.micro_batches} micro-batches of a step",
                 hint=f"{self.spec.micro_batches} or more, or fewer micro_batches",
             )
+        self._check_carried(feed)
         schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
         if self._state.schedule not in (None, schedule):
             raise SpecError(
@@ -447,6 +481,23 @@ class Job:
         if self._epochs and not self._introduced:
             self._introduced = True
             self.members.tell(Introduce(facts=self._facts()))
+
+    def _check_carried(self, feed: Feed) -> None:
+        if self._carried and feed.order == "shuffled":
+            raise SpecError(
+                "job.carry",
+                got="data that is shuffled",
+                need="data in which a sample goes on where the one a step before it ended",
+                hint="job.batches(data, shuffle=False)",
+            )
+        for name, each in self._carried.items():
+            if each.places != feed.global_batch_size:
+                raise SpecError(
+                    f"carried {name!r}",
+                    got=f"{each.places} places",
+                    need=f"{feed.global_batch_size}: one for each sample of a step",
+                    hint="job.carry(name, start, dim=1) where dimension 1 of start is that of the samples",
+                )
 
     # Rounds --------------------------------------------------------------------------------------------------
 
@@ -602,6 +653,8 @@ class Job:
     def _skip_empty(self, round: _Round, step: _Step) -> None:
         while step.todo and not len(step.spans[step.todo[0]]):
             nothing = self._contributions.nothing(stop=self._stop_asked, due=step.due)
+            for each in self._carried.values():
+                nothing += each.nothing()
             round.accumulator.add(step.todo.popleft(), nothing)
 
     def _hand_out(self, round: _Round, step: _Step, read: Read) -> MicroBatch:
@@ -614,12 +667,19 @@ class Job:
             self._contributions.watch()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
-        weight = len(read.request.span) / step.samples
+        span, first = read.request.span, step.spans[0].start
+        places = Span(span.start - first, span.stop - first)
+        carried = {name: each.of(places) for name, each in self._carried.items()}
         since = self._spent("data", started)
         step.micro = _Micro(
-            read=read, weight=weight, since=since, losses=[None] * len(self._optimization.optimizers)
+            read=read,
+            weight=len(span) / step.samples,
+            since=since,
+            losses=[None] * len(self._optimization.optimizers),
+            places=places,
+            carried=carried,
         )
-        return MicroBatch(inputs, target)
+        return MicroBatch(inputs, target, carried)
 
     def step(self, loss: Tensor, *, optimizer: torch.optim.Optimizer | None = None) -> float | None:
         """Do the backward pass of the current micro-batch.
@@ -713,6 +773,10 @@ class Job:
         contribution = self._contributions.take(
             micro.weight, micro.losses, stop=self._stop_asked, due=step.due
         )
+        if micro.carried or self._carried:
+            check_names(self._carried, micro.carried)
+            for name, each in self._carried.items():
+                contribution += each.left_by(micro.places, micro.carried[name])
         number, span = step.todo.popleft(), micro.read.request.span
         round.accumulator.add(number, contribution)
         step.losses.append(torch.stack(taken).sum() if len(taken) > 1 else taken[0])
@@ -744,7 +808,7 @@ class Job:
         released = self.members.arrive(step.number, COMMIT, report)
         started = self._spent("wait", before)
         outcome = self._contributions.outcome(total)
-        self._apply(total, outcome, shared=round.exchange.shares_result)
+        self._apply(total, outcome, samples=step.samples, shared=round.exchange.shares_result)
         self._spent("apply", started)
         round.commits += 1
         round.held = released.hold
@@ -761,13 +825,15 @@ class Job:
         self._seconds.clear()
         return report
 
-    def _apply(self, total: list[Tensor], outcome: Outcome, *, shared: bool) -> None:
+    def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int, shared: bool) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
         self._checkpoints.await_copy()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
-            self._contributions.put_back(total, shared=shared)
+            own = len(self._contributions.like)
+            self._contributions.put_back(total[:own], shared=shared)
+            self._put_carried(total[own:], samples)
             self._optimization.step()
             self._contributions.clear()
         self._state.committed += 1
@@ -775,6 +841,11 @@ class Job:
         if outcome.stop:
             self._state.stop_after = self.epoch + 1
         self._contributions.begin()
+
+    def _put_carried(self, total: Sequence[Tensor], samples: int) -> None:
+        rest = iter(total)
+        for each in self._carried.values():
+            each.put(list(islice(rest, len(each.tensors))), samples=samples)
 
     def _is_to_be_applied(self, outcome: Outcome) -> bool:
         """Whether the losses of a step are numbers; else do what `--on-nan` says.
@@ -873,6 +944,8 @@ class Job:
         measured = self._state.metrics if self._state.measured == self.committed else {}
         self._optimization.end_epoch(measured)
         self._state.epoch += 1
+        for each in self._carried.values():
+            each.begin_epoch()
         self._step = None
         # Every worker says so, and the master takes the first: whoever should have may be dying.
         self.members.tell(Evaluated(epoch=self.epoch, step=self.committed, metrics=measured))

@@ -1,0 +1,135 @@
+"""What the samples of a step leave for those in their places in the next one: a network's hidden state, for instance.
+
+A micro-batch may be computed by another worker in each step, so what it leaves travels with the step's sum: every
+micro-batch adds its own places, and zeros for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brim.domain.batch import Span
+from brim.errors import SpecError
+
+__all__ = ["Carried", "check_names"]
+
+Value = Tensor | tuple[Tensor, ...]
+
+
+class Carried:
+    """One thing that is carried, on every worker for all places of a step.
+
+    Args:
+        name: as the user calls it.
+        start: what an epoch begins with: a tensor of floating point, or several; [..., places, ...].
+        dim: of the places, of which each sample of a step has one.
+        device: where it is to be.
+
+    Raises:
+        SpecError: `start` is something else.
+
+    >>> hidden = Carried("hidden", torch.zeros(3), dim=0, device=torch.device("cpu"))
+    >>> hidden.put(hidden.left_by(Span(1, 3), torch.ones(2)), samples=3)
+    >>> hidden.of(Span(0, 2))
+    tensor([0., 1.])
+    """
+
+    def __init__(
+        self, name: str, start: Tensor | Sequence[Tensor], *, dim: int, device: torch.device
+    ) -> None:
+        self._name, self._dim = name, dim
+        self._is_one = isinstance(start, Tensor)
+        parts = list(start) if isinstance(start, (tuple, list)) else [start]
+        for part in parts:
+            if not (isinstance(part, Tensor) and part.is_floating_point() and part.dim() > dim):
+                raise self._wrong(_said(part), f"tensors of floating point with a dimension {dim}")
+        self._start = [part.detach().to(device, copy=True) for part in parts]
+        self.tensors = [part.clone() for part in self._start]
+        self.places = self._start[0].shape[dim] if parts else 0
+        if not parts or any(part.shape[dim] != self.places for part in parts):
+            raise self._wrong("no tensor" if not parts else _said(start), f"tensors alike in dimension {dim}")
+
+    def of(self, places: Span) -> Value:
+        """What the samples in these places find: a copy."""
+        found = tuple(self._narrow(part, places).clone() for part in self.tensors)
+        return found[0] if self._is_one else found
+
+    def left_by(self, places: Span, value: Any) -> list[Tensor]:
+        """What the samples in these places add to the step's sum.
+
+        Raises:
+            SpecError: the value is not of the kind of `start`.
+        """
+        values = [value] if isinstance(value, Tensor) else value
+        sum_of = self.nothing()
+        mine = [self._narrow(part, places) for part in sum_of]
+        if not _is_alike(values, mine) or isinstance(value, Tensor) != self._is_one:
+            shown = [list(part.shape) for part in mine]
+            raise self._wrong(_said(value), f"{shown[0] if self._is_one else shown}, as it was found there")
+        for part, each in zip(mine, values, strict=True):
+            part.copy_(each.detach())
+        return sum_of
+
+    def nothing(self) -> list[Tensor]:
+        """What a micro-batch without samples adds to the step's sum."""
+        return [torch.zeros_like(part) for part in self.tensors]
+
+    def put(self, total: Sequence[Tensor], *, samples: int) -> None:
+        """Take the sum of a step of so many samples; a short one leaves the places behind them as they were."""
+        used = Span(0, samples)
+        for part, each in zip(self.tensors, total, strict=True):
+            self._narrow(part, used).copy_(self._narrow(each, used))
+
+    def begin_epoch(self) -> None:
+        """Go back to the start."""
+        torch._foreach_copy_(self.tensors, self._start)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tensors": list(self.tensors)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        torch._foreach_copy_(self.tensors, list(state["tensors"]))
+
+    def _narrow(self, tensor: Tensor, places: Span) -> Tensor:
+        return tensor.narrow(self._dim, places.start, len(places))
+
+    def _wrong(self, got: str, need: str) -> SpecError:
+        return SpecError(f"carried {self._name!r}", got=got, need=need)
+
+
+def check_names(known: Mapping[str, Carried], found: Mapping[str, Any]) -> None:
+    """Check what a loop left in `batch.carried`.
+
+    Raises:
+        SpecError: a name that `job.carry` was not given, or one is missing.
+    """
+    odd = sorted(known.keys() ^ found.keys())
+    if odd:
+        raise SpecError(
+            f"batch.carried[{odd[0]!r}]",
+            got="nothing" if odd[0] in known else "a name that job.carry was not given",
+            need=f"the names that are carried: {', '.join(sorted(known)) or 'none'}",
+            hint=f"job.carry({odd[0]!r}, start) before the loop",
+        )
+
+
+def _is_alike(values: Any, like: Sequence[Tensor]) -> bool:
+    if not isinstance(values, (tuple, list)) or len(values) != len(like):
+        return False
+    return all(
+        isinstance(value, Tensor) and value.shape == part.shape
+        for value, part in zip(values, like, strict=True)
+    )
+
+
+def _said(value: Any) -> str:
+    match value:
+        case Tensor():
+            return f"{value.dtype} of shape {list(value.shape)}"
+        case tuple() | list():
+            return f"({', '.join(map(_said, value))})"
+    return f"a {type(value).__name__}"
