@@ -323,7 +323,8 @@ DATA = [
             ("collate", "a collate_fn that pads"),
             ("weighted", "a WeightedRandomSampler"),
             ("in_order", "a DataLoader that does not shuffle"),
-            ("stream", "an IterableDataset with shards"),
+            ("stream", "an IterableDataset with shards, read whole"),
+            ("shards", "an IterableDataset with shards, of which each worker reads its own"),
         )
     ),
     refused(
@@ -332,6 +333,13 @@ DATA = [
         like="random_split, with another seed in each process",
         words="other samples",
         harmless_alone=True,
+    ),
+    refused(
+        "data_deaf_shards",
+        "loop_data.py",
+        "deaf_shards",
+        like="shards= for a stream that does not look at get_worker_info",
+        words="each sample would come 8 times",
     ),
     refused(
         "data_endless",
@@ -697,6 +705,21 @@ LIVES = [
         "loop_data.py",
         "stream",
         like="an IterableDataset, from the middle of an epoch",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 6"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_shards",
+        "loop_data.py",
+        "shards",
+        like="an IterableDataset with shards, from the middle of an epoch",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 6"),
+        workers=(1, 3),
+    ),
+    exact(
+        "suspended_carried",
+        "loop_carried.py",
+        like="a hidden state that is carried, from the middle of an epoch",
         faults=("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 6"),
         workers=(1, 3),
     ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["Schedule", "Span", "cut"]
+__all__ = ["Schedule", "Span", "cut", "shard_spans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,34 @@ def cut(span: Span, parts: int) -> tuple[Span, ...]:
     size = len(span)
     edges = [span.start + size * part // parts for part in range(parts + 1)]
     return tuple(Span(low, high) for low, high in pairwise(edges))
+
+
+def shard_spans(span: Span, *, samples: int, batch_size: int, shards: int) -> Iterator[tuple[int, Span]]:
+    """Where positions of an epoch lie in shards of which each gives every step an equal part, in their order.
+
+    So which shard a sample comes from depends on its place in its step alone, and on no worker.
+
+    Args:
+        span: positions, not empty.
+        samples: of an epoch, a multiple of `shards`.
+        batch_size: samples of a step, a multiple of `shards`.
+        shards: how many.
+
+    Yields:
+        A shard, and a span of its samples.
+
+    >>> list(shard_spans(Span(6, 10), samples=12, batch_size=8, shards=2))
+    [(1, Span(start=2, stop=4)), (0, Span(start=4, stop=6))]
+    """
+    at = span.start
+    while at < span.stop:
+        step, inside = divmod(at, batch_size)
+        each = min(batch_size, samples - step * batch_size) // shards
+        shard, offset = divmod(inside, each)
+        start = step * (batch_size // shards) + offset
+        count = min(each - offset, span.stop - at)
+        yield shard, Span(start, start + count)
+        at += count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

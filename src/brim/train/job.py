@@ -356,6 +356,7 @@ class Job:
         sampler: Iterable[int] | None = None,
         collate_fn: Collate | None = None,
         samples: int | None = None,
+        shards: int | None = None,
         loaders: int | None = None,
     ) -> Iterator[MicroBatch]:
         """Yield this worker's micro-batches of every step: of one epoch within `epochs`, else of the whole job.
@@ -369,6 +370,9 @@ class Job:
             sampler: draws the indices of each epoch, instead of a shuffle.
             collate_fn: turns a list of samples into a batch; None collates as torch does.
             samples: number of samples per epoch, for iterable data without a length.
+            shards: number of parts of an IterableDataset, each read only by the workers whose micro-batches come from
+                it. The dataset finds its part by `get_worker_info()`, or has `shard(num_shards, index)` as Hugging Face's
+                have. None makes every worker read the whole stream.
             loaders: processes that read ahead; None takes the DataLoader's `num_workers`, or `--loaders`.
 
         Raises:
@@ -385,6 +389,7 @@ class Job:
                     sampler=sampler,
                     collate_fn=collate_fn,
                     samples=samples,
+                    shards=shards,
                     loaders=self.spec.loaders if loaders is None else loaders,
                 ),
                 data,

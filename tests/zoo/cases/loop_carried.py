@@ -54,7 +54,7 @@ train = Chunks(sentences(COLUMNS * 5).flatten())
 
 job = brim.join(model, optimizer, clip_norm=0.25)
 job.carry("hidden", model.init_hidden(COLUMNS), dim=0 if KIND == "wrong_dimension" else 1)
-for epoch in job.epochs(2):
+for _ in job.epochs(2):
     for batch in job.batches(train, global_batch_size=COLUMNS, shuffle=KIND == "shuffled"):
         output, hidden = model(batch.inputs, batch.carried["hidden"])
         batch.carried["memory" if KIND == "misspelt" else "hidden"] = hidden

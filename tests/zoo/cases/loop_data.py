@@ -47,6 +47,13 @@ class Stream(IterableDataset):
             yield {"image": pictures[index], "label": labels[index]}
 
 
+class Deaf(Stream):
+    """Does not ask which part it is to read."""
+
+    def __iter__(self):
+        yield from Dicts()
+
+
 def padded(samples):
     image = torch.zeros(len(samples), 64)
     for row, sample in zip(image, samples, strict=True):
@@ -71,6 +78,8 @@ DATA = {
     "ragged": lambda: DataLoader(Dicts(), batch_size=24),
     "drop_last": lambda: DataLoader(Dicts(), batch_size=25, shuffle=True, drop_last=True),
     "stream": lambda: DataLoader(Stream(), batch_size=24),
+    "shards": lambda: DataLoader(Stream(), batch_size=24, num_workers=2),
+    "deaf_shards": lambda: DataLoader(Deaf(), batch_size=24),
     "endless": lambda: DataLoader(Stream(), batch_size=24),
     "own_batches": lambda: ((pictures[i : i + 24], labels[i : i + 24]) for i in range(0, 120, 24)),
 }
@@ -79,8 +88,10 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = DATA[KIND]()
 size = {} if isinstance(data, DataLoader) else {"global_batch_size": 24}
-if KIND == "stream":
+if KIND in ("stream", "shards", "deaf_shards"):
     size["samples"] = 120  # it cannot say how many it has
+if "shards" in KIND:
+    size["shards"] = 8
 
 job = brim.join(model, optimizer)
 for batch in job.batches(data, epochs=2, **size):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import (
@@ -33,6 +33,7 @@ class Description:
         samples: positions of an epoch that are used.
         batch_size: samples per step, or None where nobody said.
         collate: makes a list of samples one; None collates as torch does.
+        shards: that a stream is read in, or None for one iteration.
         loaders: processes that read beside the step, or None where nobody said.
         ahead: micro-batches that each of them may be ahead.
         loader_init: called in each with its number.
@@ -44,6 +45,7 @@ class Description:
     samples: int
     batch_size: int | None
     collate: Collate | None
+    shards: int | None = None
     loaders: int | None = None
     ahead: int = 2
     loader_init: Callable[[int], Any] | None = None
@@ -58,6 +60,7 @@ def describe(
     sampler: Iterable[int] | None = None,
     collate_fn: Collate | None = None,
     samples: int | None = None,
+    shards: int | None = None,
 ) -> Description:
     """See `Feed` for the arguments.
 
@@ -67,9 +70,11 @@ def describe(
     if isinstance(data, DataLoader):
         given = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
         _refuse_beside_a_loader([name for name, value in given.items() if value is not None])
-        return _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples)
+        return _cut(
+            _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples), shards
+        )
     order = _order(data, seed=seed, shuffle=shuffle, sampler=sampler, samples=samples)
-    return Description(
+    description = Description(
         dataset=data,
         streams=order.kind == "stream",
         order=order,
@@ -77,6 +82,38 @@ def describe(
         batch_size=global_batch_size,
         collate=collate_fn,
     )
+    return _cut(description, shards)
+
+
+def _cut(description: Description, shards: int | None) -> Description:
+    """The same, read in so many shards."""
+    if shards is None:
+        return description
+    if shards < 1:
+        raise SpecError("shards", got=str(shards), need="a whole number from 1")
+    if not description.streams:
+        raise SpecError(
+            "shards",
+            got=f"shards={shards} for a dataset that is read by index",
+            need="shards= with a stream alone: of other data each worker reads its own samples in any case",
+        )
+    for field, size in (("global_batch_size", description.batch_size), ("samples", description.samples)):
+        if size is not None and size % shards:
+            raise SpecError(
+                field,
+                got=f"{size:,} and shards={shards}",
+                need=f"a multiple of {shards}: each shard gives each step an equal part",
+                hint=f"{field}={size // shards * shards or shards}",
+            )
+    files = getattr(description.dataset, "num_shards", None)  # of Hugging Face
+    if isinstance(files, int) and files < shards:
+        raise SpecError(
+            "shards",
+            got=f"shards={shards} of a stream that has {files}",
+            need=f"at most {files}",
+            hint=f"shards={files}",
+        )
+    return replace(description, shards=shards)
 
 
 # DataLoaders ---------------------------------------------------------------------------------------------------

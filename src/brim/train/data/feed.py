@@ -85,8 +85,10 @@ class Feed:
         sampler: draws the indices of each epoch, instead of a shuffle.
         collate_fn: makes a list of samples one; None collates as torch does.
         samples: of an epoch, where a stream does not say it.
+        shards: that a stream is cut into: it has a method `shard(num_shards, index)`, or asks `get_worker_info` which
+            one to read. None iterates all of it.
         loaders: processes that read beside the step, each a few micro-batches ahead; 0 reads in the step, None does as
-            the DataLoader says. A stream is read by one at most, data that is held in tensors by none.
+            the DataLoader says. A stream is read by one at most for each shard, data that is held in tensors by none.
 
     Attributes:
         samples: of an epoch.
@@ -111,6 +113,7 @@ class Feed:
         sampler: Iterable[int] | None = None,
         collate_fn: Collate | None = None,
         samples: int | None = None,
+        shards: int | None = None,
         loaders: int | None = None,
     ) -> None:
         given = describe(
@@ -121,6 +124,7 @@ class Feed:
             sampler=sampler,
             collate_fn=collate_fn,
             samples=samples,
+            shards=shards,
         )
         self.dataset = given.dataset
         self.samples = given.samples
@@ -132,10 +136,16 @@ class Feed:
         self._generators: list[OwnGenerator] | None = None
         self._quick = given.collate is None and is_quick(given.dataset)
         wanted = (given.loaders or 0) if loaders is None else loaders
-        self.loaders = 0 if self._quick else min(wanted, 1) if given.streams else wanted
+        self.loaders = 0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
         self._loaders: Loaders[_Work] | None = None
         if self.loaders:
-            self._loaders = Loaders(self.loaders, self._load, ahead=given.ahead, start=self._start_loader)
+            self._loaders = Loaders(
+                self.loaders,
+                self._load,
+                ahead=given.ahead,
+                start=self._start_loader,
+                whose=self._shard_of if given.streams else None,
+            )
 
     @property
     def global_batch_size(self) -> int:
@@ -244,4 +254,17 @@ class Feed:
     def _new_stream(self) -> Stream:
         given = self._given
         kept = (given.ahead + 1) * (given.batch_size or 1)  # of the steps that may be under way
-        return Stream(given.dataset, samples=given.samples, collate=given.collate, seed=self._seed, kept=kept)
+        return Stream(
+            given.dataset,
+            samples=given.samples,
+            batch_size=given.batch_size or 1,
+            collate=given.collate,
+            seed=self._seed,
+            kept=kept,
+            shards=given.shards,
+        )
+
+    def _shard_of(self, work: _Work) -> int:
+        """The shard that this begins in: one process reads all of a shard."""
+        assert self._stream is not None, "made where this is given"
+        return self._stream.shard_at(work.request.span)

@@ -44,12 +44,19 @@ class Loaders(Generic[Work]):
         load: reads one piece of work; runs in the processes, which have what this process had when they started.
         ahead: pieces of work that each process may be ahead.
         start: called in each process with its number before it reads.
+        whose: the number of the process that is to read a piece of work, modulo their count; None asks them in turn.
     """
 
     def __init__(
-        self, count: int, load: Callable[[Work], Any], *, ahead: int, start: Callable[[int], None]
+        self,
+        count: int,
+        load: Callable[[Work], Any],
+        *,
+        ahead: int,
+        start: Callable[[int], None],
+        whose: Callable[[Work], int] | None = None,
     ) -> None:
-        self._count, self._ahead = count, ahead
+        self._count, self._ahead, self._whose = count, ahead, whose
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -74,11 +81,12 @@ class Loaders(Generic[Work]):
             self._loaders = [self._new_loader(number) for number in range(self._count)]
         self._reading.value += 1
         asked: deque[_Loader[Work]] = deque()
-        turns = itertools.cycle(self._loaders)
+        turns = itertools.count()
 
         def ask() -> None:
             for work in itertools.islice(works, self._count * self._ahead - len(asked)):
-                asked.append(next(turns))
+                turn = next(turns) if self._whose is None else self._whose(work)
+                asked.append(self._loaders[turn % self._count])
                 asked[-1].ask(self._reading.value, work)
 
         ask()

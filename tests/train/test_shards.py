@@ -1,0 +1,227 @@
+"""A stream that is cut into shards is read once over all workers, and the same for any number of them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
+
+from brim.domain.batch import Schedule, Span, shard_spans
+from brim.errors import SpecError
+from brim.train.data.feed import Feed, Read, requests
+
+SIZE, BATCH, SHARDS, PARTS = 40, 16, 4, 8
+read_by_shard: dict[int, int] = {}
+
+
+class Files(IterableDataset[tuple[float, int]]):
+    """0, 1, 2, …, dealt out by `get_worker_info`, with noise from a generator of its own and from the global one."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(5)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        info = get_worker_info()
+        shard, count = (info.id, info.num_workers) if info else (0, 1)
+        for number in range(shard, SIZE, count):
+            read_by_shard[shard] = read_by_shard.get(shard, 0) + 1
+            yield number + self.generator.random() / 4 + random.random() / 4, os.getpid()
+
+
+def ask(feed: Feed, *, ranks: range | None = None, after: int = 0, parts: int = PARTS) -> Iterator[Any]:
+    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
+    return requests(schedule, parts=parts, micro_batches=ranks or range(parts), after=after)
+
+
+def new_feed(**options: Any) -> Feed:
+    return Feed(Files(), seed=0, global_batch_size=BATCH, **{"shards": SHARDS, **options})
+
+
+def read_all(feed: Feed, **which: Any) -> list[Read]:
+    return list(feed.read(ask(feed, **which)))
+
+
+def numbers(read: Read) -> list[float]:
+    return torch.as_tensor(read.sample[0]).tolist()
+
+
+def by_place(reads: list[Read]) -> dict[tuple[int, int], list[float]]:
+    return {(each.request.step, each.request.micro): numbers(each) for each in reads}
+
+
+@pytest.mark.parametrize("cuts", [(0, 8), (0, 3, 8), (0, 2, 5, 8), range(9)], ids=["1", "2", "3", "8"])
+def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> None:
+    alone = by_place(read_all(new_feed()))
+    together = {}
+    for start, stop in itertools.pairwise(cuts):
+        feed = new_feed()
+        together |= by_place(list(feed.read(ask(feed, ranks=range(start, stop)))))
+    assert together == alone
+    for epoch in (0, 1):
+        seen = [int(number) for (step, _), part in alone.items() if step // 3 == epoch for number in part]
+        assert sorted(seen) == list(range(SIZE))
+
+
+def test_a_worker_reads_only_the_shards_of_its_micro_batches() -> None:
+    read_by_shard.clear()
+    feed = new_feed()
+    list(feed.read(ask(feed, ranks=range(2, 4))))
+    assert read_by_shard == {1: 2 * SIZE // SHARDS}
+
+
+def test_a_worker_that_takes_over_a_shard_skips_to_where_the_others_are() -> None:
+    whole = by_place(read_all(new_feed()))
+    feed = new_feed()
+    begun = list(itertools.islice(feed.read(ask(feed, ranks=range(4))), 6))
+    rest = by_place(list(feed.read(ask(feed, after=1))))
+    assert by_place(begun) == {place: whole[place] for place in by_place(begun)}
+    assert rest == {place: part for place, part in whole.items() if place[0] >= 1}
+
+
+def test_micro_batches_that_cross_shards_are_read_in_order() -> None:
+    whole, crossing = read_all(new_feed()), read_all(new_feed(), parts=3)
+    assert [n for each in crossing for n in numbers(each)] == [n for each in whole for n in numbers(each)]
+
+
+@pytest.mark.parametrize("loaders", [1, 2, 9])
+def test_each_shard_may_have_a_process_that_reads_it(loaders: int) -> None:
+    whole = by_place(read_all(new_feed()))
+    feed = new_feed(loaders=loaders)
+    try:
+        reads = list(feed.read(ask(feed)))
+    finally:
+        feed.close()
+    assert feed.loaders == min(loaders, SHARDS)
+    assert by_place(reads) == whole
+    assert len({pid for each in reads for pid in each.sample[1].tolist()}) == feed.loaders
+
+
+def test_a_loader_of_a_stream_is_cut_too() -> None:
+    feed = Feed(DataLoader(Files(), BATCH, drop_last=True), seed=0, shards=SHARDS)
+    assert feed.samples == 32
+    assert sum(len(numbers(each)) for each in feed.read(ask(feed))) == 64
+
+
+class Deaf(Files):
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        return ((float(number), 0) for number in range(SIZE))
+
+
+def test_a_stream_that_does_not_ask_for_its_shard_is_refused() -> None:
+    feed = Feed(Deaf(), seed=0, global_batch_size=BATCH, shards=SHARDS)
+    with pytest.raises(SpecError, match="each sample would come 4 times") as refusal:
+        next(feed.read(ask(feed)))
+    assert "Deaf: got a stream that gave a sample without asking which shard" in str(refusal.value)
+    assert get_worker_info() is None
+
+
+class Uneven(Files):
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        info = get_worker_info()
+        assert info is not None
+        return iter([(0.0, 0)] * (9 if info.id == 2 else 11))
+
+
+def test_a_shard_that_is_too_short_is_an_error_which_says_how_many_there_are() -> None:
+    feed = Feed(Uneven(), seed=0, global_batch_size=BATCH, shards=SHARDS)
+    with pytest.raises(SpecError) as refusal:
+        list(feed.read(ask(feed)))
+    assert str(refusal.value) == (
+        "Uneven: got a stream that ended after 9 samples of shard 2 of 4 of epoch 1, need the 10 that len() or "
+        "samples= promised of each shard\n  hint: samples=36"
+    )
+
+
+class Locked(Files):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_stream_that_cannot_be_copied_is_refused() -> None:
+    feed = Feed(Locked(), seed=0, global_batch_size=BATCH, shards=SHARDS)
+    with pytest.raises(SpecError, match="a stream that cannot be copied") as refusal:
+        next(feed.read(ask(feed)))
+    assert refusal.value.hint == "open files and connections in __iter__"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (Files(), {"shards": 0}, "shards: got 0, need a whole number from 1"),
+        (Files(), {"shards": 3}, "global_batch_size: got 16 and shards=3, need a multiple of 3"),
+        (Files(), {"shards": 16}, "samples: got 40 and shards=16, need a multiple of 16"),
+        (TensorDataset(torch.zeros(SIZE)), {"shards": 4}, "for a dataset that is read by index"),
+    ],
+)
+def test_shards_that_will_not_do_are_refused(data: Any, options: dict[str, int], message: str) -> None:
+    with pytest.raises(SpecError) as refusal:
+        Feed(data, seed=0, global_batch_size=BATCH, **options)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("batch_size", [4, 8, 12])
+def test_every_position_has_one_sample_and_each_step_an_equal_part_of_each_shard(batch_size: int) -> None:
+    places = []
+    for position in range(SIZE):
+        ((shard, span),) = shard_spans(
+            Span(position, position + 1), samples=SIZE, batch_size=batch_size, shards=SHARDS
+        )
+        places.append((shard, span.start))
+    assert sorted(places) == [(shard, n) for shard in range(SHARDS) for n in range(SIZE // SHARDS)]
+    for start in range(0, SIZE, batch_size):
+        step = [shard for shard, _ in places[start : start + batch_size]]
+        assert step == sorted(step)
+        assert {step.count(shard) for shard in range(SHARDS)} == {len(step) // SHARDS}
+
+
+# Hugging Face --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def streamed() -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"label": list(range(SIZE))}).to_iterable_dataset(num_shards=4)
+
+
+def labels(feed: Feed, ranks: range) -> list[tuple[int, int, list[int]]]:
+    return [
+        (each.request.step, each.request.micro, each.sample["label"].tolist())
+        for each in feed.read(ask(feed, ranks=ranks))
+    ]
+
+
+@pytest.mark.parametrize("form", [None, "torch"])
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
+    streamed: Any, form: str | None, loaders: int
+) -> None:
+    stream = streamed.shuffle(seed=3, buffer_size=5).with_format(form)
+    kind = {"seed": 0, "global_batch_size": BATCH, "samples": SIZE, "shards": SHARDS}
+    alone = labels(Feed(stream, **kind), range(PARTS))
+    together: list[tuple[int, int, list[int]]] = []
+    for ranks in (range(3), range(3, PARTS)):
+        feed = Feed(stream, loaders=loaders, **kind)
+        try:
+            together += labels(feed, ranks)
+        finally:
+            feed.close()
+    assert sorted(together) == sorted(alone)
+    epochs = [[n for step, _, part in alone if step // 3 == epoch for n in part] for epoch in (0, 1)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(SIZE))] * 2
+    assert epochs[0] != epochs[1]
+
+
+def test_a_stream_of_hugging_face_has_as_many_shards_as_it_says(streamed: Any) -> None:
+    with pytest.raises(SpecError, match="got shards=8 of a stream that has 4, need at most 4"):
+        Feed(streamed, seed=0, global_batch_size=BATCH, samples=SIZE, shards=8)
