@@ -21,6 +21,7 @@ from brim.coordination.membership import (
     Hurry,
     Install,
     Kill,
+    Member,
     Outcome,
     Phase,
     Resize,
@@ -32,6 +33,7 @@ from brim.coordination.membership import (
     WorkerGone,
     WorkerInstalled,
     WorkerReady,
+    World,
     WriteCheckpoint,
 )
 from brim.coordination.rendezvous import Rendezvous
@@ -668,3 +670,12 @@ def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     assert rendezvous.phase is Phase.GATHERING
     commands = tell(rendezvous, Stop("asked"), *gone(1))
     assert "dismiss w1" in commands
+
+
+def test_a_world_says_which_ranks_are_on_one_host() -> None:
+    agents = {"w1": "a", "w2": "a", "w5": "b", "w3": "c", "w4": "c"}
+    members = tuple(Member(worker=worker, agent=agent, address="") for worker, agent in agents.items())
+    world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * 5)
+    assert {worker: world.ranks_beside(worker) for worker in agents} == {
+        "w1": range(2), "w2": range(2), "w5": range(2, 3), "w3": range(3, 5), "w4": range(3, 5)
+    }  # fmt: skip

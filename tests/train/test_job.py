@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -121,3 +122,29 @@ def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_fr
     with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
         train_with_bias(job, when=1)
     assert job.committed == 1
+
+
+class Where(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    """Says which process read it."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(2), os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("place", "neighbours", "loaders", "expected"),
+    [(0, 1, 4, 4), (0, 2, 4, 2), (1, 3, 4, 1), (2, 3, 4, 2), (1, 8, 4, 1), (1, 2, 0, 0)],
+)
+def test_workers_of_a_host_share_its_loaders(
+    place: int, neighbours: int, loaders: int, expected: int
+) -> None:
+    job, listener = new_job()
+    listener.neighbours = range(-place, neighbours - place)  # its own rank is 0
+    readers: set[int] = set()
+    for batch in job.batches(Where(), global_batch_size=16, epochs=1, loaders=loaders):
+        readers.update(batch.target.tolist())
+        job.step(job.model(batch.inputs).square().mean())
+    assert len(readers - {os.getpid()}) == expected

@@ -128,6 +128,21 @@ def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(data:
     assert readers(second) <= readers(begun)
 
 
+def test_there_may_be_other_numbers_of_processes_from_one_round_to_the_next(new_feed: Any) -> None:
+    whole = noise(Feed(Noisy(), seed=0, global_batch_size=BATCH).read(ask(new_feed(Noisy(), 0))))
+    feed = new_feed(Noisy(), 4)
+    counts, reads, used = (4, 2, 1, 3), [], []
+    for step, count in enumerate(counts):
+        part = feed.read(ask(feed, after=step), loaders=count)
+        of_step = [next(part) for _ in range(PARTS)]
+        used.append({each.pid for each in psutil.Process().children()})
+        part.close()
+        reads += of_step
+    assert noise(reads) == whole[: PARTS * len(counts)]
+    assert [len(pids) for pids in used] == list(counts)
+    assert used[2] < used[1] < used[0]
+
+
 class Slow(Noisy):
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(0.05)

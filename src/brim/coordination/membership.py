@@ -119,6 +119,12 @@ class World:
     def rank_of(self, worker: str) -> int:
         return next(rank for rank, member in enumerate(self.members) if member.worker == worker)
 
+    def ranks_beside(self, worker: str) -> range:
+        """The ranks of this worker's host, its own among them."""
+        agent = self.members[self.rank_of(worker)].agent
+        ranks = [rank for rank, member in enumerate(self.members) if member.agent == agent]
+        return range(ranks[0], ranks[-1] + 1)
+
 
 # Events -------------------------------------------------------------------------------------------------------
 

@@ -97,8 +97,8 @@ class JobSpec:
         on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves it out, `stop` ends
             the job.
         threads: torch threads per worker.
-        loaders: processes of each worker that read data beside the step; 0 reads in the step, None does as a DataLoader
-            says, and in the step where there is none.
+        loaders: processes on each host that read data beside the step, shared out among its workers; 0 reads in the
+            step, None does as a DataLoader says, and in the step where there is none.
         checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
             minutes within it.
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.

@@ -258,7 +258,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--loaders",),
         {
             "type": whole(least=0),
-            "help": "Processes per worker that read data beside the step. [default: as a DataLoader says, else 0]",
+            "help": "Processes per host that read data beside the step. [default: as a DataLoader says, else 0]",
             "show_default": False,
         },
     ),

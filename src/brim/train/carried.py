@@ -43,7 +43,7 @@ class Carried:
     ) -> None:
         self._name, self._dim = name, dim
         self._is_one = isinstance(start, Tensor)
-        parts = list(start) if isinstance(start, (tuple, list)) else [start]
+        parts: list[Any] = list(start) if isinstance(start, (tuple, list)) else [start]
         for part in parts:
             if not (isinstance(part, Tensor) and part.is_floating_point() and part.dim() > dim):
                 raise self._wrong(_said(part), f"tensors of floating point with a dimension {dim}")

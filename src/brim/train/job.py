@@ -371,9 +371,10 @@ class Job:
             collate_fn: turns a list of samples into a batch; None collates as torch does.
             samples: number of samples per epoch, for iterable data without a length.
             shards: number of parts of an IterableDataset, each read only by the workers whose micro-batches come from
-                it. The dataset finds its part by `get_worker_info()`, or has `shard(num_shards, index)` as Hugging Face's
-                have. None makes every worker read the whole stream.
-            loaders: processes that read ahead; None takes the DataLoader's `num_workers`, or `--loaders`.
+                it. The dataset finds its part by `get_worker_info()`, or has `shard(num_shards, index)` as those of
+                Hugging Face do. None makes every worker read the whole stream.
+            loaders: processes on each host that read ahead, divided among its workers; None takes `--loaders`, or the
+                DataLoader's `num_workers`.
 
         Raises:
             SpecError: the data or the loop is not supported.
@@ -633,8 +634,15 @@ class Job:
             if round.reads is None:
                 parts = parts_of(self.spec, self.members.world_size)
                 wanted = requests(self._schedule, parts=parts, micro_batches=round.mine, after=self.committed)
-                round.reads = feed.read(wanted, meanwhile=self.members.poll)
+                loaders = self._part_of(feed.loaders)
+                round.reads = feed.read(wanted, loaders=loaders, meanwhile=self.members.poll)
             yield from self._micro_batches(round, round.reads)
+
+    def _part_of(self, loaders: int) -> int:
+        """This worker's part of the processes that read on its host: at least one, where there are any."""
+        neighbours = self.members.neighbours
+        part = cut(Span(0, loaders), len(neighbours))[self.members.rank - neighbours.start]
+        return max(len(part), min(loaders, 1))
 
     def _micro_batches(self, round: _Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""

@@ -88,6 +88,11 @@ class Members(Protocol):
     def world_size(self) -> int: ...
 
     @property
+    def neighbours(self) -> range:
+        """Ranks of this host, this worker's own among them."""
+        ...
+
+    @property
     def shares(self) -> tuple[int, ...]:
         """Parts of a step that each rank computes; empty for a process by itself, which computes all."""
         ...
@@ -150,6 +155,7 @@ class Loner:
 
     rank = 0
     world_size = 1
+    neighbours = range(1)
     shares: tuple[int, ...] = ()
     names = ("this process",)
 
@@ -213,6 +219,10 @@ class Membership:
     @property
     def world_size(self) -> int:
         return self._round.world_size
+
+    @property
+    def neighbours(self) -> range:
+        return self._round.ranks_beside(self._context.worker)
 
     @property
     def shares(self) -> tuple[int, ...]:

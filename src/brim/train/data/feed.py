@@ -92,7 +92,7 @@ class Feed:
 
     Attributes:
         samples: of an epoch.
-        loaders: how many processes read.
+        loaders: how many processes may read.
         block_size: as in `EpochOrder`.
         order: `shuffled`, `sequential`, `stream` or `sampler`.
         order_size: samples that a shuffle permutes: more than `samples` where the last batch is dropped.
@@ -140,7 +140,6 @@ class Feed:
         self._loaders: Loaders[_Work] | None = None
         if self.loaders:
             self._loaders = Loaders(
-                self.loaders,
                 self._load,
                 ahead=given.ahead,
                 start=self._start_loader,
@@ -164,12 +163,17 @@ class Feed:
         return self._given.batch_size
 
     def read(
-        self, requests: Iterator[Request], *, meanwhile: Callable[[], None] = lambda: None
+        self,
+        requests: Iterator[Request],
+        *,
+        loaders: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Generator[Read]:
         """What is asked for, in this order. To be closed where no more of it is wanted.
 
         Args:
             requests: taken some way ahead of what is given out where processes read.
+            loaders: how many of the processes read, from 1; None has all of them. Others than these are ended.
             meanwhile: called now and then while these have nothing ready; may raise.
 
         Raises:
@@ -179,7 +183,11 @@ class Feed:
         """
         works = (_Work(request, self.indices(request.epoch, request.span)) for request in requests)
         here = ((work, self._load(work)) for work in works)
-        read = here if self._loaders is None else self._loaders.read(works, meanwhile=meanwhile)
+        read = (
+            here
+            if self._loaders is None
+            else self._loaders.read(works, count=loaders or self.loaders, meanwhile=meanwhile)
+        )
         for work, sample in read:
             yield Read(work.request, sample, sample_checksum(work.indices))
 

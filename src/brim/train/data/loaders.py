@@ -37,10 +37,9 @@ _fork = multiprocessing.get_context("fork")
 
 
 class Loaders(Generic[Work]):
-    """A fixed number of processes, started when something is read first, that are asked in turn.
+    """Processes, started when something is read first, that are asked in turn.
 
     Args:
-        count: how many.
         load: reads one piece of work; runs in the processes, which have what this process had when they started.
         ahead: pieces of work that each process may be ahead.
         start: called in each process with its number before it reads.
@@ -49,14 +48,13 @@ class Loaders(Generic[Work]):
 
     def __init__(
         self,
-        count: int,
         load: Callable[[Work], Any],
         *,
         ahead: int,
         start: Callable[[int], None],
         whose: Callable[[Work], int] | None = None,
     ) -> None:
-        self._count, self._ahead, self._whose = count, ahead, whose
+        self._ahead, self._whose = ahead, whose
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -64,12 +62,13 @@ class Loaders(Generic[Work]):
         self._loaders: list[_Loader[Work]] = []
 
     def read(
-        self, works: Iterator[Work], *, meanwhile: Callable[[], None] = lambda: None
+        self, works: Iterator[Work], *, count: int, meanwhile: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Work, Any]]:
         """Each piece of work with what was loaded, in order. What an earlier call left unread is dropped.
 
         Args:
             works: what to read; taken some way ahead of what is given out.
+            count: processes, from 1.
             meanwhile: called now and then while nothing comes; may raise.
 
         Raises:
@@ -77,16 +76,15 @@ class Loaders(Generic[Work]):
             BrimError: one of brim's own was raised there.
             EnvironmentFault: processes die again and again over one piece of work.
         """
-        if not self._loaders:
-            self._loaders = [self._new_loader(number) for number in range(self._count)]
+        self._resize(count)
         self._reading.value += 1
         asked: deque[_Loader[Work]] = deque()
         turns = itertools.count()
 
         def ask() -> None:
-            for work in itertools.islice(works, self._count * self._ahead - len(asked)):
+            for work in itertools.islice(works, count * self._ahead - len(asked)):
                 turn = next(turns) if self._whose is None else self._whose(work)
-                asked.append(self._loaders[turn % self._count])
+                asked.append(self._loaders[turn % count])
                 asked[-1].ask(self._reading.value, work)
 
         ask()
@@ -99,12 +97,13 @@ class Loaders(Generic[Work]):
 
     def close(self) -> None:
         """End the processes, whatever they are at."""
-        for loader in self._loaders:
-            loader.end()
-        self._loaders = []
+        self._resize(0)
 
-    def _new_loader(self, number: int) -> _Loader[Work]:
-        return _Loader(number, self._load, self._start, self._reading)
+    def _resize(self, count: int) -> None:
+        while len(self._loaders) > count:
+            self._loaders.pop().end()
+        for number in range(len(self._loaders), count):
+            self._loaders.append(_Loader(number, self._load, self._start, self._reading))
 
 
 class _Loader(Generic[Work]):
