@@ -32,6 +32,7 @@ __all__ = [
 
 # Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64 array.
 Order = Callable[[int, int, int], npt.NDArray[np.int64]]
+_ON_RECORD = np.dtype("<i8")
 STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
 
 
@@ -141,7 +142,7 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172
     """
-    return zlib.crc32(np.ascontiguousarray(samples, dtype="<i8").tobytes())
+    return zlib.crc32(np.ascontiguousarray(samples, dtype=_ON_RECORD).data)
 
 
 def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[StepRecord]:
