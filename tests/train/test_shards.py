@@ -112,6 +112,13 @@ def test_a_loader_of_a_stream_is_cut_too() -> None:
     assert sum(len(numbers(each)) for each in feed.read(ask(feed))) == 64
 
 
+def test_the_number_of_shards_is_part_of_what_a_job_goes_on_with() -> None:
+    feeds = [new_feed(shards=shards) for shards in (None, 1, 2, 4)]
+    for feed in feeds:
+        feed.check()
+    assert [feeds[0].mark == feed.mark for feed in feeds] == [True, True, False, False]
+
+
 class Deaf(Files):
     def __iter__(self) -> Iterator[tuple[float, int]]:
         return ((float(number), 0) for number in range(SIZE))

@@ -93,7 +93,7 @@ class Feed:
         order: `shuffled`, `sequential`, `stream` or `sampler`.
         order_size: samples that a shuffle permutes: more than `samples` where the last batch is dropped.
         mark: what tells this data from other data of the same length, once it was checked: a digest of two samples;
-            empty for streams.
+            for streams, the number of shards.
 
     Raises:
         SpecError: this is no data, or cannot be read exactly.
@@ -208,6 +208,8 @@ class Feed:
         Raises:
             SpecError: it does. Streams are not read for this: to begin one may take long.
         """
+        if self._given.streams:
+            self.mark = f"stream of {self._given.shards or 1}"
         if self._given.streams or not self.samples:
             return
         span = Span(0, min(2, self.samples))
