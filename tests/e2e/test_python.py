@@ -31,8 +31,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run = brim.train(DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0})
+    run = brim.train(DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0, "scheduler": 1})
     assert run.status == "done"
+    assert [step["lr"] for step in run.steps] == [0.05 if step["epoch"] == 1 else 0.025 for step in run.steps]
     assert set(run.metrics) == {"accuracy"}
     assert [step["step"] for step in run.steps] == list(range(1, run.summary["steps"] + 1))
     assert {"epoch", "loss", "samples", "workers", "compute"} <= run.steps[-1].keys()
