@@ -8,7 +8,6 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from brim.train import warm
 from brim.train.chance import seed_everything
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.failures import report
+from brim.train.imports import be_script
 from brim.train.inference import Task, infer
 from brim.train.training_file import Prepared, load, train, warm_up
 
@@ -50,10 +50,7 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     from brim.train import join
 
     join.born_with(context)
-    sys.argv = list(command[1:])
-    sys.path[0] = str(
-        Path(command[1]).resolve().parent
-    )  # as `python script.py` does: it imports its neighbours
+    be_script(command)
 
     def work() -> None:
         try:
