@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brim.train import imports
 from brim.train.imports import be_script, leading_imports
 
 
@@ -17,6 +18,7 @@ from brim.train.imports import be_script, leading_imports
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(imports, "_is_script", False)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_imports_are_taken_up_to_what_may_depend_on_something_else(
     for name, text in beside.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    be_script(["python", str(tmp_path / "loop.py")])
+    be_script(["python", str(tmp_path / "loop.py")], 0)
     assert [ast.unparse(each) for each in leading_imports(tmp_path / "loop.py")] == expected
 
 
@@ -62,7 +64,7 @@ from brim.train.imports import import_ahead
 from brim.errors import SpecError
 import brim
 
-import_ahead(["python", sys.argv[1], "--lr", "1"])
+import_ahead(["python", sys.argv[1], "--lr", "1"], 7)
 brim.join  # may be called again
 read, write = os.pipe()
 if not os.fork():

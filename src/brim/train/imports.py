@@ -18,27 +18,37 @@ from functools import partial
 from pathlib import Path
 
 from brim.train import join
+from brim.train.chance import seed_everything
 
 __all__ = ["be_script", "import_ahead", "leading_imports"]
 
 
-def be_script(command: Sequence[str]) -> None:
-    """Be found by what is imported as `python script.py arguments…` would be, with the script's neighbours."""
+_is_script = False
+
+
+def be_script(command: Sequence[str], seed: int) -> None:
+    """Be where `python script.py arguments…` begins: its arguments, its neighbours, and chance seeded for the job.
+
+    A fork of a process that was there already goes on from where that one stands.
+    """
+    global _is_script
+    if _is_script:
+        return
+    _is_script = True
     sys.argv = list(command[1:])
     sys.path[0] = str(Path(command[1]).resolve().parent)
+    seed_everything(seed)
 
 
-def import_ahead(command: Sequence[str]) -> None:
+def import_ahead(command: Sequence[str], seed: int) -> None:
     """Import what `python script.py arguments…` imports before it does anything else."""
-    be_script(command)
-    before = random.getstate()
+    be_script(command, seed)
     with join.nobody_joins(), contextlib.suppress(BaseException):
         for statement in leading_imports(Path(command[1])):
             code = compile(ast.Module([statement], []), command[1], "exec", dont_inherit=True)
             exec(code, {"__name__": "__main__"})  # a line of the script, which is run anyway
-    left = random.getstate()
-    if left != before:  # somebody seeded it: a fork is seeded anew otherwise
-        os.register_at_fork(after_in_child=partial(random.setstate, left))
+    # Python seeds this one of its own accord in each fork.
+    os.register_at_fork(after_in_child=partial(random.setstate, random.getstate()))
 
 
 def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[ast.stmt]:

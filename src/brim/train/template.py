@@ -79,7 +79,7 @@ class Template:
         with warm.gpus_untouched():
             warm.import_torch()
             if self._spec.command and self._begin_again:
-                imports.import_ahead(self._spec.command)
+                imports.import_ahead(self._spec.command, self._spec.seed)
         if self._spec.file:
             self._prepared = warm.prepare_file(self._spec)
         if warm.forking_is_safe() and (self._spec.file or warm.forks_can_use_gpus()):
