@@ -64,6 +64,7 @@ class RecordedRun:
     redone: int = 0
     re_forming: float = 0.0
     sizes: set[int] = field(default_factory=set)
+    lr: float | list[float] | None = None  # runs of earlier versions do not say it
 
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -261,6 +262,7 @@ class RecordedRun:
                 "wait": took * 0.06,
                 "apply": took * 0.11,
             },
+            **({} if self.lr is None else {"lr": self.lr}),
         )
 
     def _parts(self, epoch: int, first: int, last: int) -> list[list[int]]:

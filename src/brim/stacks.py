@@ -14,7 +14,7 @@ import os
 import signal
 import tempfile
 
-__all__ = ["VARIABLE", "Stacks", "show_when_asked"]
+__all__ = ["VARIABLE", "Stacks", "show_no_more", "show_when_asked"]
 
 VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
 # One of the real-time signals, which nothing else uses; what hangs is often code that has plans for SIGUSR1.
@@ -29,6 +29,12 @@ def show_when_asked(descriptor: int) -> None:
     """Have this process write its stack there whenever it is asked to."""
     faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
     os.pwrite(descriptor, b"%20d\n" % os.getpid(), 0)
+
+
+def show_no_more(descriptor: int) -> None:
+    """Take that back: another program takes this process over, and a question would end it before it is ready."""
+    os.pwrite(descriptor, b" " * 20, 0)
+    signal.signal(_SIGNAL, signal.SIG_IGN)
 
 
 class Stacks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,8 +32,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run = brim.train(DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0})
+    run = brim.train(DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0, "scheduler": 1})
     assert run.status == "done"
+    assert [step["lr"] for step in run.steps] == [0.05 if step["epoch"] == 1 else 0.025 for step in run.steps]
     assert set(run.metrics) == {"accuracy"}
     assert [step["step"] for step in run.steps] == list(range(1, run.summary["steps"] + 1))
     assert {"epoch", "loss", "samples", "workers", "compute"} <= run.steps[-1].keys()
@@ -50,6 +52,19 @@ def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     assert not model.training
     assert torch.equal(torch.random.get_rng_state(), chance)
     assert dict(os.environ) == variables
+
+
+def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
+    lines_of = f"{FILES / 'loggers.py'}:Lines"
+    run = brim.train(DIGITS, workers=1, global_batch_size=256, logger=lines_of)
+    told = [values for _, values in map(json.loads, (run.path / "lines.jsonl").read_text().splitlines())]
+    assert [values["train/loss"] for values in told if "train/loss" in values] == [
+        s["loss"] for s in run.steps
+    ]
+    assert [values["train/lr"] for values in told if "train/lr" in values] == [0.05] * len(run.steps)
+    assert (run.path / "lines.end").read_text() == "done"
+    own = brim.run([sys.executable, str(FILES / "own_loop.py")], logger=[lines_of, lines_of])
+    assert len((own.path / "lines.jsonl").read_text().splitlines()) >= own.summary["steps"]
 
 
 def test_the_users_own_error_is_raised_with_their_traceback() -> None:

@@ -55,8 +55,8 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "left_out"),
     [
-        (cli_train.train, RunOptions, {"json", "logger"}),
-        (cli_train.run, RunOptions, {"json", "logger", "prints"}),
+        (cli_train.train, RunOptions, {"json"}),
+        (cli_train.run, RunOptions, {"json", "prints"}),
         (cli_submit.submit, SubmitOptions, {"json", "wait", "dry_run", "state"}),
     ],
 )
@@ -85,6 +85,9 @@ def test_keywords_are_the_options_of_the_command_line(
         ),
         (lambda: brim.train("good.py", env={"BRIM_TOKEN": "x"}), "env={'BRIM_TOKEN': …}", "BRIM_", "env={"),
         (lambda: brim.train("good.py", env=["NOT_SET"]), "env={'NOT_SET': …}", "not set", "env={'NOT_SET': 'VALUE'}"),
+        (lambda: brim.train("good.py", logger="tensorbord"), "logger=", "'tensorbord'", "did you mean 'tensorboard'?"),
+        (lambda: brim.run("python good.py", logger=["good.py"]), "logger=", "'good.py'", ""),
+        (lambda: brim.train("good.py", logger=Path), "logger=", "a type", ""),
         (lambda: brim.train("god.py"), "god.py", "no such file", "did you mean 'good.py'?"),
         (lambda: brim.train("good.py", run_dir="full"), "run_dir=", "a directory with other files", "run_dir='full-1'"),
         (lambda: brim.run([]), "command", "[]", "brim.run(["),

@@ -208,6 +208,28 @@ def test_the_report_tells_what_happened(tmp_path: Path) -> None:
         assert words in page
 
 
+def test_the_report_shows_learning_rates_that_change_and_runs_that_did_not_record_them(
+    tmp_path: Path,
+) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin()
+    run.train(2)  # by an earlier version
+    assert read(tmp_path).steps[-1].lr is None
+    run.lr = 0.5
+    run.train(2)
+    assert read(tmp_path).steps[-1].learning_rates() == {"lr": 0.5}
+    assert "learning rate" not in render_report(read(tmp_path))
+    run.lr = [0.5, 0.25, math.nan]
+    run.train(1)
+    assert read(tmp_path).steps[-1].learning_rates() == {"lr/0": 0.5, "lr/1": 0.25}
+    assert "learning rate" not in render_report(read(tmp_path))
+    run.lr = [0.1, 0.25, 0.0]
+    run.train(2)
+    page = render_report(read(tmp_path))
+    assert "Loss, throughput, world size and learning rate" in page
+    assert_loads_nothing(page)
+
+
 def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(file="<script>alert(1)</script>.py"), samples=1024)
     run.begin()

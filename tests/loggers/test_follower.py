@@ -225,14 +225,20 @@ def test_an_entry_has_what_the_step_says(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec(epochs=1))
     run.begin(3)
     run.train(1)
+    run.lr = 0.5
+    run.train(1)
+    run.lr = [0.5, 0.1]
+    run.train(1)
     pages: list[Entry] = []
     follower = Follower(tmp_path, "mine", lambda: Notebook(pages, 99, random.Random(0)))
-    assert follower.poll() == 1
+    assert follower.poll() == 3
     follower.close()
-    (entry,) = pages
+    (entry, *later) = pages
     values: Mapping[str, Any] = entry.values
     assert set(values) == {"train/loss", "train/workers", "train/epoch", "train/samples_per_second"}
     assert (entry.step, values["train/workers"], values["train/epoch"]) == (1, 3.0, 1.0)
+    rates = [{name: each.values[name] for name in each.values.keys() - values.keys()} for each in later]
+    assert rates == [{"train/lr": 0.5}, {"train/lr/0": 0.5, "train/lr/1": 0.1}]
 
 
 def test_the_logger_of_the_guide_is_one(tmp_path: Path) -> None:

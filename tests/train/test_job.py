@@ -53,9 +53,20 @@ class Listener(Loner):
 DATA = [(torch.zeros(2), torch.zeros(1))] * 20
 
 
-def new_job() -> tuple[Job, Listener]:
+def sgd(model: torch.nn.Linear) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def new_job(
+    optimizer: Callable[[torch.nn.Linear], torch.optim.Optimizer] = sgd, *, halving: bool = False
+) -> tuple[Job, Listener]:
+    """A job of one process; `halving` halves its learning rate with every step."""
     model = torch.nn.Linear(2, 1)
-    job = Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None)
+    made = optimizer(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5) if halving else None
+    job = Job(
+        model, made, spec=spec_of_a_loner(0), context=None, scheduler=scheduler, scheduler_interval="step"
+    )
     job.members = listener = Listener()
     listener.permit = job._checkpoints.permit
     return job, listener
@@ -71,6 +82,22 @@ def test_a_loss_of_one_number_may_have_any_shape(shape: tuple[int, ...]) -> None
     job, listener = new_job()
     train(job, shape=shape)
     assert [len(report.parts) for report in listener.reports] == [8, 4, 8, 4]
+
+
+def test_a_steps_report_has_the_learning_rate_that_it_is_applied_with() -> None:
+    job, listener = new_job(lambda model: torch.optim.SGD(model.parameters(), lr=0.5), halving=True)
+    train(job)
+    assert [report.lr for report in listener.reports] == [0.5, 0.25, 0.125, 0.0625]
+
+
+def test_parameter_groups_with_rates_of_their_own_are_told_one_by_one() -> None:
+    def of_two_groups(model: torch.nn.Linear) -> torch.optim.Optimizer:
+        groups = [{"params": [model.weight], "lr": torch.tensor(0.5)}, {"params": [model.bias]}]
+        return torch.optim.SGD(groups, lr=0.25)
+
+    job, listener = new_job(of_two_groups)
+    train(job)
+    assert [report.lr for report in listener.reports] == [[0.5, 0.25]] * 4
 
 
 def keep_in(job: Job, location: Path) -> None:

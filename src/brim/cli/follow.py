@@ -35,10 +35,9 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequen
         SpecError, EnvironmentFault: it cannot be started.
     """
     from brim.backends import local
-    from brim.cli.followers import Followers
     from brim.cli.invite import Invitation
     from brim.cli.watch import watch
-    from brim.loggers.follower import recorded_loggers
+    from brim.runs.followers import Followers
     from brim.storage.journal import set_aside_if_damaged
     from brim.telemetry.history import RunReader
 
@@ -57,8 +56,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequen
     if damage:
         view.note(damage)
     view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
-    names = list(dict.fromkeys([*recorded_loggers(ready.run_dir), *loggers]))
-    followers = Followers(names, ready.run_dir, ready.spec.directory)
+    followers = Followers(ready.run_dir, loggers, ready.spec.directory)
     code = watch(handle, reader, view, invitation, prints=printed, followers=followers)
     if reader.history.started:
         for told in followers.finish():

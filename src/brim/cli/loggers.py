@@ -10,34 +10,12 @@ import click
 
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
-from brim.runs.options import STATE, option
+from brim.runs.options import LOGGERS, STATE
 
-__all__ = ["LOGGERS", "checked_loggers", "track"]
+__all__ = ["track"]
 
 _INTERVAL = 0.5  # seconds between two looks at a run that is under way
 _PATIENCE = 15.0  # seconds without a master after which a run that did not end is taken to be dead
-
-LOGGERS = option(
-    "--logger",
-    "loggers",
-    multiple=True,
-    metavar="NAME",
-    help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME; may be repeated.",
-)
-
-
-def checked_loggers(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The loggers that were asked for, each once, as another process understands them.
-
-    Raises:
-        SpecError: one that could not be started.
-        UserCodeError: the file of one raises.
-    """
-    from brim.loggers.named import canonical, check_logger
-
-    for name in names:
-        check_logger(name)
-    return tuple(dict.fromkeys(map(canonical, names)))
 
 
 @click.command()
@@ -55,11 +33,11 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
     Each step gets there once, however often this is started. Without --logger: those that the run had.
     """
     from brim.loggers.follower import Follower, recorded_loggers
-    from brim.loggers.named import make_logger
+    from brim.loggers.named import check_loggers, make_logger
     from brim.runs.directories import find_run
 
     run_dir = find_run(run, state=state)
-    names = checked_loggers(loggers) or tuple(recorded_loggers(run_dir))
+    names = check_loggers(loggers) or tuple(recorded_loggers(run_dir))
     if not names:
         raise SpecError(
             "--logger",

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from brim.cli.follow import follow
-from brim.cli.loggers import LOGGERS, checked_loggers
 from brim.domain.job import WorkerRange
+from brim.loggers.named import check_loggers
 from brim.runs import completing
-from brim.runs.options import ADDRESS, STATE, WORKERS, build_spec, given, job_options, option, whole
+from brim.runs.options import ADDRESS, LOGGERS, STATE, WORKERS, build_spec, given, job_options, option, whole
 from brim.runs.starting import make_ready, make_ready_again
 from brim.runs.training_file import check_command, check_training_file
 
@@ -43,7 +43,7 @@ def train(ctx: click.Context, /, file: str, **values: Any) -> int:
     brim train flights.py --workers 4 --faults "kill rank 1 at step 40; add 2 at step 60"
     """
     check_training_file(Path(file))
-    loggers = checked_loggers(values.pop("loggers"))
+    loggers = check_loggers(values.pop("loggers"))
     spec = build_spec(values, file=file)
     ready = make_ready(spec, subject=file, values=values, given=given(ctx))
     return follow(ready, as_json=values["as_json"], loggers=loggers)
@@ -69,7 +69,7 @@ def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values:
     Put brim's options before the command. Without brim the same loop runs as: python loop.py
     """
     check_command(command)
-    loggers = checked_loggers(values.pop("loggers"))
+    loggers = check_loggers(values.pop("loggers"))
     spec = build_spec(values, command=command)
     subject = next((word for word in command if word.endswith(".py")), command[0])
     ready = make_ready(spec, subject=subject, values=values, given=given(ctx))

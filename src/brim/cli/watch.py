@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from brim.cli.followers import Followers
 from brim.cli.invite import Invitation
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from brim.runs.followers import Followers
 from brim.runs.prints import Prints
 from brim.runs.views import View
 from brim.telemetry.history import RunHistory, RunReader

@@ -64,6 +64,8 @@ class StepRecord:
         epoch: which pass over the data, from 0.
         loss: mean over the step's samples; None where it was not a number.
         seconds: phase (of `STEP_PHASES`) -> seconds, mean over the ranks.
+        lr: the learning rate that it was applied with: one number where all parameter groups had the same, else that
+            of each. None where nobody said it.
     """
 
     at: float
@@ -74,6 +76,13 @@ class StepRecord:
     samples: int
     parts: tuple[Part, ...]
     seconds: dict[str, float]
+    lr: float | tuple[float | None, ...] | None = None
+
+    def learning_rates(self) -> dict[str, float]:
+        """By name: `lr`, or `lr/0` and so on where the parameter groups have rates of their own."""
+        if not isinstance(self.lr, tuple):
+            return {} if self.lr is None else {"lr": self.lr}
+        return {f"lr/{group}": rate for group, rate in enumerate(self.lr) if rate is not None}
 
 
 class Restore(NamedTuple):

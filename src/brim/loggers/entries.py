@@ -107,6 +107,7 @@ def _of_step(record: StepRecord) -> Entry:
         "train/workers": float(len({part.rank for part in record.parts})),
         "train/epoch": float(record.epoch + 1),
     }
+    values |= {f"train/{name}": rate for name, rate in record.learning_rates().items()}
     seconds = sum(record.seconds.get(phase, 0.0) for phase in STEP_PHASES)
     if seconds > 0:
         values["train/samples_per_second"] = record.samples / seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ from brim.errors import SpecError, did_you_mean
 from brim.from_file import is_in_file, load_callable, split
 from brim.loggers.protocol import Logger
 
-__all__ = ["LOGGERS", "canonical", "check_logger", "make_logger"]
+__all__ = ["LOGGERS", "canonical", "check_logger", "check_loggers", "make_logger"]
 
 # name -> (module, class, the package that must be installed, the extra that brings it)
 LOGGERS = {
@@ -53,6 +54,18 @@ def check_logger(name: str, *, field: str = "--logger") -> None:
             need=f"the extra '{extra}'",
             hint=f"pip install 'brim[{extra}]'",
         )
+
+
+def check_loggers(names: Iterable[str]) -> tuple[str, ...]:
+    """The loggers that were asked for, each once, as another process understands them.
+
+    Raises:
+        SpecError: one that could not be started.
+        UserCodeError: the file of one raises.
+    """
+    for name in names:
+        check_logger(name)
+    return tuple(dict.fromkeys(map(canonical, names)))
 
 
 def make_logger(name: str, *, field: str = "--logger") -> Logger:

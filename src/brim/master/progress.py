@@ -15,7 +15,7 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
     """A line of `steps.jsonl` from what the ranks reported of a committed step."""
     parts = sorted((part for report in reports for part in report.parts), key=lambda part: part.micro)
     samples = sum(part.stop - part.start for part in parts)
-    return {
+    fields = {
         "at": record.at,
         "round": record.round,
         "step": record.step,
@@ -25,6 +25,7 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
         "parts": [[part.rank, part.micro, part.start, part.stop, part.crc32] for part in parts],
         "seconds": _mean_seconds(reports),
     }
+    return fields if reports[0].lr is None else {**fields, "lr": reports[0].lr}
 
 
 def _mean_loss(parts: list[MicroReport], samples: int) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Sequence
 
 from brim.backends import local
 from brim.errors import SpecError
+from brim.runs.followers import Followers
 from brim.runs.outcome import error_of
 from brim.runs.prints import Prints
 from brim.runs.starting import Ready
@@ -18,11 +21,14 @@ __all__ = ["follow"]
 INTERVAL = 0.1
 
 
-def follow(ready: Ready) -> None:
+def follow(ready: Ready, *, loggers: Sequence[str] = ()) -> None:
     """Start a run, show it, and return once it is done or was suspended by somebody else.
 
     An interrupt, as a notebook's stop button sends it, stops the run at its next step with a checkpoint; a second one
     kills it.
+
+    Args:
+        loggers: that are told of it, besides those that it had before.
 
     Raises:
         SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or failed.
@@ -37,14 +43,18 @@ def follow(ready: Ready) -> None:
         if ready.fresh:
             ready.fresh.withdraw()
         raise
+    followers = Followers(ready.run_dir, loggers, ready.spec.directory)
     try:
-        view = choose_view()
-        if damage:
-            view.note(damage)
-        prints = Prints(ready.run_dir, reader.history) if ready.spec.command else None
-        interrupts = _wait(run, reader, view, prints)
+        with contextlib.closing(choose_view()) as view:
+            if damage:
+                view.note(damage)
+            prints = Prints(ready.run_dir, reader.history) if ready.spec.command else None
+            interrupts = _wait(run, reader, view, prints, followers)
+            for told in followers.finish() if reader.history.started else ():
+                view.note(told)
     except BaseException:
         run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
+        followers.kill()
         raise
     history = read_history(ready.run_dir)
     error = error_of(history, ready.run_dir)
@@ -58,24 +68,25 @@ def follow(ready: Ready) -> None:
         raise error
 
 
-def _wait(run: local.LocalRun, reader: RunReader, view: View, prints: Prints | None) -> int:
+def _wait(
+    run: local.LocalRun, reader: RunReader, view: View, prints: Prints | None, followers: Followers
+) -> int:
     """Show the run until all its processes have ended; the number of interrupts."""
     interrupts = 0
-    try:
-        while True:
-            try:
-                ended = run.poll() is not None  # asked first: what it wrote at its very end is shown as well
-                view.show(reader.poll(), reader.history)
-                for line in prints.fresh(reader.history) if prints else ():
-                    view.say(line)
-                if ended:
-                    return interrupts
-                time.sleep(INTERVAL)
-            except KeyboardInterrupt:
-                interrupts += 1
-                _stop(run, view, interrupts)
-    finally:
-        view.close()
+    while True:
+        try:
+            ended = run.poll() is not None  # asked first: what it wrote at its very end is shown as well
+            view.show(reader.poll(), reader.history)
+            for line in prints.fresh(reader.history) if prints else ():
+                view.say(line)
+            if ended:
+                return interrupts
+            if reader.history.started:
+                followers.tend(view)
+            time.sleep(INTERVAL)
+        except KeyboardInterrupt:
+            interrupts += 1
+            _stop(run, view, interrupts)
 
 
 def _stop(run: local.LocalRun, view: View, interrupts: int) -> None:

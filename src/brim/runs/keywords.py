@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -56,7 +56,7 @@ def _words(caller: str, name: str, value: Any, options: Mapping[str, click.Optio
     if option.is_flag:
         yield from _flag(name, value, option)
     elif option.multiple:
-        yield from (f"{option.opts[0]}={each}" for each in _several(value))
+        yield from (f"{option.opts[0]}={each}" for each in _several(name, value))
     else:
         yield f"{option.opts[0]}={value}"
 
@@ -76,11 +76,15 @@ def _flag(name: str, value: Any, option: click.Option) -> Iterator[str]:
         yield option.secondary_opts[0]
 
 
-def _several(value: Any) -> list[str]:
+def _several(name: str, value: Any) -> list[str]:
     """The values of an option that may be repeated: a mapping's pairs, or the words as they are."""
     if isinstance(value, Mapping):
-        return [f"{name}={each}" for name, each in value.items()]
-    return [value] if isinstance(value, str) else list(value)
+        return [f"{key}={each}" for key, each in value.items()]
+    words = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    for word in words:
+        if not isinstance(word, str):
+            raise SpecError(f"{name}=", got=f"a {type(word).__name__}", need="a word, or a list of words")
+    return words
 
 
 @contextlib.contextmanager

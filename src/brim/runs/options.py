@@ -21,6 +21,7 @@ from brim.storage.places import absolute
 __all__ = [
     "ADDRESS",
     "FAULTS",
+    "LOGGERS",
     "STATE",
     "WORKERS",
     "build_spec",
@@ -440,6 +441,14 @@ def parse_env(texts: tuple[str, ...], here: Mapping[str, str]) -> dict[str, str]
         variables[name] = value if equals else here[name]
     return variables
 
+
+LOGGERS = option(
+    "--logger",
+    "loggers",
+    multiple=True,
+    metavar="NAME",
+    help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME; may be repeated.",
+)
 
 STATE = click.option(
     "--state",

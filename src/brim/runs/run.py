@@ -92,7 +92,8 @@ class Run:
     def steps(self) -> list[dict[str, Any]]:
         """Every step that counts: `step` and `epoch` from 1, `loss`, `samples`, `workers`, `at` (seconds since 1970).
 
-        Also its seconds, averaged over the workers: `data`, `compute`, `reduce`, `wait` and `apply`.
+        `lr` is the learning rate, or a tuple with one for each parameter group where they differ; None in records of
+        earlier versions. Also its seconds, averaged over the workers: `data`, `compute`, `reduce`, `wait` and `apply`.
         """
         history = self._history()
         sizes = {each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)}
@@ -104,6 +105,7 @@ class Run:
                 "samples": each.samples,
                 "workers": sizes.get(each.round),
                 "at": each.at,
+                "lr": each.lr,
                 **each.seconds,
             }
             for each in lasting(history.steps, history.restores)

@@ -13,9 +13,10 @@ import click
 
 from brim.client import Client
 from brim.errors import EnvironmentFault, SpecError
+from brim.loggers.named import check_loggers
 from brim.runs.following import follow
 from brim.runs.keywords import context_of, in_python
-from brim.runs.options import build_spec, given, job_options_but
+from brim.runs.options import LOGGERS, build_spec, given, job_options_but
 from brim.runs.run import Run
 from brim.runs.starting import make_ready
 from brim.runs.submitting import request_of, submission
@@ -65,6 +66,7 @@ class RunOptions(JobOptions, total=False):
     spares: int
     listen: str
     agents: int
+    logger: str | Sequence[str]
 
 
 class SubmitOptions(JobOptions, total=False):
@@ -80,7 +82,7 @@ def _nothing(**_: Any) -> None:
     """Commands are made for their options; what they do is done below."""
 
 
-_RUN = click.command("run")(job_options_but("as_json")(_nothing))
+_RUN = click.command("run")(job_options_but("as_json")(LOGGERS(_nothing)))
 _SUBMIT = click.command("submit")(submission(_nothing))
 
 
@@ -112,9 +114,10 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
     context = context_of(_RUN, "brim.train", options)
     with in_python():
         check_training_file(Path(file))
+        loggers = check_loggers(context.params.pop("loggers"))
         spec = build_spec(context.params, file=os.fspath(file))
         ready = make_ready(spec, subject=os.fspath(file), values=context.params, given=given(context))
-    follow(ready)
+    follow(ready, loggers=loggers)
     return Run(ready.run_dir)
 
 
@@ -142,10 +145,11 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
     context = context_of(_RUN, "brim.run", options)
     with in_python():
         check_command(words)
+        loggers = check_loggers(context.params.pop("loggers"))
         spec = build_spec(context.params, command=words)
         subject = next((word for word in words if word.endswith(".py")), words[0])
         ready = make_ready(spec, subject=subject, values=context.params, given=given(context))
-    follow(ready)
+    follow(ready, loggers=loggers)
     return Run(ready.run_dir)
 
 

@@ -201,6 +201,7 @@ def timeline_chart(
     marks: Sequence[Mark],
     epochs: Sequence[float],
     end: float,
+    rates: Mapping[str, Line] | None = None,
     narrow: bool = False,
 ) -> str:
     """Loss, throughput and world size over one axis of time, with flags where something happened.
@@ -211,29 +212,35 @@ def timeline_chart(
         world: (seconds, workers) at each change, in order.
         epochs: the seconds at which epochs ended.
         end: seconds, the right edge.
+        rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no such panel.
     """
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size(6.6, narrow=narrow), layout="constrained")
-        axes = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 1.3])
+        figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
+        heights = [3, 2, 1.3, *([1.3] if rates else [])]
+        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
         _draw_loss(axes[0], loss)
         _draw_throughput(axes[1], throughput)
         _draw_world(axes[2], world, end)
+        if rates:
+            _draw_rates(axes[3], rates)
         for axis in axes:
             for at in epochs if len(epochs) <= 40 else ():
                 axis.axvline(at, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
             for mark in marks:
                 axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
         flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
-        axes[2].set_xlim(0, end)
-        axes[2].set_xlabel(wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow))
-        drawn = (
-            Series(name="loss", points=loss, colour="accent"),
-            Series(name="samples per second", points=throughput, colour="accent"),
-            Series(name="workers", points=world, colour="good", steps=True),
-        )
+        axes[-1].set_xlim(0, end)
+        axes[-1].set_xlabel(wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow))
+        drawn = [
+            [Series(name="loss", points=loss, colour="accent")],
+            [Series(name="samples per second", points=throughput, colour="accent")],
+            [Series(name="workers", points=world, colour="good", steps=True)],
+            [Series(name=name, points=line, colour="warm") for name, line in (rates or {}).items()],
+        ]
         return as_svg(
-            figure, "timeline", "Loss, throughput and world size over time",
-            panels=[(axis, [series]) for axis, series in zip(axes, drawn, strict=True)], unit=" s", narrow=narrow,
+            figure, "timeline", f"Loss, throughput{', world size and learning rate' if rates else ' and world size'} "
+            "over time",
+            panels=list(zip(axes, drawn, strict=False)), unit=" s", narrow=narrow,
         )  # fmt: skip
 
 
@@ -328,6 +335,14 @@ def _draw_world(axis: Axes, world: Line, end: float) -> None:
         axis.step(times, sizes, where="post", color=_GOOD, linewidth=1.8)
         axis.set_ylim(0, max(sizes) + 1)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+def _draw_rates(axis: Axes, rates: Mapping[str, Line]) -> None:
+    axis.set_title("learning rate")
+    for line in rates.values():
+        times, values = zip(*_thinned(line, 1500), strict=True)
+        axis.plot(times, values, color=_WARM, linewidth=1.4)
+    axis.set_ylim(0)
 
 
 def flag(

@@ -173,8 +173,19 @@ def _timeline_svg(
         marks=marks,
         epochs=[times(event.at) for event in history.epochs.values()],
         end=times.end,
+        rates=_rates_that_change(steps),
         narrow=narrow,
     )
+
+
+def _rates_that_change(steps: Sequence[StepRecord]) -> dict[str, list[tuple[float, float]]]:
+    """The learning rates over time; nothing where they stay what they were."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for step in steps:
+        for name, rate in step.learning_rates().items():
+            lines.setdefault(name, []).append((step.at, rate))
+    change = any(rate != line[0][1] for line in lines.values() for _, rate in line)
+    return lines if change else {}
 
 
 def _timeline(history: RunHistory, times: _RunTime) -> str:

@@ -26,6 +26,7 @@ __all__ = [
 _LINK, _MEMORY, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_STACKS_FD"
 _WORKER, _SPEC, _HOST = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST"
 RUN_DIR = "BRIM_RUN_DIR"
+_COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,13 @@ def environment_for(
 
 def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
     """The variables that the user's code reads, the same in all processes of a job."""
-    return {**spec.env, RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
+    compilers = {_COMPILERS: os.environ.get(_COMPILERS) or str(_compilers_of(spec))}
+    return {**compilers, **spec.env, RUN_DIR: run_dir, PARAMETERS: json.dumps(spec.parameters)}
+
+
+def _compilers_of(spec: JobSpec) -> int:
+    """Processes that one worker may compile in: by itself torch would start one for each processor in each worker."""
+    return max(1, (os.cpu_count() or 1) // spec.workers.maximum)
 
 
 def context_from_environment() -> WorkerContext | None:

@@ -833,7 +833,10 @@ class Job:
             msgspec.structs.replace(each, loss=loss) for each, loss in zip(step.reports, losses, strict=True)
         ]
         report = StepReport(
-            epoch=self._schedule.epoch_of(step.number), parts=parts, seconds=dict(self._seconds)
+            epoch=self._schedule.epoch_of(step.number),
+            parts=parts,
+            seconds=dict(self._seconds),
+            lr=self._optimization.learning_rate() if self.members.rank == 0 else None,
         )
         self._seconds.clear()
         return report

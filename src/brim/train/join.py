@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +18,28 @@ from brim.train.context import WorkerContext, context_from_environment, spec_of_
 from brim.train.failures import report
 from brim.train.job import Job
 
-__all__ = ["born_with", "close", "has_left", "join"]
+__all__ = ["born_with", "close", "has_left", "join", "nobody_joins"]
 
 _born_with: WorkerContext | None = None
 _joined: Job | None = None
+_may_join = True
 
 
 def born_with(context: WorkerContext) -> None:
     """Tell a process that was forked what one started anew finds in its environment."""
     global _born_with, _joined
     _born_with, _joined = context, None
+
+
+@contextlib.contextmanager
+def nobody_joins() -> Iterator[None]:
+    """This process is no worker, whatever a module that is imported meanwhile may do."""
+    global _may_join
+    _may_join = False
+    try:
+        yield
+    finally:
+        _may_join = True
 
 
 def join(
@@ -71,6 +84,8 @@ def join(
         SpecError: an option or optimizer is not supported, or this process has already joined.
     """
     global _joined
+    if not _may_join:
+        raise SpecError("brim.join", got="a call of a module that is imported", need="a call of the script")
     context = _born_with or context_from_environment()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")

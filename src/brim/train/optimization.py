@@ -115,6 +115,14 @@ class Optimization:
                 hint="give a scheduler to brim.join, or set the value from job.committed or job.epoch",
             )
 
+    def learning_rate(self) -> float | list[float] | None:
+        """That of the step at hand: one number where all parameter groups have the same, else that of each.
+
+        None where the optimizers know of no such thing.
+        """
+        rates = [float(group["lr"]) for group in self._groups() if "lr" in group]
+        return rates if len(set(rates)) > 1 else next(iter(rates), None)
+
     def _by_hand(self) -> list[Any]:
         """What a loop may change by hand: of each group some numbers, of each parameter whether it is trained."""
         rates = [_plain(group.get(name)) for group in self._groups() for name in _BY_HAND]

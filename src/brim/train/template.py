@@ -13,14 +13,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
 from brim.process import be_called, die_with_adopter, die_with_parent
-from brim.stacks import show_when_asked
+from brim.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
 from brim.wire.frames import FrameBuffer, frame
@@ -39,10 +40,20 @@ class Template:
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
+        begin_again: replaces this process by another that imports nothing ahead; None: it is that one.
     """
 
-    def __init__(self, control: socket.socket, spec: JobSpec, run_dir: str, host: str) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        spec: JobSpec,
+        run_dir: str,
+        host: str,
+        *,
+        begin_again: Callable[[], NoReturn] | None,
+    ) -> None:
         self._control, self._spec, self._run_dir, self._host = control, spec, run_dir, host
+        self._begin_again = begin_again
         self._method = "spawn"
         self._agent = os.getppid()
         self._prepared: Any = None
@@ -63,13 +74,18 @@ class Template:
         """Do once what every worker would otherwise do for itself."""
         if self._spec.start_method == "spawn" or not (self._spec.file or runs_python(self._spec.command)):
             return
-        from brim.train import warm
+        from brim.train import imports, warm
 
-        warm.import_torch()
+        with warm.gpus_untouched():
+            warm.import_torch()
+            if self._spec.command and self._begin_again:
+                imports.import_ahead(self._spec.command, self._spec.seed)
         if self._spec.file:
             self._prepared = warm.prepare_file(self._spec)
-        if warm.forking_is_safe():
+        if warm.forking_is_safe() and (self._spec.file or warm.forks_can_use_gpus()):
             self._method = "fork"
+        elif self._spec.command and self._begin_again:
+            self._begin_again()  # each worker imports for itself what is in the way
         elif self._spec.start_method == "fork":
             raise SpecError(
                 "--start-method",
@@ -193,6 +209,7 @@ def main() -> None:
     parser.add_argument("--run-dir", required=True, help="with the file of the job")
     parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
     parser.add_argument("--stacks", type=int, required=True, help="descriptor that its stack is written to")
+    parser.add_argument("--bare", action="store_true", help="leave all imports of a script to the workers")
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
     show_when_asked(arguments.stacks)
@@ -200,7 +217,19 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_job(Path(arguments.run_dir))
     os.environ |= shared_environment(spec, arguments.run_dir)
-    Template(socket.socket(fileno=arguments.control), spec, arguments.run_dir, arguments.host).run()
+    begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
+    control = socket.socket(fileno=arguments.control)
+    Template(control, spec, arguments.run_dir, arguments.host, begin_again=begin_again).run()
+
+
+def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) -> NoReturn:
+    """Become a new program without what was imported ahead, as which the same process goes on."""
+    for descriptor in (arguments.control, arguments.stacks):
+        os.set_inheritable(descriptor, True)
+    show_no_more(arguments.stacks)
+    words = ["-m", "brim.train.template", "--bare", "--run-dir", arguments.run_dir, "--host", arguments.host]
+    words += ["--control", str(arguments.control), "--stacks", str(arguments.stacks)]
+    os.execve(sys.executable, [sys.executable, *words], environment)
 
 
 if __name__ == "__main__":

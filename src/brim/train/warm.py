@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
@@ -13,7 +16,31 @@ from brim.train.tasks import prepare_task
 from brim.train.training_file import Prepared, is_compiled, load, warm_up
 from brim.train.training_file import prepare as prepare_training
 
-__all__ = ["forking_is_safe", "import_torch", "prepare", "prepare_file"]
+__all__ = [
+    "forking_is_safe",
+    "forks_can_use_gpus",
+    "gpus_untouched",
+    "import_torch",
+    "prepare",
+    "prepare_file",
+]
+
+
+_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+
+
+@contextlib.contextmanager
+def gpus_untouched() -> Iterator[None]:
+    """Have torch count GPUs without CUDA meanwhile: where CUDA was asked, no fork can use it."""
+    before = os.environ.get(_BY_NVML)
+    os.environ[_BY_NVML] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_BY_NVML]
+        else:
+            os.environ[_BY_NVML] = before
 
 
 def import_torch() -> None:
@@ -60,3 +87,12 @@ def forking_is_safe() -> bool:
     """Whether a fork finds nothing in here that it cannot use: no GPU, no thread, none of OpenMP's either."""
     initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return not initialised and threading.active_count() == 1 and torch.get_num_threads() == 1
+
+
+def forks_can_use_gpus() -> bool:
+    """Whether a fork of this process can use the GPUs that there are; one fork is made to find out."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    spoiled = os.waitpid(pid, 0)[1] != 0
+    return not spoiled or not torch.cuda.is_available()

@@ -8,16 +8,15 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from brim.errors import InternalError
 from brim.train import warm
-from brim.train.chance import seed_everything
 from brim.train.context import WorkerContext, context_from_environment
 from brim.train.failures import report
+from brim.train.imports import be_script
 from brim.train.inference import Task, infer
 from brim.train.training_file import Prepared, load, train, warm_up
 
@@ -44,16 +43,10 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
 def run_script(command: Sequence[str], context: WorkerContext) -> int:
     """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
     torch.set_num_threads(context.spec.threads)
-    seed_everything(
-        context.spec.seed
-    )  # what the script draws before it joins must be the same on all workers
     from brim.train import join
 
     join.born_with(context)
-    sys.argv = list(command[1:])
-    sys.path[0] = str(
-        Path(command[1]).resolve().parent
-    )  # as `python script.py` does: it imports its neighbours
+    be_script(command, context.spec.seed)  # what it draws before it joins must be the same on all workers
 
     def work() -> None:
         try:

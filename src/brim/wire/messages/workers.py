@@ -86,11 +86,15 @@ class MicroReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank brings to the commit of a step; `seconds` says where its time went."""
+    """What a rank brings to the commit of a step; `seconds` says where its time went.
+
+    The first rank says the learning rate, which is the same everywhere: see `StepRecord`.
+    """
 
     epoch: int
     parts: list[MicroReport]
     seconds: dict[str, float]
+    lr: float | list[float] | None = None
 
 
 # worker → agent -------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from brim.loggers.follower import place_of
+from brim.loggers.follower import place_of, recorded_loggers
 
 __all__ = ["Followers"]
 
@@ -37,13 +38,14 @@ class Followers:
     """The processes of one run's loggers.
 
     Args:
-        names: of the loggers, as another process understands them.
         run_dir: of the run.
+        loggers: names, as another process understands them, besides those of the loggers that the run had before.
         directory: that the run was started in: theirs as well, so that relative addresses mean the same again.
     """
 
-    def __init__(self, names: list[str], run_dir: Path, directory: str = "") -> None:
+    def __init__(self, run_dir: Path, loggers: Iterable[str] = (), directory: str = "") -> None:
         self._run_dir, self._directory = run_dir.resolve(), directory or None
+        names = dict.fromkeys([*recorded_loggers(run_dir), *loggers])
         logs = self._run_dir / "logs"
         self._all = [_One(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names]
 

@@ -1,0 +1,99 @@
+"""What a script imports first is imported ahead of it, as it would be, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim.train import imports
+from brim.train.imports import be_script, leading_imports
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(imports, "_is_script", False)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("import wave\nfrom chunk_of import a", ["import wave", "from chunk_of import a"]),
+        ('"""Doc."""\nimport wave\n"more"\nimport cgitb as c', ["import wave", "import cgitb as c"]),
+        ("import wave\nprint(1)\nimport cgitb", ["import wave"]),
+        ("import os\nos.environ['A'] = '1'\nimport wave", ["import os"]),
+        ("try:\n    import wave\nexcept ImportError:\n    pass", []),
+        ("import wave, alone\nimport cgitb", []),
+        ("import wave\nimport alone\nimport cgitb", ["import wave"]),
+        ("from begins import x\nimport cgitb", ["import wave"]),
+        ("from package.part import x\nimport cgitb", ["import cgi"]),
+        ("from folder import x\nimport wave", []),
+        ("from turns import x", ["import wave"]),
+        ("from . import x\nimport wave", []),
+    ],
+)
+def test_imports_are_taken_up_to_what_may_depend_on_something_else(
+    script: str, expected: list[str], tmp_path: Path
+) -> None:
+    beside = {
+        "loop.py": script,
+        "alone.py": "x = 1\nimport wave",
+        "begins.py": "import wave\nx = 1\nimport cgitb",
+        "package/__init__.py": "import cgi",
+        "package/part.py": "import wave",
+        "folder/x.py": "",
+        "turns.py": "import wave\nimport about",
+        "about.py": "import turns\nimport cgitb",
+    }
+    for name, text in beside.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    be_script(["python", str(tmp_path / "loop.py")], 0)
+    assert [ast.unparse(each) for each in leading_imports(tmp_path / "loop.py")] == expected
+
+
+AHEAD = """
+import os, random, sys
+from brim.train.imports import import_ahead
+from brim.errors import SpecError
+import brim
+
+import_ahead(["python", sys.argv[1], "--lr", "1"], 7)
+brim.join  # may be called again
+read, write = os.pipe()
+if not os.fork():
+    os.write(write, f"{random.random()} {sorted({'good', 'bad', 'late', 'joins'} & set(sys.modules))}".encode())
+    os._exit(0)
+print(os.read(read, 99).decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "there"),
+    [
+        ("raise RuntimeError('no')", ["good"]),
+        ("import sys; sys.exit(3)", ["good"]),
+        ("import brim; brim.join(None, None)", ["good"]),
+        ("import sys; assert sys.argv[1:] == ['--lr', '1']", ["bad", "good", "late"]),
+    ],
+)
+def test_what_goes_wrong_is_left_to_the_worker_and_chance_stays_seeded(
+    bad: str, there: list[str], tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    installed.mkdir()
+    (installed / "good.py").write_text("import random; random.seed(5)")
+    (installed / "bad.py").write_text(bad)
+    (installed / "late.py").write_text("")
+    (tmp_path / "loop.py").write_text("import good\nimport bad\nimport late\n")
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD, str(tmp_path / "loop.py")],
+        capture_output=True, text=True, timeout=90, env={"PYTHONPATH": str(installed), "PATH": ""}, check=False,
+    )  # fmt: skip
+    assert done.stdout == f"{random.Random(5).random()} {there}\n", done.stderr
