@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, Run, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,11 +26,12 @@ def _process(run: Run, module: str) -> psutil.Process:
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "3") as run:
-        run.wait_for_step(20)
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "3") as run:
+        run.wait_for_step(5)
         victim = run.members()[1]
         os.kill(run.pid(victim), signal.SIGKILL)
         until(lambda: len(run.events("round")) > 1, "a new round", run)
+        run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done"
     assert [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"] == [
@@ -119,8 +120,8 @@ def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Pat
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
-        run.wait_for_step(10)
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "2") as run:
+        run.wait_for_step(5)
         family = psutil.Process(run.process.pid).children(recursive=True)
         run.process.kill()
         run.process.wait()
