@@ -12,7 +12,9 @@ from torch.nn import functional
 import brim
 from brim import param
 
-PAUSE = param("pause", 0.0)  # seconds for each micro-batch, until there is a file `hurry` in the run's directory
+PAUSE = param(
+    "pause", 0.0
+)  # seconds for each micro-batch, until there is a file `hurry` in the run's directory
 HURRY = Path(os.environ.get("BRIM_RUN_DIR", ""), "hurry")
 
 
