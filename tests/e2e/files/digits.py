@@ -15,7 +15,7 @@ from brim import param
 PAUSE = param(
     "pause", 0.0
 )  # seconds for each micro-batch, until there is a file `hurry` in the run's directory
-HURRY = Path(os.environ.get("BRIM_RUN_DIR", ""), "hurry")
+HURRY = Path(param("hurry", os.environ.get("BRIM_RUN_DIR", "") + "/hurry"))
 
 
 class Digits(torch.utils.data.Dataset):
