@@ -8,6 +8,7 @@ from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
+    AgentReplaced,
     CheckpointWritten,
     Command,
     Committed,
@@ -144,6 +145,28 @@ def test_an_agent_that_was_here_is_not_waited_for() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     assert tell(rendezvous, AgentLost("B", "cut off")) == ["start w3 on A"]
+
+
+def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
+    rendezvous = job(2, minimum=2, agents=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
+    installed(rendezvous)
+    assert tell(rendezvous, AgentReplaced("A")) == ["round 2: w2 (agent A was killed)", "start w3 on A"]
+    installed(rendezvous)
+    assert tell(rendezvous, *ready(3)) == ["hold 2"]
+    assert tell(rendezvous, Held(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
+
+
+def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
+    rendezvous = running(2)
+    assert tell(rendezvous, AgentReplaced("A")) == ["start w3 on A", "start w4 on A"]
+    assert tell(rendezvous, *ready(3))[0].startswith("round 2: w3, restore (agent A was killed, w3 joins)")
+
+
+def test_an_agent_may_be_replaced_while_the_job_ends() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, Completed("w1"))
+    assert rendezvous.handle(AgentReplaced("A")) == [End(Outcome.DONE, "all steps are committed")]
 
 
 def test_a_smaller_target_makes_a_smaller_gang() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, Run, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,11 +30,12 @@ def _process(run: Run, module: str) -> psutil.Process:
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "3") as run:
-        run.wait_for_step(20)
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "3") as run:
+        run.wait_for_step(5)
         victim = run.members()[1]
         os.kill(run.pid(victim), signal.SIGKILL)
         until(lambda: len(run.events("round")) > 1, "a new round", run)
+        run.hurry()
         summary = run.finish()
     assert summary["exit"] == "done"
     assert [(e["worker"], e["reason"]) for e in run.events("worker") if e["state"] == "lost"] == [
@@ -92,10 +97,37 @@ def test_without_its_agent_the_run_goes_on_from_its_last_checkpoint(tmp_path: Pa
         _process(run, "brim.agent").kill()
         summary = run.finish()  # fails where a process is left over
         assert run.process.returncode == 0
-        assert "the agent of this run was killed; another one goes on" in run.err
+        assert f"the agent of {socket.gethostname()} was killed; another one goes on" in run.err
         assert "Traceback" not in run.err
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert run.events("restored")[-1]["step"] >= 20
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:
+    """They have the state, so nothing is done again; the new agent keeps another master, and they find it."""
+    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")
+    slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
+    hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
+    with started(tmp_path / "run", *JOB, *slow, *hosts) as run:
+        contact = tmp_path / "run" / "master.json"
+        until(contact.exists, "the master's address", run)
+        known = json.loads(contact.read_text())
+        command = [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]]
+        with subprocess.Popen(command) as guest:
+            run.wait_for_step(8)
+            assert run.members() == ["w1", "w2"]
+            _process(run, "brim.agent").kill()
+            until(lambda: run.members() == ["w3", "w2"], "a worker of the new agent", run)
+            run.hurry()
+            summary = run.finish()
+            assert guest.wait(30) == 0
+    assert run.process.returncode == 0, run.err
+    assert "another one goes on" in run.err
+    assert [e["worker"] for e in run.events("worker") if e["state"] == "lost"] == ["w1"]
+    assert not run.events("restored")
+    assert summary["steps_redone"] <= 1
+    assert summary["weights_sha256"] == calm["weights_sha256"]
     assert ledger(tmp_path / "run")["exact"]
 
 
@@ -119,8 +151,8 @@ def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Pat
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
-        run.wait_for_step(10)
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "2") as run:
+        run.wait_for_step(5)
         family = psutil.Process(run.process.pid).children(recursive=True)
         run.process.kill()
         run.process.wait()

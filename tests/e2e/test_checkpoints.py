@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim.storage.places import Directory
-from e2e.running import DIGITS, ledger, started, train, until
+from e2e.running import DIGITS, PACED, ledger, started, train, until
 from objectstore import ObjectStore, object_store
 
 pytestmark = pytest.mark.e2e
@@ -70,10 +70,11 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: 
 def test_training_goes_on_while_the_store_is_away(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     options = ("--checkpoints", s3.url, "--checkpoint-every", "5", "--workers", "2")
-    with started(tmp_path / "run", "train", DIGITS, "--epochs", "60", *options) as run:
+    with started(tmp_path / "run", "train", DIGITS, *PACED, "--epochs", "60", *options) as run:
         until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
         s3.go_away()
         until(lambda: bool(run.events("warning")), "a word that it is away", run)
+        run.hurry()
         step = run.steps()[-1]["step"]
         run.wait_for_step(step + 20)
         s3.come_back()

@@ -22,6 +22,7 @@ from e2e.running import DIGITS, FILES, started, train, until
 pytestmark = pytest.mark.e2e
 LOGGERS = str(FILES / "loggers.py")
 QUICK = ("--epochs", "6", "--global-batch-size", "64")
+ENDLESS = ("--epochs", "9999", "--global-batch-size", "64")  # it ends when it is told to
 
 
 def told(directory: Path) -> dict[int, float]:
@@ -52,7 +53,7 @@ def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(tmp
     directory = tmp_path / "run"
     slow = ("--set", "pause=0.004", "--checkpoint-every", "20", "--spares", "0")
     with started(
-        directory, "train", DIGITS, "--workers", "1", *slow, *QUICK, "--logger", f"{LOGGERS}:Lines"
+        directory, "train", DIGITS, "--workers", "1", *slow, *ENDLESS, "--logger", f"{LOGGERS}:Lines"
     ) as run:
         for step in (12, 33, 57, 78, 101):
             run.wait_for_step(step)
@@ -60,6 +61,9 @@ def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(tmp
             victims = rng.sample(("brim.loggers", "brim.master", "worker"), 2)
             for victim in victims:
                 kill(directory, victim)
+        until(lambda: bool(processes(directory, "brim.loggers")), "a logger's process", run)
+        run.wait_for_step(run.steps()[-1]["step"] + 10)
+        run.process.send_signal(signal.SIGTERM)
         run.finish()
     assert run.process.returncode == 0, run.err
     history = read_history(directory)
@@ -67,7 +71,7 @@ def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(tmp
     if "has not got all of this run" in run.err:  # a busy machine: nobody waits long for a logger
         assert brim("track", str(directory), cwd=tmp_path).returncode == 0
     assert told(directory) == recorded(directory)
-    assert (directory / "lines.end").read_text() == "done"
+    assert (directory / "lines.end").read_text() == "suspended"
 
 
 def kill(directory: Path, victim: str) -> None:
@@ -106,11 +110,9 @@ def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    slow = ("--set", "pause=0.002")
-    with started(directory, "train", DIGITS, "--workers", "1", *slow, *QUICK) as run:
-        run.wait_for_step(20)
-        run.process.send_signal(signal.SIGTERM)
-        run.finish()
+    stop = ("--faults", "term rank 0 at step 20")
+    with started(directory, "train", DIGITS, "--workers", "1", *stop, *QUICK) as run:
+        assert run.finish()["exit"] == "suspended"
     done = brim("track", str(directory), "--logger", f"{LOGGERS}:Lines", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     first = told(directory)

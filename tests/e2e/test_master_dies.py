@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.running import DIGITS, Run, ledger, started, until
+from e2e.running import DIGITS, PACED, Run, ledger, started, until
 
 pytestmark = pytest.mark.e2e
 
@@ -77,8 +77,8 @@ def _master(run: Run) -> int:
 
 def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
     """Its death is nothing to a run on one host: no round ends, no step is redone."""
-    with started(tmp_path / "run", "train", DIGITS, "--workers", "2", "--epochs", "200") as run:
-        run.wait_for_step(20)
+    with started(tmp_path / "run", "train", DIGITS, *PACED, "--workers", "2", "--epochs", "100") as run:
+        run.wait_for_step(5)
         for lives in range(1, 4):
             os.kill(_master(run), signal.SIGKILL)
             until(
@@ -88,6 +88,7 @@ def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
                 "another master",
                 run,
             )
+        run.hurry()
         summary = run.finish()
     assert (summary["exit"], summary["steps_redone"], summary["seconds"]["re_forming"]) == ("done", 0, 0)
     assert len(run.events("round")) == 1

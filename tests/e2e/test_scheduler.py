@@ -18,7 +18,7 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
-from e2e.running import DIGITS, leftovers, lines, train, until
+from e2e.running import DIGITS, PACED, leftovers, lines, train, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -187,7 +187,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:
-    job = home.submit("--workers", "2")
+    job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 10)
     home.brim("down")
     assert not leftovers(home.state)
@@ -202,6 +202,7 @@ def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -
     home.brim("down", "--kill")
     home.brim("up")
     assert stands(home.job(job), "suspended", "hold")
+    (home.run_dir(job) / "hurry").touch()
     home.brim("resume", job)
     end = home.finished(job)
     assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 3, calm)

@@ -85,6 +85,33 @@ def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_
     assert [worker for worker, _ in lost(run)] == ["w1"]
 
 
+def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
+    """Who waits for it over the network waits as long as its agent does; people hear of it within 10 seconds."""
+    hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
+    limits = ("--set", "patience=1", "--hang-timeout", "10s")
+    with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:
+        contact = tmp_path / "run" / "master.json"
+        until(contact.exists, "the master's address", run)
+        known = json.loads(contact.read_text())
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]]
+        )
+        try:
+            summary = run.finish()
+        finally:
+            agent.kill()
+            agent.wait()
+    assert run.process.returncode == 0, run.err
+    assert len({e["agent"] for e in run.events("worker") if e["worker"] in ("w1", "w2") and e["agent"]}) == 2
+    ((worker, reason),) = lost(run)
+    assert (worker, reason.partition(" for ")[0]) == ("w2", "no progress")
+    said = next(e for e in run.events("warning") if "waiting for w2 (rank 1)" in e["message"])
+    assert "in step 25" in said["message"]
+    assert said["at"] - run.steps()[23]["at"] < 10
+    assert summary["exit"] == "done"
+    assert ledger(tmp_path / "run")["exact"]
+
+
 def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
     options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
     with started(tmp_path / "run", *STUCK, *options) as run:

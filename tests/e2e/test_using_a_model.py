@@ -14,7 +14,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
-from e2e.running import DIGITS, FLIGHTS, ledger, leftovers, lines, started, train
+from e2e.running import DIGITS, FLIGHTS, PACED, ledger, leftovers, lines, started, train
 
 pytestmark = pytest.mark.e2e
 
@@ -317,10 +317,11 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job[1:], "--workers", "2")
     directory = tmp_path / "run"
-    with started(directory, *job, "--workers", "2") as run:
+    with started(directory, *job, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
         subprocess.run([sys.executable, "-m", "brim.cli", "suspend", str(directory)], check=True, timeout=60)
         summary = run.finish()
+    run.hurry()
     assert (summary["exit"], run.process.returncode) == ("suspended", 0)
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] < calm["steps"]
     stale = {"address": "unix:/tmp/brim-of-another-boot/master", "token": "t", "pid": 1, "keeper": 1}

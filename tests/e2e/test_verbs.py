@@ -12,7 +12,7 @@ import pytest
 
 from brim import client
 from brim.errors import EnvironmentFault
-from e2e.running import DIGITS, ROOT, ledger, started, train, until
+from e2e.running import DIGITS, PACED, ROOT, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -27,7 +27,7 @@ def brim(*arguments: str) -> str:
 def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
     directory = tmp_path / "run"
-    with started(directory, *JOB, "--workers", "2") as run:
+    with started(directory, *JOB, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
         client.resize(directory, 4)
         until(lambda: run.events("round")[-1]["world_size"] == 4, "4 workers", run)
@@ -42,7 +42,8 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     assert summary["exit"] == "suspended"
     assert summary["steps_redone"] == 0
     assert 0 < summary["steps"] < calm["steps"]
-    with started(directory, *JOB, "--workers", "3", "--resume") as again:
+    run.hurry()
+    with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as again:
         resumed = again.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
     assert ledger(directory)["exact"]
@@ -51,7 +52,7 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
 
 def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
     directory = str(tmp_path / "run")
-    with started(tmp_path / "run", *JOB, "--workers", "1") as run:
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "1") as run:
         until((tmp_path / "run" / "master.json").exists, "the master", run)
         assert json.loads(brim("status", directory, "--json"))["state"] in ("starting", "running")
         run.wait_for_step(1)
@@ -65,7 +66,7 @@ def test_the_verbs_of_another_terminal(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_suspends_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "2") as run:
+    with started(tmp_path / "run", *JOB, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from brim.wire.peer import Interrupted, Listener, PeerLost, connect
+from brim.wire import peer as peers
+from brim.wire.peer import Interrupted, Listener, PeerLost, connect, write_all
 
 
 def never() -> bool:
@@ -61,3 +62,20 @@ def test_a_worker_that_does_not_answer_is_lost(deaf: str) -> None:
     gone.close()
     with pytest.raises(PeerLost, match="does not answer"):
         connect(gone.address, "round 1 state for w2", timeout=5.0, cancelled=never)
+
+
+def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may wait for one that hangs: the agent of that one ends the wait."""
+    monkeypatch.setattr(peers, "_UNANSWERED", 0.1)
+    listener = Listener("127.0.0.1")
+    end = time.monotonic() + 0.5
+    caller = connect(listener.address, "round 1 slices 1 0", timeout=5.0, cancelled=never)
+    silent = listener.accept("round 1 slices 1 0", timeout=5.0, cancelled=never)
+    with caller, silent:
+        assert silent.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        much = [memoryview(bytes(64 << 20))]
+        with pytest.raises(Interrupted):
+            write_all(caller, much, timeout=60.0, cancelled=lambda: time.monotonic() > end)
+    listener.close()

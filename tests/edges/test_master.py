@@ -482,6 +482,28 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     assert any(isinstance(each, wire.Refused) and each.lost for each in desk.heard["A"])
 
 
+def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_life(tmp_path: Path) -> None:
+    """The process that takes its place, and keeps the next master, has heard nothing of what was said to it."""
+
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.say("A", wire.AskToStop(reason="enough"))
+        await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
+        assert desk.master.outcome is Outcome.SUSPENDED
+        desk.kill()
+        desk.heard.clear()
+        desk.start()
+        await desk.join("A", session="of another process")
+        assert desk.heard["A"] == [wire.EndRun(well=True)]
+        await desk.beat("A")
+        assert not desk.master._decisions.agents["A"].outbox.unacknowledged
+
+    play(desk, story)
+    assert [event["kind"] for event in desk.records(EVENTS)].count("run_ended") == 1
+
+
 def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
     """One worker's mistake may be heard before another is ready: whoever reads the records must still see it."""
     desk = Desk(tmp_path, workers=2, agents=1)

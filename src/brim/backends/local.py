@@ -14,7 +14,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,12 +22,10 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.job_file import write_job
-from brim.storage.journal import set_aside_if_damaged
 
-__all__ = ["LocalRun", "agent_log", "fresh_token", "launch", "prepare", "start"]
+__all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
 
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
-_KILLED = "the agent of this run was killed; another one goes on from the last checkpoint"
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
@@ -38,7 +35,7 @@ class LocalRun:
     Args:
         agent: its process.
         run_dir: the run's directory.
-        again: starts another agent, which goes on from the last checkpoint; None where the run ends with this one.
+        again: starts another agent of the same run; None where the run ends with this one.
     """
 
     def __init__(
@@ -58,24 +55,28 @@ class LocalRun:
             EnvironmentFault: the agent was killed, and another one cannot be started.
         """
         code = self._agent.poll()
-        if code is None or (code != 0 and self._outlived_by_master()):
+        if code is None:
             return None
-        if code < 0 and self._again is not None and self._lives < _MOST_LIVES:
+        again = self._again if code < 0 and self._lives < _MOST_LIVES else None
+        # What a master that goes had still to write, the next one writes from its journal.
+        if code != 0 and self._outlived_by_master(0.0 if again else _GRACE):
+            return None
+        if again is not None:
             self._lives, self._died_at = self._lives + 1, None
-            self._agent = self._again()
+            self._agent = again()
             return None
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)
 
-    def _outlived_by_master(self) -> bool:
-        """Whether the master still writes down how the run ended; not for ever."""
+    def _outlived_by_master(self, patience: float) -> bool:
+        """Whether the master is still there, which may write down how the run ended; not for ever."""
         contact = read_contact(self._run_dir)
         # The file may be one that an earlier start left, or that of another command which resumed the run as well.
         if contact is None or contact.keeper != self._agent.pid or not is_alive(contact.pid):
             return False
         self._died_at = self._died_at or time.monotonic()
-        if time.monotonic() - self._died_at > _GRACE:
+        if time.monotonic() - self._died_at >= patience:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(contact.pid, signal.SIGKILL)
         return True
@@ -107,51 +108,35 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
-    calm = replace(spec, faults=())  # each strikes once
+    command = [sys.executable, "-m", "brim.agent", *prepare(spec, run_dir, listen=listen)]
+    environment = {**os.environ, **spec.env, **fresh_token()}
 
-    def again() -> subprocess.Popen[bytes]:
-        set_aside_if_damaged(run_dir / "journal")
-        return launch(calm, run_dir, stdin=subprocess.PIPE, note=_KILLED)
+    def launch() -> subprocess.Popen[bytes]:
+        """In a session of its own: Ctrl-C reaches the foreground command alone.
 
-    # We hold the other end of its standard input: when we are gone, it knows.
-    agent = launch(spec, run_dir, listen=listen, stdin=subprocess.PIPE)
-    # Agents of other hosts would not find the master of another start.
-    return LocalRun(agent, run_dir, again if listen is None else None)
+        We hold the other end of its standard input: when we are gone, it knows.
+        """
+        with agent_log(run_dir) as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                cwd=spec.directory or None,
+            )
 
-
-def launch(
-    spec: JobSpec, run_dir: Path, *, stdin: int, listen: str | None = None, note: str = ""
-) -> subprocess.Popen[bytes]:
-    """Start a job's agent, in a session of its own: Ctrl-C reaches the foreground command alone.
-
-    Args:
-        spec: what to do; written to `job.json`.
-        run_dir: absolute; it exists.
-        stdin: of the agent and its master; where that ends, so does the run.
-        listen: `HOST:PORT` for agents of other hosts, or None.
-        note: what those who follow the run are told when it begins.
-
-    Raises:
-        EnvironmentFault: the directory cannot be written.
-    """
-    arguments = prepare(spec, run_dir, listen=listen)
-    arguments += ["--note", note] if note else []
-    with agent_log(run_dir) as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "brim.agent", *arguments],
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **spec.env, **fresh_token()},
-            start_new_session=True,
-            cwd=spec.directory or None,
-        )
+    return LocalRun(launch(), run_dir, launch)
 
 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
     """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
 
-    Args: see `launch`.
+    Args:
+        spec: what to do; written to `job.json`.
+        run_dir: absolute; it exists.
+        listen: `HOST:PORT` for agents of other hosts, or None.
 
     Raises:
         EnvironmentFault: the directory cannot be written.

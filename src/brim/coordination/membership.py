@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "AgentJoined",
     "AgentLost",
+    "AgentReplaced",
     "CheckpointWritten",
     "Command",
     "Committed",
@@ -143,6 +144,13 @@ class AgentLost:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentReplaced:
+    """The agent was killed, and all its workers with it; another process has taken its place."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReady:
     """The worker has built its model, is warm, and has heard nothing of any round."""
 
@@ -251,6 +259,7 @@ class Hurry:
 Event = (
     AgentJoined
     | AgentLost
+    | AgentReplaced
     | WorkerReady
     | WorkerInstalled
     | WorkerAsksToLeave

@@ -23,6 +23,7 @@ from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
+    AgentReplaced,
     CheckpointWritten,
     Command,
     Committed,
@@ -114,6 +115,9 @@ class Rendezvous:
                 return self._fill()
             case AgentLost(agent, reason):
                 return self._agent_lost(agent, reason)
+            case AgentReplaced(agent):
+                self._causes.append(f"agent {agent} was killed")
+                return self._after_loss(self.roster.clear(agent))
             case WorkerReady(worker, address):
                 return self._worker_ready(worker, address)
             case WorkerInstalled(worker, round, _):

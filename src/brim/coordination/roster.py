@@ -74,9 +74,13 @@ class Roster:
 
     def lose(self, agent: str) -> bool:
         """An agent is gone, and all who were on it; whether a member was."""
-        gone = [worker for worker in self.workers.values() if worker.agent == agent]
         self.agents.remove(agent)
         self.places.gone.add(agent)
+        return self.clear(agent)
+
+    def clear(self, agent: str) -> bool:
+        """All who were on an agent are gone; whether a member was."""
+        gone = [worker for worker in self.workers.values() if worker.agent == agent]
         for worker in gone:
             del self.workers[worker.id]
         return any(worker.in_round for worker in gone)

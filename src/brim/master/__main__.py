@@ -35,7 +35,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.
         places: workers by agent, to begin with; empty where it does not matter on which they are.
-        note: a warning for those who follow the run, or nothing.
     """
 
     run_dir: Path
@@ -44,7 +43,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     started: float
     places: dict[str, int]
-    note: str
 
 
 async def serve(settings: Settings, *, token: str) -> None:
@@ -62,7 +60,7 @@ async def serve(settings: Settings, *, token: str) -> None:
             run=str(run_dir),
             started=settings.started,
             before=before,
-            note="; ".join(filter(None, (settings.note, keep_source(run_dir, spec)))),
+            note=keep_source(run_dir, spec),
             places=settings.places,
         )
 
@@ -102,7 +100,6 @@ def main() -> None:
     parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
-    parser.add_argument("--note", default="", help="a warning for those who follow the run")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-master")

@@ -16,6 +16,7 @@ import msgspec
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
+    AgentReplaced,
     CheckpointWritten,
     Command,
     Committed,
@@ -63,6 +64,7 @@ from brim.master.entries import (
     Joined,
     Lost,
     Overstayed,
+    Replaced,
     Restated,
     TookOver,
 )
@@ -157,6 +159,8 @@ class Decisions:
                 self._hear(agent, number, message)
             case Lost(agent=agent, reason=reason):
                 self._lose_agent(agent, reason)
+            case Replaced(agent=agent, session=session, host=host):
+                self._replace_agent(agent, AgentSession(session, host))
             case Asked(question=question):
                 self._on_asked(question)
             case Overstayed():
@@ -183,9 +187,24 @@ class Decisions:
     def _lose_agent(self, name: str, reason: str) -> None:
         if self.agents.pop(name, None) is None:
             return
-        for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == name]:
-            self._out.event("worker", worker=worker, state="lost", agent=name, reason="its agent is gone")
+        self._lose_workers_of(name)
         self._handle(AgentLost(name, reason))
+
+    def _lose_workers_of(self, agent: str) -> None:
+        for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == agent]:
+            self._late.pop(worker, None)
+            self._out.event("worker", worker=worker, state="lost", agent=agent, reason="its agent is gone")
+
+    def _replace_agent(self, name: str, session: AgentSession) -> None:
+        """Nobody hears any more what was said to the process that was killed."""
+        self.agents[name] = session
+        if self.outcome is not None:
+            self._out.tell(name, wire.EndRun(well=self.outcome is not Outcome.FAILED))
+            return
+        self._out.event("warning", message=f"the agent of {session.host} was killed; another one goes on")
+        self._lose_workers_of(name)
+        self._rounds.notice(now=self._out.now)
+        self._handle(AgentReplaced(name))
 
     def _on_declined(self, agent: str, failure: wire.Failed) -> None:
         """A host cannot take part: a job that is under way does without it, one that has not begun was asked for it."""

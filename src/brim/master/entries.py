@@ -23,6 +23,7 @@ __all__ = [
     "Joined",
     "Lost",
     "Overstayed",
+    "Replaced",
     "Restated",
     "TookOver",
     "decode",
@@ -104,6 +105,14 @@ class Lost(_Entry, frozen=True):
     reason: str
 
 
+class Replaced(_Entry, frozen=True):
+    """An agent was killed, and its workers with it; another process of its name has joined."""
+
+    agent: str
+    session: str
+    host: str
+
+
 class Asked(_Entry, frozen=True):
     """People want something that can be done."""
 
@@ -118,7 +127,7 @@ class GraceOver(_Entry, frozen=True):
     """A run that is to end has waited for its next boundary."""
 
 
-Entry = Began | Restated | TookOver | Joined | Heard | Lost | Asked | Overstayed | GraceOver
+Entry = Began | Restated | TookOver | Joined | Heard | Lost | Replaced | Asked | Overstayed | GraceOver
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)

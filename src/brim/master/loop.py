@@ -13,7 +13,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.effects import AgentSession
-from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed
+from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed, Replaced
 from brim.master.records import Records
 from brim.wire import messages as wire
 from brim.wire.control import Reply
@@ -164,7 +164,8 @@ class Master:
         if join.life:
             return wire.Refused(reason="it was away for too long, and is counted as lost", lost=True)
         if known is not None:
-            self._take(Lost(agent=join.agent, reason="another process took its name", **self._stamp()))
+            self._take(Replaced(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
+            return None
         if self.ended.is_set():
             return wire.Refused(reason="the job has ended")
         self._take(Joined(agent=join.agent, session=join.session, host=join.host, **self._stamp()))

@@ -25,7 +25,9 @@ from brim.wire.peer import Cancelled, Interrupted, PeerLost
 __all__ = ["Distributed"]
 
 _stores: Any = dist  # its stores are public, but not to a type checker
-_PATIENCE = datetime.timedelta(seconds=60)
+_c10d: Any = dist.distributed_c10d
+_TO_MEET = datetime.timedelta(seconds=60)
+_FOR_EVER = 365 * 86400.0
 _LOOK = 0.0002  # seconds between looks at an operation under way
 
 
@@ -37,6 +39,7 @@ class Distributed:
         plan: who adds up what; hosts do not matter here.
         round: names the group.
         rank: of this worker.
+        patience: seconds that another worker is waited for which sends nothing.
         host: where the first worker's store can be reached.
         device: where the network is.
         agree: gives all workers' words, in rank order, for one's own.
@@ -55,6 +58,7 @@ class Distributed:
         *,
         round: int,
         rank: int,
+        patience: float,
         host: str,
         device: torch.device,
         agree: Callable[[bytes], Sequence[bytes]],
@@ -69,8 +73,10 @@ class Distributed:
                 store=self._store,
                 rank=rank,
                 world_size=plan.world_size,
-                timeout=_PATIENCE,
+                timeout=_TO_MEET,
             )
+            # Only the meeting cannot be interrupted; an operation that is under way can.
+            _c10d._set_pg_timeout(datetime.timedelta(seconds=min(patience, _FOR_EVER)))
         self._memory = {block: self._row() for block in plan.rank_blocks(rank)}
         self.rows: dict[Block, Contribution] = {
             block: layout.views(row) for block, row in self._memory.items()
@@ -83,11 +89,11 @@ class Distributed:
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
         server, word = None, b""
         if self._rank == 0:
-            server = _stores.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
+            server = _stores.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_MEET)
             word = f"{host}:{server.port}".encode()
         address, _, port = agree(word)[0].decode().rpartition(":")
         with _peer_errors():
-            store = server or _stores.TCPStore(address, int(port), is_master=False, timeout=_PATIENCE)
+            store = server or _stores.TCPStore(address, int(port), is_master=False, timeout=_TO_MEET)
         return _stores.PrefixStore(f"round {round}", store)
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:

@@ -28,7 +28,7 @@ __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
 
 Contribution = list[Tensor]
 Arrive = Callable[[str], None]  # wait for the other workers of this host at a named point
-_PATIENCE = 60.0
+_TO_CONNECT = 60.0
 
 
 class Exchange(Protocol):
@@ -183,6 +183,7 @@ class Trade:
         plan: who adds up what.
         world: the round.
         rank: of this worker, the first of its host.
+        patience: seconds that another host is waited for which sends nothing.
         listener: where the others call this worker.
         cancelled: whether the agent has something to say.
 
@@ -197,10 +198,11 @@ class Trade:
         world: World,
         *,
         rank: int,
+        patience: float,
         listener: Listener,
         cancelled: Cancelled,
     ) -> None:
-        self._cancelled = cancelled
+        self._patience, self._cancelled = patience, cancelled
         me = plan.host_of(rank)
         self._peers: dict[int, socket.socket] = {}
         hosts = range(len(plan.hosts))
@@ -208,10 +210,10 @@ class Trade:
         for host in hosts[:me]:
             address = world.members[plan.ranks_on(host).start].address
             call = greeting.format(world.round, me, host)
-            self._peers[host] = connect(address, call, timeout=_PATIENCE, cancelled=cancelled)
+            self._peers[host] = connect(address, call, timeout=_TO_CONNECT, cancelled=cancelled)
         for host in hosts[me + 1 :]:
             expected = greeting.format(world.round, host, me)
-            self._peers[host] = listener.accept(expected, timeout=_PATIENCE, cancelled=cancelled)
+            self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)
         local = plan.local_blocks(me)
         mine = {block: 1 + local.index(_at(block, local)) for block in plan.host_blocks(me)}
         self._outgoing = {
@@ -247,10 +249,10 @@ class Trade:
         }
 
     def run(self) -> None:
-        swap(self._outgoing, self._incoming, timeout=_PATIENCE, cancelled=self._cancelled)
+        swap(self._outgoing, self._incoming, timeout=self._patience, cancelled=self._cancelled)
         _combine_slices(self._operations)
         torch._foreach_copy_(self._result, self._root)
-        swap(self._handed, self._gathered, timeout=_PATIENCE, cancelled=self._cancelled)
+        swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
 
     def close(self) -> None:
         for peer in self._peers.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from typing import Any, Protocol
@@ -233,6 +234,12 @@ class Membership:
         return tuple(member.worker for member in self._round.members)
 
     @property
+    def _patience(self) -> float:
+        """Seconds that another worker is waited for that sends nothing: where it hangs, its agent ends it before."""
+        limit = self._context.spec.hang_timeout
+        return math.inf if limit is None else limit + _PATIENCE
+
+    @property
     def _round(self) -> World:
         assert self._world is not None, "no round has been installed"
         return self._world
@@ -366,16 +373,16 @@ class Membership:
             self._fetch(world, members[world.donors[me]], state)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
             greeting = _state_greeting(world.round, worker)
-            peer = self._listener.accept(greeting, timeout=_PATIENCE, cancelled=self._is_called)
+            peer = self._listener.accept(greeting, timeout=self._patience, cancelled=self._is_called)
             with peer:
-                send_state(peer, state.get(), self._is_called)
+                send_state(peer, state.get(), timeout=self._patience, cancelled=self._is_called)
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
     def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
         cancelled = self._is_called
         with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:
-            state.put(receive_state(peer, cancelled))
+            state.put(receive_state(peer, timeout=self._patience, cancelled=cancelled))
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec
@@ -391,6 +398,7 @@ class Membership:
                 rank=self.rank,
                 host=self._context.host,
                 device=layout.device,
+                patience=self._patience,
                 agree=lambda word: self.arrive(0, "links", word).payloads,
                 cancelled=self._is_called,
             )
@@ -404,6 +412,7 @@ class Membership:
                 plan,
                 world,
                 rank=self.rank,
+                patience=self._patience,
                 listener=self._listener,
                 cancelled=self._is_called,
             )

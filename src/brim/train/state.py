@@ -22,7 +22,6 @@ __all__ = ["flatten", "receive_state", "send_state", "unflatten", "weights_sha25
 
 _LENGTH = struct.Struct("<Q")
 _TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
-_TIMEOUT = 60.0
 
 
 def flatten(tree: Any) -> tuple[Any, list[Tensor]]:
@@ -76,28 +75,28 @@ def _on_host(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()
 
 
-def send_state(peer: socket.socket, tree: Any, cancelled: Cancelled) -> None:
+def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Cancelled) -> None:
     """Give the state to a newcomer, straight from the tensors' memory; raises as `wire.peer.swap` does."""
     skeleton, tensors = flatten(tree)
     tensors = [_on_host(tensor) for tensor in tensors]
     specs = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
     header = json.dumps([skeleton, specs]).encode()
     data = [memoryview(_LENGTH.pack(len(header))), memoryview(header), *map(memory_of, tensors)]
-    write_all(peer, data, timeout=_TIMEOUT, cancelled=cancelled)
+    write_all(peer, data, timeout=timeout, cancelled=cancelled)
 
 
-def receive_state(peer: socket.socket, cancelled: Cancelled) -> Any:
+def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) -> Any:
     """Take the state that a member gives; raises as `wire.peer.swap` does."""
     length = bytearray(_LENGTH.size)
-    read_exactly(peer, [memoryview(length)], timeout=_TIMEOUT, cancelled=cancelled)
+    read_exactly(peer, [memoryview(length)], timeout=timeout, cancelled=cancelled)
     header = bytearray(_LENGTH.unpack(length)[0])
-    read_exactly(peer, [memoryview(header)], timeout=_TIMEOUT, cancelled=cancelled)
+    read_exactly(peer, [memoryview(header)], timeout=timeout, cancelled=cancelled)
     try:
         skeleton, specs = json.loads(header)
         tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in specs]
     except (ValueError, TypeError, AttributeError) as error:
         raise ProtocolError(f"not the state of a job: {error}") from error
-    read_exactly(peer, [memory_of(tensor) for tensor in tensors], timeout=_TIMEOUT, cancelled=cancelled)
+    read_exactly(peer, [memory_of(tensor) for tensor in tensors], timeout=timeout, cancelled=cancelled)
     return unflatten(skeleton, tensors)
 
 

@@ -1,7 +1,8 @@
 """Streams between workers: state for a newcomer, slices of gradients between hosts.
 
 Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent has something
-to say (a new round, usually): a worker never waits for a dead neighbour.
+to say (a new round, usually): a worker never waits for a dead neighbour. One that is there and sends nothing may hang,
+and that is for its own agent to end; a host that does not answer is lost after a minute, which its kernel tells.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ __all__ = ["Interrupted", "Listener", "PeerLost", "connect", "read_exactly", "sw
 
 _GREETING = struct.Struct("<I")
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
+_UNANSWERED = (
+    60.0  # seconds without an answer of the other host's kernel after which its worker counts as lost
+)
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 9))  # 60 s in all
+_RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
 
 Cancelled = Callable[[], bool]
 
@@ -75,7 +81,7 @@ class Listener:
             if length > 4096:
                 raise ConnectionError("not a greeting")
             self._waiting[_exactly(peer, length).decode()] = peer
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _make_ready(peer)
         except (OSError, UnicodeDecodeError):
             peer.close()  # a stranger, or a worker that died while calling
 
@@ -119,7 +125,7 @@ def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled
     try:
         peer.setblocking(False)
         _await_connection(peer, peer.connect_ex(target), timeout=timeout, cancelled=cancelled)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _make_ready(peer)
         text = greeting.encode()
         write_all(peer, [memoryview(_GREETING.pack(len(text)) + text)], timeout=timeout, cancelled=cancelled)
         peer.setblocking(True)
@@ -129,6 +135,22 @@ def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled
             raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
         raise
     return peer
+
+
+def _make_ready(peer: socket.socket) -> None:
+    """Send at once, and have the kernel find out whether the other host is there while nothing is sent."""
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        if hasattr(socket, name):
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _is_unanswered(peer: socket.socket) -> bool:
+    """Whether the kernel says the same thing again and again: one whose worker only does not read would answer it."""
+    if not hasattr(socket, "TCP_INFO"):
+        return False
+    return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMITS + 1)[_RETRANSMITS] > 0
 
 
 def _await_connection(peer: socket.socket, status: int, *, timeout: float, cancelled: Cancelled) -> None:
@@ -171,7 +193,7 @@ def swap(
     Args:
         outgoing: what to send to each peer, in order; memoryviews of bytes.
         incoming: what to fill from each peer, in order.
-        timeout: seconds without a byte moved after which the peers count as lost.
+        timeout: seconds without a byte moved after which the peers count as lost, also where their hosts answer.
 
     Raises:
         Interrupted: the agent spoke first.
@@ -200,8 +222,11 @@ def swap(
                 last_moved = time.monotonic()
             elif cancelled():
                 raise Interrupted
-            elif time.monotonic() - last_moved > timeout:
+            silent = time.monotonic() - last_moved
+            if silent > timeout:
                 raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
+            if silent > _UNANSWERED and any(_is_unanswered(key.data) for key in selector.get_map().values()):
+                raise PeerLost(f"a host has not answered for {_UNANSWERED:.0f} s", retryable=True)
 
 
 _Todo = dict[socket.socket, list[memoryview]]

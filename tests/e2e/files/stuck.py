@@ -11,6 +11,7 @@ from digits import dataset, metrics, model, optimizer  # noqa: F401
 from torch.nn import functional
 
 from brim import param
+from brim.train import exchange, membership
 
 HOW = param("how", "sleep")
 CALL = param("call", 100)  # of the loss, on that worker
@@ -18,6 +19,9 @@ PAUSE = param("pause", 0.0)
 SECONDS = param("seconds", 3600.0)
 WORKERS = param("worker", "w2").split(",")
 calls = []
+
+if PATIENCE := param("patience", 0.0):  # of a worker with others that send nothing, instead of a minute
+    membership._PATIENCE = exchange._TO_CONNECT = exchange._PATIENCE = PATIENCE
 
 
 def loss(output, target):
