@@ -156,8 +156,10 @@ def play(desk: Desk, story: Callable[[Desk], Awaitable[None]]) -> None:
     asyncio.run(to_the_end())
 
 
-def commit(round: int, step: int, at: float) -> wire.Commits:
-    return wire.Commits(records=[wire.CommitRecord(round=round, step=step, at=at, payloads=[REPORT])])
+def commit(round: int, step: int, at: float, *, held: bool = False) -> wire.Commits:
+    return wire.Commits(
+        records=[wire.CommitRecord(round=round, step=step, at=at, payloads=[REPORT], held=held)]
+    )
 
 
 def test_a_late_arrival_does_not_commit_a_round_that_was_replaced(tmp_path: Path) -> None:

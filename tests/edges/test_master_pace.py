@@ -41,8 +41,10 @@ class Job:
         number = sum(isinstance(entry, Heard) for entry in self.entries) + 1
         self.entries.append(Heard(at=at, now=at, agent="a1", number=number, message=message))
 
-    def steps(self, count: int, *, round: int, shares: list[int], slow: float) -> None:
-        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch."""
+    def steps(
+        self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False
+    ) -> None:
+        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait behind the last one."""
         paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
         own = [pace * share for pace, share in zip(paces, shares, strict=True)]
         for step in range(count):
@@ -58,7 +60,13 @@ class Job:
                 payloads.append(
                     msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=parts, seconds=seconds))
                 )
-            record = wire.CommitRecord(round=round, step=step + 1, at=float(step), payloads=payloads)
+            record = wire.CommitRecord(
+                round=round,
+                step=step + 1,
+                at=float(step),
+                payloads=payloads,
+                held=held and step + 1 == count,
+            )
             self.hears(wire.Commits(records=[record]))
 
     def effects(self, *, restated_at: int | None = None) -> list[Effect]:
@@ -78,8 +86,7 @@ class Job:
 
 def straggling() -> Job:
     job = Job(4)
-    job.steps(80, round=1, shares=[2, 2, 2, 2], slow=3.0)
-    job.hears(wire.HeldAt(round=1, step=80))
+    job.steps(80, round=1, shares=[2, 2, 2, 2], slow=3.0, held=True)
     job.steps(80, round=2, shares=[3, 2, 2, 1], slow=3.0)
     return job
 

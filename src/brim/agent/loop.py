@@ -38,7 +38,6 @@ from brim.wire.messages import (
     Failed,
     FromWorker,
     Hang,
-    HeldAt,
     Hello,
     HoldRound,
     Installed,
@@ -398,11 +397,15 @@ class Agent:
         """This hub was the root: its release was the commit."""
         step = release.point.step + 1
         record = CommitRecord(
-            round=release.round, step=step, at=self._clock.wall(), payloads=list(release.payloads)
+            round=release.round,
+            step=step,
+            at=self._clock.wall(),
+            payloads=list(release.payloads),
+            held=release.hold,
         )
         self._note_commit(record)
-        if release.hold:
-            self._post(HeldAt(round=release.round, step=step))
+        if release.hold:  # everybody waits for the next round
+            self._flush()
 
     def _release(self, release: Release) -> None:
         assert self._workers is not None

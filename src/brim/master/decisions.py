@@ -238,8 +238,6 @@ class Decisions:
             case wire.Commits(records=records):
                 for record in records:
                     self._on_commit(record)
-            case wire.HeldAt(round=round, step=step):
-                self._on_held(round, step)
             case wire.ArriveTogether():
                 self._on_arrival(agent, message)
             case wire.AskToStop(reason=reason):
@@ -344,12 +342,9 @@ class Decisions:
     # Steps -------------------------------------------------------------------------------------------------
 
     def _on_arrival(self, agent: str, arrival: wire.ArriveTogether) -> None:
-        committed = self._root.arrive(agent, arrival)
-        if committed is not None:
-            record, held = committed
+        record = self._root.arrive(agent, arrival)
+        if record is not None:
             self._on_commit(record)
-            if held:
-                self._on_held(record.round, record.step)
 
     def _on_commit(self, record: wire.CommitRecord) -> None:
         reports = [_reports.decode(payload) for payload in record.payloads]
@@ -362,6 +357,8 @@ class Decisions:
             workers = self._strikes.perform(fault, step=record.step)
             if workers is not None:
                 self._resize(workers)
+        if record.held:
+            self._on_held(record.round, record.step)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Without canonical reduction every rank has one part: there is nothing to move."""

@@ -34,11 +34,11 @@ class Root:
         else:
             self.out.tell(self.hosts[0], wire.HoldRound(round=round))
 
-    def arrive(self, agent: str, arrival: wire.ArriveTogether) -> tuple[wire.CommitRecord, bool] | None:
+    def arrive(self, agent: str, arrival: wire.ArriveTogether) -> wire.CommitRecord | None:
         """All workers of an agent stand at a point; where all agents do, they are released.
 
         Returns:
-            Where that commits a step, its record, and whether everyone stops behind it.
+            Where that commits a step, its record.
 
         Raises:
             ProtocolError: they cannot stand there.
@@ -55,10 +55,13 @@ class Root:
             self._release(release, payloads)
             return None
         self._release(release, [])
-        record = wire.CommitRecord(
-            round=release.round, step=point.step + 1, at=self.out.at, payloads=payloads
+        return wire.CommitRecord(
+            round=release.round,
+            step=point.step + 1,
+            at=self.out.at,
+            payloads=payloads,
+            held=release.hold,
         )
-        return record, release.hold
 
     def _release(self, release: Release, payloads: list[bytes]) -> None:
         for agent in self.hosts:

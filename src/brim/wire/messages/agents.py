@@ -28,7 +28,6 @@ __all__ = [
     "FromMaster",
     "FromWorker",
     "Hang",
-    "HeldAt",
     "HoldRound",
     "JoinJob",
     "Late",
@@ -134,18 +133,18 @@ class Silence(Message, frozen=True):
     silent: bool
 
 
-class HeldAt(Message, frozen=True):
-    round: int
-    step: int
-
-
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed step: `step` counts it, `at` is seconds since 1970, payloads are StepReports."""
+    """A committed step: `step` counts it, `at` is seconds since 1970, payloads are StepReports.
+
+    Args:
+        held: everybody waits behind it for the next round. It is said with the commit: the job stands still meanwhile.
+    """
 
     round: int
     step: int
     at: float
     payloads: list[bytes]
+    held: bool = False
 
 
 class Commits(Message, frozen=True):
@@ -170,7 +169,6 @@ AgentMessage = (
     | Late
     | OnTime
     | Decline
-    | HeldAt
     | Commits
     | ArriveTogether
     | AskToStop
