@@ -41,9 +41,7 @@ class Job:
         number = sum(isinstance(entry, Heard) for entry in self.entries) + 1
         self.entries.append(Heard(at=at, now=at, agent="a1", number=number, message=message))
 
-    def steps(
-        self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False
-    ) -> None:
+    def steps(self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False) -> None:
         """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait behind the last one."""
         paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
         own = [pace * share for pace, share in zip(paces, shares, strict=True)]

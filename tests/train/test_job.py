@@ -17,8 +17,10 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
 from brim.train.context import spec_of_a_loner
+from brim.train.exchange import Alone, Exchange
 from brim.train.job import Job
-from brim.train.membership import Loner
+from brim.train.job_state import JobState
+from brim.train.membership import Kept, Loner
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,
@@ -175,3 +177,35 @@ def test_workers_of_a_host_share_its_loaders(
         readers.update(batch.target.tolist())
         job.step(job.model(batch.inputs).square().mean())
     assert len(readers - {os.getpid()}) == expected
+
+
+class Newcomer(Listener):
+    """It comes in the middle of the first epoch, with the state of somebody who has made a step."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._tree = {**job._state.get(), "committed": 1}
+
+    def next_round(self, kept: Kept) -> Exchange:
+        kept.state.put(self._tree)
+        return Alone()
+
+
+@pytest.mark.parametrize(("between", "times"), [(False, 1), (True, 2)])
+def test_a_state_is_put_again_only_behind_lines_of_the_users(
+    monkeypatch: pytest.MonkeyPatch, between: bool, times: int
+) -> None:
+    job, _ = new_job()
+    job.members = Newcomer(job)
+    put = JobState.put
+    puts: list[int] = []
+    monkeypatch.setattr(JobState, "put", lambda state, tree: (puts.append(1), put(state, tree)))
+    if between:
+        for _ in job.epochs(1):
+            for batch in job.batches(DATA, global_batch_size=10):
+                job.step((job.model(batch.inputs) - batch.target).square().mean())
+    else:
+        for batch in job.batches(DATA, global_batch_size=10, epochs=1):
+            job.step((job.model(batch.inputs) - batch.target).square().mean())
+    assert (job.committed, len(puts)) == (2, times)
+    assert job._state._given is None

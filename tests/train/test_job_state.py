@@ -71,3 +71,14 @@ def test_until_it_has_looked_at_its_data_a_newcomer_agrees_with_the_others() -> 
     donor.plan(DATA, mark="0 abc")
     made.put(donor.get())
     assert made.digests()["first samples"] == donor.digests()["first samples"]
+
+
+def test_digests_of_a_state_that_stood_still_are_not_computed_again_unless_another_was_put() -> None:
+    made, _ = state()
+    digests = made.digests()
+    assert made.digests(unless_put=True) is digests
+    other, _ = state()
+    other.committed = 3
+    made.put(other.get())
+    assert made.digests(unless_put=True) == other.digests()
+    assert made.digests(unless_put=True) != digests

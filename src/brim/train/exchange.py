@@ -22,6 +22,7 @@ from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
+from brim.train.memory import have_ready
 from brim.wire.peer import Cancelled, Listener, connect, swap
 
 __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
@@ -76,7 +77,7 @@ class Alone:
 class Shelf:
     """Rows of contributions in memory that all workers of a host share.
 
-    Row 0 holds the result, the rows behind it the blocks. Only rows that are used take up memory.
+    Row 0 holds the result, the rows behind it the blocks. Of large rows only those that are used take up memory.
 
     Args:
         descriptor: of an anonymous file; the first worker to come makes it large enough.
@@ -89,7 +90,10 @@ class Shelf:
         size = self._row_bytes * rows
         if _size_of(descriptor) < size:
             os.ftruncate(descriptor, size)
-        self._memory = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+        mapped = mmap.mmap(descriptor, size)
+        have_ready(mapped)
+        self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self._views: dict[int, list[Tensor]] = {}
         self.rows = rows
 
     def row(self, index: int) -> Tensor:
@@ -97,7 +101,9 @@ class Shelf:
         return self._memory[start : start + self._layout.row_bytes]
 
     def views(self, index: int) -> list[Tensor]:
-        return self._layout.views(self.row(index))
+        if index not in self._views:  # rounds come and go, and rows stay
+            self._views[index] = self._layout.views(self.row(index))
+        return self._views[index]
 
     def slices(self, index: int, part: int, parts: int) -> list[Tensor]:
         return self._layout.slices(self.row(index), part, parts)

@@ -46,6 +46,7 @@ from brim.train.exchange import Exchange
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
 from brim.train.layout import Layout
 from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
+from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
 from brim.train.samples import pair_of, to_device
@@ -201,6 +202,8 @@ class Job:
         self._start_method = context.start_method if context else "alone"
         self._epochs = 0  # planned; 0 before the loop
         self._over = False
+        self._lines_between = False  # of the user's, which run between `epochs` and `batches`
+        self._at_hold = False  # nothing but a neighbour's state has changed the state since all compared it
         self.has_left = False
         self._round: _Round | None = None
         self._step: _Step | None = None
@@ -319,6 +322,7 @@ class Job:
             SpecError: the loop was left early, or the job is over.
             SystemExit: this worker was asked to leave, and has left.
         """
+        self._lines_between = True
         for epoch in self.own_epochs(epochs):
             self._checkpoints.await_copy()  # what comes between epochs may change parameters
             yield epoch
@@ -329,6 +333,7 @@ class Job:
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         facts = None if self._state.schedule is None else self._facts()
         self._introduced = facts is not None
+        self._get_ready()
         self.members.join(self._layout(), facts)
         while True:
             if not self._at_boundary():
@@ -381,7 +386,7 @@ class Job:
             SystemExit: this worker was asked to leave, and has left.
         """
         if self._feed is None or self._data is not data:
-            self._use(
+            self.use(
                 Feed(
                     data,
                     seed=self.spec.seed,
@@ -414,8 +419,8 @@ class Job:
         for _ in self.own_epochs(planned):
             yield from self._batches_of_epoch(feed)
 
-    def _use(self, feed: Feed, data: object) -> None:
-        """Read from here; what was read ahead from elsewhere is dropped."""
+    def use(self, feed: Feed, data: object) -> None:
+        """Read from here what `batches` is asked for of this data; what was read ahead from elsewhere is dropped."""
         feed.check()
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
@@ -507,6 +512,13 @@ class Job:
 
     # Rounds --------------------------------------------------------------------------------------------------
 
+    def _get_ready(self) -> None:
+        """Do for a first time, before this worker counts, what others would else wait for in its first round."""
+        make_own([*self.model.parameters(), *self.model.buffers()])
+        self._sources.seed(0)
+        if self._feed is not None and self._feed.is_computed:
+            self._feed.indices(0, self._schedule.span(0))
+
     def _while_it_lasts(self) -> _WhileItLasts:
         """Something that the members of a round do together, and that ends where the round does."""
         return _WhileItLasts(self._on_rounds_end)
@@ -552,7 +564,8 @@ class Job:
             self._contributions.begin()
             # Someone of this host may still be adding up in the round before, in the memory that all share: what
             # follows begins once all have agreed.
-            self._agree()
+            at_hold, self._at_hold = self._at_hold, False
+            self._agree(at_hold=at_hold)
         return self._round
 
     def _at_boundary(self) -> bool:
@@ -565,6 +578,7 @@ class Job:
     def _between_steps(self, round: _Round) -> None:
         self._step = None
         if round.held:
+            self._at_hold = True
             self._agree()  # the master may have this state written
             raise RoundChanged
         if self._state.due:
@@ -573,8 +587,11 @@ class Job:
             if self.members.rank == 0:
                 self._checkpoints.begin(ends_epoch=self._ends_epoch)
 
-    def _agree(self) -> None:
+    def _agree(self, *, at_hold: bool = False) -> None:
         """Compare the state with those of the others.
+
+        Args:
+            at_hold: they compared it before, at the end of the last round, and nothing of the user's ran since.
 
         Raises:
             UserCodeError: they differ; nothing brim carries does by itself.
@@ -583,7 +600,7 @@ class Job:
         if self.members.world_size == 1:
             return
         started = time.perf_counter()
-        digests = self._state.digests()
+        digests = self._state.digests(unless_put=at_hold)
         roots = self.members.arrive(self.committed, "agree", root_of(digests)).payloads
         self._spent("agree", started)
         if len(set(roots)) == 1:
@@ -619,7 +636,9 @@ class Job:
                 hint="job.evaluate(test, metrics) measures; a second training set is joined by ConcatDataset",
             )
         self._epoch_read = self.epoch
-        self._state.put_again()  # what stands in front of this loop was done before this worker came
+        if self._lines_between:  # what stands in front of this loop was done before this worker came
+            self._state.put_again()
+        self._state.keep_put()
         self._state.order = feed.order_crc32(self.epoch) if feed.order == "sampler" else 0
         end = (self.epoch + 1) * self._schedule.steps_per_epoch
         while self.committed < end and self._state.stop_after is None:

@@ -49,6 +49,7 @@ class JobState:
         # Buffers that a first forward pass makes are made by each worker for itself.
         self._names = {**dict(model.named_parameters()), **dict(model.named_buffers())}.keys()
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
+        self._digests: Digests | None = None
         self._given: Mapping[str, Any] | None = None
         self._found: dict[str, Any] = {}  # what a state that was taken says of its data
         self.schedule: Schedule | None = None  # known once the loop begins
@@ -125,9 +126,16 @@ class JobState:
             SAMPLES: self.mark,
         }
 
-    def digests(self) -> Digests:
-        """The digest of each part of the state that all members must have alike."""
-        return digests_of({key: value for key, value in self.get().items() if key not in _NOT_COMPARED})
+    def digests(self, *, unless_put: bool = False) -> Digests:
+        """The digest of each part of the state that all members must have alike.
+
+        Args:
+            unless_put: since they were asked for last, only `put` can have changed the state.
+        """
+        if self._digests is None or not unless_put:
+            compared = {key: value for key, value in self.get().items() if key not in _NOT_COMPARED}
+            self._digests = digests_of(compared)
+        return self._digests
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere.
@@ -170,6 +178,11 @@ class JobState:
         self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         self._given = tree
+        self._digests = None
+
+    def keep_put(self) -> None:
+        """What was taken last stands: nothing has changed it since."""
+        self._given = None
 
     def put_again(self) -> None:
         """Take once more what was taken last, where an epoch is under way and no step was made since."""

@@ -248,7 +248,9 @@ class Membership:
         self._link.send(message)
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
-        self._layout = layout
+        self._layout, spec = layout, self._context.spec
+        if spec.transport != "distributed" and spec.workers.maximum > 1:
+            self._open_shelf(layout)  # else others would wait for it in its first round
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
     # Waiting -----------------------------------------------------------------------------------------------
@@ -402,13 +404,11 @@ class Membership:
                 agree=lambda word: self.arrive(0, "links", word).payloads,
                 cancelled=self._is_called,
             )
-        if self._shelf is None:
-            rows = 1 + (spec.micro_batches if spec.exact else _INEXACT_ROWS)
-            self._shelf = Shelf(self._context.memory, layout, rows)
+        shelf = self._open_shelf(layout)
         trade = None
         if len(plan.hosts) > 1 and self.rank == plan.ranks_on(plan.host_of(self.rank)).start:
             trade = Trade(
-                self._shelf,
+                shelf,
                 plan,
                 world,
                 rank=self.rank,
@@ -416,7 +416,14 @@ class Membership:
                 listener=self._listener,
                 cancelled=self._is_called,
             )
-        return SharedMemory(self._shelf, plan, rank=self.rank, trade=trade)
+        return SharedMemory(shelf, plan, rank=self.rank, trade=trade)
+
+    def _open_shelf(self, layout: Layout) -> Shelf:
+        if self._shelf is None:
+            spec = self._context.spec
+            rows = 1 + (spec.micro_batches if spec.exact else _INEXACT_ROWS)
+            self._shelf = Shelf(self._context.memory, layout, rows)
+        return self._shelf
 
 
 def parts_of(spec: JobSpec, world_size: int) -> int:

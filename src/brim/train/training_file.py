@@ -213,8 +213,10 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     _try_metrics(prepared, model)
 
 
-def _feed(prepared: Prepared, spec: JobSpec) -> Feed:
-    return Feed(prepared.train, seed=spec.seed, global_batch_size=_batch_size(prepared, spec), loaders=0)
+def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed:
+    return Feed(
+        prepared.train, seed=spec.seed, global_batch_size=_batch_size(prepared, spec), loaders=loaders
+    )
 
 
 def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
@@ -335,8 +337,10 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         monitor=prepared.monitor,
     )
     test = prepared.test
+    feed = _feed(prepared, spec, loaders=spec.loaders)
+    job.use(feed, prepared.train)
     job.plan(
-        _feed(prepared, spec),
+        feed,
         spec.epochs,
         test_samples=0 if test is None else _size_of(test),
     )

@@ -12,6 +12,7 @@ import torch
 
 from brim.domain.job import JobSpec
 from brim.train.inference import Task
+from brim.train.memory import give_back
 from brim.train.tasks import prepare_task
 from brim.train.training_file import Prepared, is_compiled, load, warm_up
 from brim.train.training_file import prepare as prepare_training
@@ -71,6 +72,7 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | None:
     # A backward pass beside a GPU, or of what was compiled, starts threads, and forking them is not safe.
     if isinstance(prepared, Prepared) and not torch.cuda.is_available() and not is_compiled(prepared.model):
         warm_up(prepared, spec)
+        give_back(all_but=0)  # or every worker would begin with what the template has used up
     return prepared
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
 import signal
@@ -18,6 +17,7 @@ from brim.train.context import WorkerContext, context_from_environment
 from brim.train.failures import report
 from brim.train.imports import be_script
 from brim.train.inference import Task, infer
+from brim.train.memory import give_back, keep_what_is_freed
 from brim.train.training_file import Prepared, load, train, warm_up
 
 __all__ = ["main", "run_file", "run_script"]
@@ -33,6 +33,7 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
         torch.set_num_threads(spec.threads)
         if isinstance(ready, Prepared):
             warm_up(ready, spec)
+            give_back()
             train(ready, spec, context)
         else:
             infer(ready, spec, context)
@@ -59,24 +60,9 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     return _guarded(context, work)
 
 
-def _keep_freed_memory() -> None:
-    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the kernel.
-
-    A step frees and allocates the same gradients over and over. Given back, each costs a page fault per 4 KiB:
-    a third of a small backward pass.
-    """
-    mmap_threshold, trim_threshold, top_pad = -3, -1, -2
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another allocator
-    for parameter, value in ((mmap_threshold, 32 << 20), (trim_threshold, 1 << 30), (top_pad, 64 << 20)):
-        mallopt(parameter, value)
-
-
 def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
     """Run to the end; report a failure that no restart will mend, and die of one that a restart will."""
-    _keep_freed_memory()
+    keep_what_is_freed()
     try:
         work()
     except SystemExit as leaving:

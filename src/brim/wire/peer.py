@@ -117,8 +117,8 @@ def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled
     """
     host, _, port = address.rpartition(":")
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        peer = socket.socket(family, kind, protocol)
+        target = (host, int(port))
+        peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)  # as a Listener has it
         close_in_children(peer)
     except OSError as error:
         raise PeerLost(f"worker at {address} cannot be called: {error}", retryable=True) from error

@@ -186,6 +186,11 @@ class Feed:
         for work, sample in read:
             yield Read(work.request, sample, sample_checksum(work.indices))
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether the order follows from arithmetic alone: nobody's sampler is asked, no stream is begun."""
+        return self.order in ("shuffled", "sequential")
+
     def close(self) -> None:
         """End the processes that read; they start again where something is read again."""
         if self._loaders is not None:

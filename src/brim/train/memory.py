@@ -1,0 +1,84 @@
+"""A worker's memory: what it keeps once it has it, what it gives back, and what it makes its own before it counts.
+
+A fork shares its template's pages until it writes to them, and memory that goes back to the kernel comes again a page
+at a time. Either costs a page fault: microseconds per 4 KiB, paid by whoever waits for this worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["give_back", "have_ready", "keep_what_is_freed", "make_own"]
+
+READY_BYTES = 32 << 20  # what is worth having in advance: beyond it, faults are a small part of any step
+_PAD_BYTES = 64 << 20  # what the allocator asks of the kernel at once
+_KEPT_BYTES = _PAD_BYTES + (64 << 20)
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
+_POPULATE_WRITE = 23  # of madvise, since Linux 5.14
+
+
+def keep_what_is_freed() -> None:
+    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the kernel.
+
+    A step frees and allocates the same gradients over and over: the page faults would be a third of a small backward
+    pass.
+    """
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, 1 << 30)
+        mallopt(_TOP_PAD, _PAD_BYTES)
+        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+
+
+def give_back(*, all_but: int = _KEPT_BYTES) -> None:
+    """Give memory that is free back to the kernel, where it is more than so many bytes."""
+    trim = _of_glibc("malloc_trim")
+    if trim is not None and _free_bytes() > all_but:
+        trim(ctypes.c_size_t(0))
+
+
+def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
+    """Write these values to their own places, where they are few: pages that were a template's become ours."""
+    on_host = [t.detach() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
+    if sum(tensor.nbytes for tensor in on_host) > most:
+        return
+    for tensor in on_host:
+        if tensor.is_contiguous():
+            tensor.copy_(tensor.clone())
+
+
+def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
+    """Have the beginning of a mapping in this process's page tables, as if all of it had been written to."""
+    size = min(len(memory), most) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size:
+        with contextlib.suppress(OSError):  # an older kernel: then faults come one by one
+            memory.madvise(_POPULATE_WRITE, 0, size)
+
+
+class _Mallinfo(ctypes.Structure):
+    """What glibc's mallinfo2 gives; the ninth number is what nobody uses."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "free", "behind")]
+
+
+def _free_bytes() -> int:
+    """What the allocator holds and nobody uses; 0 where it does not say."""
+    mallinfo = _of_glibc("mallinfo2")
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().free)
+
+
+def _of_glibc(name: str) -> Any:
+    try:
+        return getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):
+        return None  # another allocator
