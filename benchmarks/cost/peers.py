@@ -1,6 +1,7 @@
 """The peers: plain DistributedDataParallel over gloo, and a plain loop in one process; one thread a worker.
 
-Prints one JSON object per number of workers (0: the plain loop) with the seconds of every step measured.
+Prints one JSON object per number of workers (0: the plain loop) with the seconds of every step measured, and the
+mean of processor time (`cpu`) that rank 0 needed for one.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ WARM_UP, MOST = 3, 400
 _SAMPLES, _ORDERED = 1 << 30, 1 << 20
 
 
-def measure(arguments: argparse.Namespace, rank: int, world: int) -> list[float]:
-    """Seconds of each step; `world` 0 is the plain loop."""
+def measure(arguments: argparse.Namespace, rank: int, world: int) -> tuple[list[float], float]:
+    """Seconds of each step, and of the processor for one; `world` 0 is the plain loop."""
     kind, batch = arguments.kind, arguments.batch
     torch.manual_seed(0)
     dataset, model = jobs.dataset(kind, _SAMPLES), jobs.model(kind)
@@ -52,7 +53,9 @@ def measure(arguments: argparse.Namespace, rank: int, world: int) -> list[float]
     count = torch.tensor([min(MOST, max(arguments.least, arguments.seconds / statistics.median(warm)))])
     if world:
         dist.broadcast(count, 0)
-    return [step(WARM_UP + number) for number in range(int(count))]
+    cpu = time.process_time()
+    found = [step(WARM_UP + number) for number in range(int(count))]
+    return found, (time.process_time() - cpu) / len(found)
 
 
 def _member(rank: int, world: int, store: str, arguments: argparse.Namespace) -> None:
@@ -60,15 +63,16 @@ def _member(rank: int, world: int, store: str, arguments: argparse.Namespace) ->
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     found = measure(arguments, rank, world)
     if rank == 0:
-        _tell(world, found)
+        _tell(world, *found)
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _tell(world: int, found: list[float]) -> None:
-    print(json.dumps({"workers": world, "seconds": [round(each, 7) for each in found]}), flush=True)
+def _tell(world: int, found: list[float], cpu: float) -> None:
+    told = {"workers": world, "seconds": [round(each, 7) for each in found], "cpu": round(cpu, 7)}
+    print(json.dumps(told), flush=True)
 
 
 def main() -> None:
@@ -83,7 +87,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for world in arguments.workers:
         if world == 0:
-            _tell(0, measure(arguments, 0, 0))
+            _tell(0, *measure(arguments, 0, 0))
             continue
         with tempfile.TemporaryDirectory() as scratch:
             processes.start_processes(

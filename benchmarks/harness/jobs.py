@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.harness.gpt import TOKENS, SmallGPT
+from benchmarks.harness.gpt import VOCABULARY as GPT_VOCABULARY
 from brim.models import SmallCNN, WideDeep
 
 VOCABULARY, FIELDS = 27_193, 39
-_ROWS = {"wide_deep": 65_536, "cnn": 8_192}  # distinct samples in memory
+_ROWS = {"wide_deep": 65_536, "cnn": 8_192, "gpt": 4_096}  # distinct samples in memory
 
 
 class InMemory:
@@ -21,7 +23,7 @@ class InMemory:
     Args:
         size: samples of an epoch.
         inputs: tensor [rows, …], or a dict of such.
-        target: [rows].
+        target: [rows], or [rows, tokens].
     """
 
     def __init__(self, size: int, inputs: Tensor | dict[str, Tensor], target: Tensor) -> None:
@@ -52,6 +54,9 @@ def dataset(kind: str, size: int) -> InMemory:
     if kind == "wide_deep":
         ids = torch.randint(0, VOCABULARY, (rows, FIELDS), generator=random)
         return InMemory(size, {"ids": ids}, torch.rand(rows, generator=random).round())
+    if kind == "gpt":
+        text = torch.randint(0, GPT_VOCABULARY, (rows, TOKENS + 1), generator=random)
+        return InMemory(size, text[:, :-1], text[:, 1:])
     images = torch.rand(rows, 1, 28, 28, generator=random)
     return InMemory(size, images, torch.randint(0, 10, (rows,), generator=random))
 
@@ -59,13 +64,13 @@ def dataset(kind: str, size: int) -> InMemory:
 def model(kind: str) -> nn.Module:
     if kind == "wide_deep":
         return WideDeep(VOCABULARY, FIELDS, dim=16, hidden=(256, 128))
-    return SmallCNN(channels=8)
+    return SmallGPT() if kind == "gpt" else SmallCNN(channels=8)
 
 
 def loss(kind: str, output: Tensor, target: Tensor) -> Tensor:
     if kind == "wide_deep":
         return functional.binary_cross_entropy_with_logits(output, target)
-    return functional.cross_entropy(output, target)
+    return functional.cross_entropy(output, target.flatten())
 
 
 def optimizer(name: str, network: nn.Module) -> torch.optim.Optimizer:

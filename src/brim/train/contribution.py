@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from brim.errors import SpecError
+from brim.train.memory import READY_BYTES
 
 __all__ = ["Contributions", "Outcome"]
 
@@ -159,6 +160,7 @@ class Contributions:
         self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
         self._own_gradients: list[Tensor] = []
+        self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
         self._strides = [p.stride() for p in self._parameters]
         self.like = [
             *self._parameters,
@@ -339,10 +341,11 @@ class Contributions:
             gradient.stride() == stride for gradient, stride in zip(gradients, self._strides, strict=True)
         ):
             return gradients
-        if not self._own_gradients:
-            self._own_gradients = [torch.empty_like(parameter) for parameter in self._parameters]
-        torch._foreach_copy_(self._own_gradients, gradients)
-        return self._own_gradients
+        own = self._own_gradients or [torch.empty_like(parameter) for parameter in self._parameters]
+        torch._foreach_copy_(own, gradients)
+        # Large ones are free between updates: micro-batches need the same memory for theirs.
+        self._own_gradients = own if self._are_small else []
+        return own
 
     def clear(self) -> None:
         """Forget the gradients of a step that is done or given up."""

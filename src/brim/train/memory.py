@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["give_back", "have_ready", "keep_what_is_freed", "make_own"]
+__all__ = ["READY_BYTES", "give_back", "have_ready", "keep_what_is_freed", "make_own"]
 
 READY_BYTES = 32 << 20  # what is worth having in advance: beyond it, faults are a small part of any step
 _PAD_BYTES = 64 << 20  # what the allocator asks of the kernel at once

@@ -1,0 +1,32 @@
+"""What a network takes of the sum of a step, and how long it keeps the memory for it."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+
+from brim.train import contribution
+from brim.train.contribution import Contributions
+
+
+@pytest.mark.parametrize(("most", "kept"), [(0, False), (1 << 20, True)])
+def test_gradients_of_a_large_model_are_kept_only_for_the_update(
+    monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
+) -> None:
+    monkeypatch.setattr(contribution, "READY_BYTES", most)
+    model = torch.nn.Linear(8, 1)
+    contributions = Contributions(model)
+    total = contributions.nothing()
+    total[-1][:2] = 1  # both parameters were used
+    total[0].fill_(3)
+    contributions.put_back(total, shared=True)
+    gradient = model.weight.grad
+    assert gradient is not None
+    assert gradient.eq(3).all()
+    assert gradient.data_ptr() != total[0].data_ptr()
+    alive = weakref.ref(gradient)
+    del gradient
+    contributions.clear()
+    assert (alive() is not None) == kept
