@@ -216,12 +216,12 @@ def tell(sides: dict[str, Side], kernels: dict[str, list[float]], report: Report
         )
     )
     whole, pieces = (statistics.median(each) for each in kernels.values())
-    ours = statistics.median(sides["exact"].steps) / statistics.median(peer.steps)
+    ours = statistics.median(sides["exact"].cpu) / statistics.median(peer.cpu)
     report.add(
         f"The kernels alone, in one process: {1000 * whole:.0f} ms for a worker's samples in one piece, as DDP and "
         f"inexact training take them, {1000 * pieces:.0f} ms in {max(SIDES.values()) // WORKERS} pieces: "
         f"{pieces / whole:.2f} times. Apart from that exact training takes {ours * whole / pieces:.2f} times "
-        "DDP's step."
+        "the processor time of DDP."
     )
     kinds = list(dict.fromkeys(kind for side in sides.values() for kind in side.memory))
     rows = [
