@@ -49,6 +49,7 @@ class Loop:
         torch.manual_seed(0)
         self.model = self._job.model()
         self.optimizer = self._job.optimizer(self.model)
+        self.update: Callable[[], object] = self.optimizer.step
         self._dataset = self._job.dataset("train")
         size = len(self._dataset)
         self.schedule = Schedule(samples=size, global_batch_size=BATCH, epochs=1)
@@ -61,7 +62,7 @@ class Loop:
         inputs, target = fetch(self._dataset, self._order.samples(start, start + BATCH))
         self.optimizer.zero_grad()
         self._job.loss(self.model(inputs), target).backward()
-        self.optimizer.step()
+        self.update()
 
     def tree(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -106,7 +107,9 @@ def brims(loop: Loop, directory: Path) -> Checkpoints:
         if isinstance(message, CheckpointDrafted):
             checkpoints.permit(Publish(step=message.step, writers=[]))
 
-    state = JobState(loop.model, Optimization(loop.model, [loop.optimizer]), spec=SPEC)
+    optimization = Optimization(loop.model, [loop.optimizer])
+    loop.update = optimization.step  # it refuses steps by hand
+    state = JobState(loop.model, optimization, spec=SPEC)
     state.schedule = loop.schedule
     checkpoints = Checkpoints(state, SPEC, context=None, tell=tell, listen=time.sleep)
     checkpoints.keep_in(str(directory), writer="w1")
