@@ -578,7 +578,7 @@ class Job:
     def _between_steps(self, round: _Round) -> None:
         self._step = None
         if round.held:
-            self._at_hold = True
+            self._at_hold = self.members.world_size > 1  # one by itself compares nothing, and has no digests
             self._agree()  # the master may have this state written
             raise RoundChanged
         if self._state.due:
