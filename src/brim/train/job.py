@@ -39,7 +39,7 @@ from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions, Outcome
 from brim.train.data.batches import Collate
-from brim.train.data.feed import Feed, Read, requests
+from brim.train.data.feed import Feed, Read, Request, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
@@ -104,7 +104,7 @@ class _Step:
     spans: tuple[Span, ...]
     todo: deque[int]
     due: bool
-    reports: list[MicroReport] = field(default_factory=list)
+    done: list[tuple[Request, int]] = field(default_factory=list)  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
 
@@ -120,9 +120,10 @@ class _Micro:
     read: Read
     weight: float
     since: float
-    losses: list[Tensor | None]
+    losses: list[Tensor | None]  # of each optimizer, [1]
     places: Span  # of its samples in the step
     carried: dict[str, Any]
+    taken: int = 0  # of these losses
 
 
 class _WhileItLasts:
@@ -676,7 +677,7 @@ class Job:
         inputs, target = pair_of(to_device(read.sample, self.device))
         if round.commits < _WATCHED_STEPS:
             self._attributes.forget()
-        if not step.reports:
+        if not step.done:
             self._contributions.watch()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
@@ -717,15 +718,18 @@ class Job:
                     "job.step", got="a second call for one batch", need="one call for every batch"
                 )
             return None
-        index = self._index_of(optimizer, step.micro)
+        micro = step.micro
+        index = self._index_of(optimizer, micro)
         _check_loss(loss)
-        self._look_for_left_over(loss)
+        if not self._saw_a_loss:
+            self._look_for_left_over(loss)
         self._optimization.check_rates()
-        if not any(each is not None for each in step.micro.losses):
+        if not micro.taken:
             self._contributions.check_untouched()
-        self._optimization.backward(loss, step.micro.weight, optimizer)
-        step.micro.losses[index] = loss.detach().reshape(())  # a shape of [1] or [1, 1] will do as well
-        if any(each is None for each in step.micro.losses):  # `in` would compare tensors
+        self._optimization.backward(loss, micro.weight, optimizer)
+        micro.losses[index] = loss.detach().reshape(1)
+        micro.taken += 1
+        if micro.taken < len(micro.losses):
             return None
         self._complete(round, step)
         if step.todo:
@@ -737,8 +741,6 @@ class Job:
 
     def _look_for_left_over(self, loss: Tensor) -> None:
         """Warn, once in a run, of what the loop still does by itself."""
-        if self._saw_a_loss:
-            return
         self._saw_a_loss = True
         if self.committed or self.members.rank:
             return
@@ -756,7 +758,7 @@ class Job:
                 need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
-        index = next((i for i, each in enumerate(known) if optimizer in (None, each)), None)
+        index = 0 if optimizer is None else next((i for i, each in enumerate(known) if each is optimizer), None)
         if index is None:
             raise SpecError(
                 "job.step(optimizer=)",
@@ -790,12 +792,9 @@ class Job:
             check_names(self._carried, micro.carried)
             for name, each in self._carried.items():
                 contribution += each.left_by(micro.places, micro.carried[name])
-        number, span = step.todo.popleft(), micro.read.request.span
-        round.accumulator.add(number, contribution)
-        step.losses.append(torch.stack(taken).sum() if len(taken) > 1 else taken[0])
-        step.reports.append(
-            MicroReport(self.members.rank, number, span.start, span.stop, micro.read.crc32, 0.0)
-        )
+        round.accumulator.add(step.todo.popleft(), contribution)
+        step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
+        step.done.append((micro.read.request, micro.read.crc32))
         self._skip_empty(round, step)
         self._spent("compute", micro.since)
 
@@ -828,10 +827,11 @@ class Job:
         return outcome
 
     def _report(self, step: _Step) -> StepReport:
-        losses = torch.stack(step.losses).double().tolist() if step.losses else []
-        parts = [
-            msgspec.structs.replace(each, loss=loss) for each, loss in zip(step.reports, losses, strict=True)
-        ]
+        losses = torch.cat(step.losses).double().tolist() if step.losses else []
+        parts = []
+        for (request, crc32), loss in zip(step.done, losses, strict=True):
+            start, stop = request.span.start, request.span.stop
+            parts.append(MicroReport(self.members.rank, request.micro, start, stop, crc32, loss))
         report = StepReport(
             epoch=self._schedule.epoch_of(step.number),
             parts=parts,
@@ -848,7 +848,7 @@ class Job:
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
             own = len(self._contributions.like)
-            self._contributions.put_back(total[:own], shared=shared)
+            self._contributions.put_back(total[:own], outcome, shared=shared)
             self._put_carried(total[own:], samples)
             self._optimization.step()
             self._contributions.clear()
@@ -944,7 +944,7 @@ class Job:
     @property
     def _is_within_step(self) -> bool:
         step = self._step
-        return step is not None and step.number == self.committed and bool(step.reports or step.micro)
+        return step is not None and step.number == self.committed and bool(step.done or step.micro)
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return the payloads of all workers, in rank order, on every worker."""
