@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import brim
-from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
@@ -66,6 +65,7 @@ from brim.wire.peer import Interrupted, PeerLost
 __all__ = ["Job", "MicroBatch", "versions"]
 
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
+_ANSWER = 50e-6  # seconds that the answer to a commit takes at least
 _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
@@ -93,6 +93,7 @@ class _Round:
     mine: range  # micro-batches of each step
     reads: Generator[Read] | None = None
     commits: int = 0
+    pace: float = 0.0  # seconds of its last step, to the commit
     held: bool = False  # its last commit was the last
 
 
@@ -104,6 +105,7 @@ class _Step:
     spans: tuple[Span, ...]
     todo: deque[int]
     due: bool
+    since: float
     done: list[tuple[Request, int]] = field(default_factory=list)  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
@@ -559,12 +561,19 @@ class Job:
     def _at_boundary(self) -> bool:
         """Do what is to be done between two steps; False where the round ended over it."""
         with self._while_it_lasts():
-            self._between_steps(self._in_round())
+            self._between_steps(self._in_round(), patience=None)
             return True
         return False
 
-    def _between_steps(self, round: _Round) -> None:
+    def _between_steps(self, round: _Round, *, patience: float | None) -> None:
+        """Follow what the last commit brought.
+
+        Args:
+            patience: seconds to wait for its answer, where this worker is alone in its round; None waits for it.
+        """
         self._step = None
+        if patience is None or patience > _ANSWER or self._state.due:
+            self.members.settle(None if self._state.due else patience)
         if round.held:
             self._agree()  # the master may have this state written
             raise RoundChanged
@@ -631,7 +640,9 @@ class Job:
     def _steps(self, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""
         while self.committed < end and self._state.stop_after is None:
-            self._between_steps(round)
+            # Of a long step a hundredth is enough for the answer, of a short one the answer may come within the next:
+            # where it says that the round is over, what was begun of that step is given up.
+            self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
                 parts = parts_of(self.spec, self.members.world_size)
                 wanted = requests(self._schedule, parts=parts, micro_batches=round.mine, after=self.committed)
@@ -650,7 +661,9 @@ class Job:
         number = self.committed
         spans = cut(self._schedule.span(number), parts_of(self.spec, self.members.world_size))
         due = self.members.rank == 0 and self._checkpoints.is_due(number + 1)
-        step = self._step = _Step(number=number, spans=spans, todo=deque(round.mine), due=due)
+        step = self._step = _Step(
+            number=number, spans=spans, todo=deque(round.mine), due=due, since=time.perf_counter()
+        )
         round.accumulator.begin()
         self._optimization.begin()
         self._skip_empty(round, step)
@@ -758,7 +771,9 @@ class Job:
                 need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
-        index = 0 if optimizer is None else next((i for i, each in enumerate(known) if each is optimizer), None)
+        index = (
+            0 if optimizer is None else next((i for i, each in enumerate(known) if each is optimizer), None)
+        )
         if index is None:
             raise SpecError(
                 "job.step(optimizer=)",
@@ -817,13 +832,14 @@ class Job:
         self._spent("reduce", started + waited)
         before = time.perf_counter()
         report = msgspec.msgpack.encode(self._report(step))
-        released = self.members.arrive(step.number, COMMIT, report)
+        held = self.members.commit(step.number, report)
+        round.pace = time.perf_counter() - step.since
         started = self._spent("wait", before)
         outcome = self._contributions.outcome(total)
         self._apply(total, outcome, samples=step.samples, shared=round.exchange.shares_result)
         self._spent("apply", started)
         round.commits += 1
-        round.held = released.hold
+        round.held = held
         return outcome
 
     def _report(self, step: _Step) -> StepReport:
