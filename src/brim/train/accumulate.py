@@ -71,7 +71,7 @@ class Accumulator:
         self._next = 0
 
     def add(self, micro: int, contribution: Contribution) -> None:
-        """Take the contribution of one micro-batch; the list, and what is added of it, belong to the accumulator now."""
+        """Take the contribution of one micro-batch; list and sums are the accumulator's from now on."""
         if micro in self._single and micro in self._rows:
             torch._foreach_copy_(self._rows[micro], contribution)
             contribution = self._rows[micro]
