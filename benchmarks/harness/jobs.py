@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from brim.models import SmallCNN, WideDeep
 
 VOCABULARY, FIELDS = 27_193, 39
-_ROWS = {"wide_deep": 65_536, "cnn": 8_192}  # distinct samples in memory
+_FEATURES = 20  # of the tiny network
+_ROWS = {"wide_deep": 65_536, "cnn": 8_192, "tiny": 1 << 20}  # distinct samples in memory
 
 
 class InMemory:
@@ -45,13 +47,16 @@ class InMemory:
         return self._inputs.index_select(0, rows), target
 
 
-def dataset(kind: str, size: int) -> InMemory:
+def dataset(kind: str, size: int) -> InMemory | TensorDataset:
     """Random samples for a network of this kind."""
     random = torch.Generator().manual_seed(0)
     rows = _ROWS[kind]
     if kind == "wide_deep":
         ids = torch.randint(0, VOCABULARY, (rows, FIELDS), generator=random)
         return InMemory(size, {"ids": ids}, torch.rand(rows, generator=random).round())
+    if kind == "tiny":
+        features = torch.randn(rows, _FEATURES, generator=random)
+        return TensorDataset(features, torch.randint(0, 2, (rows,), generator=random))
     images = torch.rand(rows, 1, 28, 28, generator=random)
     return InMemory(size, images, torch.randint(0, 10, (rows,), generator=random))
 
@@ -59,6 +64,8 @@ def dataset(kind: str, size: int) -> InMemory:
 def model(kind: str) -> nn.Module:
     if kind == "wide_deep":
         return WideDeep(VOCABULARY, FIELDS, dim=16, hidden=(256, 128))
+    if kind == "tiny":
+        return nn.Sequential(nn.Linear(_FEATURES, 16), nn.ReLU(), nn.Linear(16, 2))
     return SmallCNN(channels=8)
 
 
