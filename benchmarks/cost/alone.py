@@ -152,14 +152,14 @@ class Run:
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
 
-    def until_it_trains(self) -> None:
-        """Raises RuntimeError where it does not in two minutes."""
-        end = time.monotonic() + _LIMIT
-        while len(self._commits()) < _STARTED:
-            if time.monotonic() > end or self._process.poll() is not None:
-                raise RuntimeError(f"a run came to no step {_STARTED}: {self._output.read_text()}")
-            time.sleep(0.1)
+    def trains(self) -> bool:
+        """Whether it has come to its steps, before which it then waits."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"a run ended: {self._output.read_text()}")
+        if len(self._commits()) < _STARTED:
+            return False
         self._gate.close()
+        return True
 
     def turn(self, seconds: float) -> float:
         """The median step of a turn, from commit to commit."""
@@ -203,7 +203,12 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-")))
             sides[name] = Run(folder, words, checkout)
             stack.callback(sides[name].end)
-            sides[name].until_it_trains()
+        starting, end = list(sides.values()), time.monotonic() + _LIMIT
+        while starting:
+            starting = [run for run in starting if not run.trains()]
+            if time.monotonic() > end:
+                raise RuntimeError(f"{len(starting)} runs came to no step {_STARTED}")
+            time.sleep(0.1)
         yield sides
 
 

@@ -298,14 +298,9 @@ class Membership:
     def _take(self, message: WorkerBound) -> None:
         """A message that ends a wait for something else."""
         match message:
-            case Released(round=round, step=step, phase=phase, hold=hold) if (phase, step) == (
-                COMMIT,
-                self._told,
-            ):
-                if round != self._round.round:
-                    raise ProtocolError(f"{message} in round {self._round.round}")
+            case Released() if self._answers(message):
                 self._told = None
-                if hold:
+                if message.hold:
                     raise RoundChanged
             case InstallRound() | WriteNow() if self._told is not None:
                 # The state has a step that may not count. This cannot be (docs/design/decisions.md): better die.
@@ -322,6 +317,11 @@ class Membership:
                 return  # of a round that is over
             case _:
                 raise ProtocolError(f"nobody waits for {message}")
+
+    def _answers(self, message: Released) -> bool:
+        if self._told is None:
+            return False
+        return (message.round, message.step, message.phase) == (self._round.round, self._told, COMMIT)
 
     def poll(self) -> None:
         self._moves += 1
