@@ -18,6 +18,7 @@ from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
+from brim.train.join import join
 from brim.train.membership import Loner
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -175,3 +176,9 @@ def test_workers_of_a_host_share_its_loaders(
         readers.update(batch.target.tolist())
         job.step(job.model(batch.inputs).square().mean())
     assert len(readers - {os.getpid()}) == expected
+
+
+def test_a_script_does_not_know_how_many_workers_it_will_have() -> None:
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(SpecError, match="brim run --workers 1:4 --micro-batches auto"):
+        join(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batches="auto")  # type: ignore[arg-type]
