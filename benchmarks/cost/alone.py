@@ -1,62 +1,102 @@
-"""What a step of one worker costs beside plain torch, in one process and interleaved: see README.md.
+"""What a step of one worker costs beside plain torch, before and after: see README.md.
 
-Blocks of steps alternate between plain torch, torch alone making M passes a step ("kernels"), and brim, inexact and
-exact, as `python loop.py` runs it. So whatever else the machine does meets all of them alike.
+Every side has turns of a moment, one after the other: plain torch and torch alone making M passes a step ("kernels") in
+this process, and one run of `brim train` for each of the others, whose worker waits while it is not its turn. So
+whatever else the machine does meets all of them alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional
-from torch.utils.data import TensorDataset
 
 from benchmarks.harness import jobs
-from benchmarks.harness.report import table
+from benchmarks.harness.brim_run import repository
+from benchmarks.harness.gate import VARIABLE, Gate
+from benchmarks.harness.report import Report, table
+from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
-from brim.train.data.batches import fetch
+from brim.train.contribution import Outcome
+from brim.train.data.batches import Tensors, fetch
+from brim.train.data.feed import Feed, requests
+from brim.train.digests import root_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner
 
-PARTS = 8
+HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
 SIZE = 1 << 20
 CASES = (("tiny", 64), ("wide_deep", 256), ("wide_deep", 512), ("wide_deep", 4096))
-SIDES = ("plain", "kernels", "inexact", "exact")
+PARTS = (8, 4, 2, 1)
+PLAIN, INEXACT = "plain torch", "brim, inexact"
+AIMS = {("wide_deep", 256): 0.5, ("wide_deep", 512): 0.75, ("wide_deep", 4096): 0.9}  # exact, of plain torch
+CHECKPOINT_EVERY = 50  # steps, for the cost of digests
+_LIMIT = 120.0  # seconds until a run must have started, or ended
+_STARTED = 10  # steps after which a run trains as it will for ever
+_SETTLE = 0.15  # seconds
+_FEWEST = 3  # steps in a turn
 Step = Callable[[], object]
 
 
-def _network(kind: str) -> nn.Module:
-    torch.manual_seed(0)
-    if kind == "tiny":
-        return nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2))
-    return jobs.model(kind)
+def kernels(parts: int) -> str:
+    return f"kernels alone, M = {parts}"
 
 
-def _loss(kind: str, output: Any, target: Any) -> Any:
-    return functional.cross_entropy(output, target) if kind == "tiny" else jobs.loss(kind, output, target)
+def exact(parts: int) -> str:
+    return f"brim, exact, M = {parts}"
 
 
-def _data(kind: str) -> Any:
-    if kind == "tiny":
-        random = torch.Generator().manual_seed(0)
-        return TensorDataset(
-            torch.randn(SIZE, 20, generator=random), torch.randint(0, 2, (SIZE,), generator=random)
-        )
-    return jobs.dataset(kind, SIZE)
+def before(side: str) -> str:
+    return f"{side}, before"
+
+
+@dataclass(slots=True, kw_only=True)
+class Case:
+    """One network and batch: the median step of each side in each round, in seconds, and what single things cost."""
+
+    kind: str
+    batch: int
+    steps: dict[str, list[float]] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+
+    def median(self, side: str) -> float:
+        return statistics.median(self.steps[side])
+
+    def ratio(self, peer: str, side: str) -> float:
+        """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
+        return statistics.median(a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True))
+
+    def beyond(self, parts: int) -> float:
+        """Seconds of brim, exact, beyond its kernels, for each micro-batch."""
+        both = zip(self.steps[exact(parts)], self.steps[kernels(parts)], strict=True)
+        return statistics.median(brim - torch_alone for brim, torch_alone in both) / parts
+
+
+# Sides -------------------------------------------------------------------------------------------------------
 
 
 def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
     """A loop as anyone writes it; with several parts, one that accumulates their gradients."""
-    network = _network(kind)
+    torch.manual_seed(0)
+    network = jobs.model(kind)
     optimizer = jobs.optimizer("sgd", network)
     order = EpochOrder(seed=0, epoch=0, size=SIZE).samples(0, SIZE)
     at = 0
@@ -66,7 +106,7 @@ def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
         optimizer.zero_grad()
         for part in np.array_split(order[at : at + batch], parts):
             inputs, target = fetch(data, part)
-            loss = _loss(kind, network(inputs), target)
+            loss = jobs.loss(kind, network(inputs), target)
             (loss / parts if parts > 1 else loss).backward()
         optimizer.step()
         at = (at + batch) % (SIZE - batch)
@@ -74,85 +114,252 @@ def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
     return step
 
 
-def _brim(kind: str, batch: int, data: Any, *, exact: bool) -> Step:
-    network = _network(kind)
-    spec = replace(spec_of_a_loner(), exact=exact, micro_batches=PARTS)
-    job = Job(network, jobs.optimizer("sgd", network), spec=spec, context=None)
-
-    def steps() -> Iterator[None]:
-        for batch_of_job in job.batches(data, global_batch_size=batch, epochs=1000):
-            loss = _loss(kind, network(batch_of_job.inputs), batch_of_job.target)
-            if job.step(loss) is not None:
-                yield
-
-    running = steps()
-    return lambda: next(running)
-
-
-def measure(kind: str, batch: int, *, seconds: float, block: float) -> dict[str, list[tuple[float, float]]]:
-    """Of each side, seconds of wall and CPU time of a step in every block."""
-    data = _data(kind)
-    sides = {
-        "plain": _plain(kind, batch, data, parts=1),
-        "kernels": _plain(kind, batch, data, parts=PARTS),
-        "inexact": _brim(kind, batch, data, exact=False),
-        "exact": _brim(kind, batch, data, exact=True),
-    }
-    counts = {name: _how_many(step, block) for name, step in sides.items()}
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for name, step in sides.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            for _ in range(counts[name]):
-                step()
-            found[name].append(
-                ((time.perf_counter() - wall) / counts[name], (time.process_time() - cpu) / counts[name])
-            )
-    return found
-
-
-def _how_many(step: Step, block: float) -> int:
-    """Steps that fill a block, behind enough that warm it up."""
-    for _ in range(20):
+def _turn(step: Step, seconds: float) -> float:
+    """The median of the steps of a turn."""
+    step()
+    taken, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken) < 3:
+        since = time.perf_counter()
         step()
-    began = time.perf_counter()
-    for _ in range(10):
-        step()
-    return max(2, round(block / (time.perf_counter() - began) * 10))
+        taken.append(time.perf_counter() - since)
+    return statistics.median(taken)
 
 
-def _row(kind: str, batch: int, found: dict[str, list[tuple[float, float]]]) -> list[Any]:
-    wall = {name: statistics.median(each for each, _ in blocks) for name, blocks in found.items()}
-    cpu = {name: statistics.median(each for _, each in blocks) for name, blocks in found.items()}
-    beyond = (cpu["exact"] - cpu["kernels"]) / PARTS
+def _words(case: Case, *words: str) -> list[str]:
     return [
-        kind,
-        batch,
-        *(f"{1000 * wall[name]:.2f} ({1000 * cpu[name]:.2f})" for name in SIDES),
-        *(f"{cpu['plain'] / cpu[name]:.2f}" for name in SIDES[1:]),
-        f"{1e6 * beyond:.0f}",
+        str(TRAINING_FILE),
+        *("--set", f"kind={case.kind}", "--global-batch-size", str(case.batch), "--epochs", "1000"),
+        *("--workers", "1", "--spares", "0", "--checkpoint-every", "1000000", *words),
     ]
+
+
+class Run:
+    """A run of `brim train` that makes steps while it has its turn.
+
+    Args:
+        folder: for its records, and for what it prints.
+        words: what the command is told.
+        checkout: of brim.
+    """
+
+    def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
+        self._steps = folder / "run" / "steps.jsonl"
+        self._gate = Gate(folder / "gate")
+        command = [sys.executable, "-m", "brim.cli", "train", *words, "--run-dir", str(folder / "run")]
+        places = os.pathsep.join([str(checkout / "src"), str(repository())])
+        environment = {**os.environ, "PYTHONPATH": places, VARIABLE: str(folder / "gate")}
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+
+    def trains(self) -> bool:
+        """Whether it has come to its steps, before which it then waits."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"a run ended: {self._output.read_text()}")
+        if len(self._commits()) < _STARTED:
+            return False
+        self._gate.close()
+        return True
+
+    def turn(self, seconds: float) -> float:
+        """The median step of a turn, from commit to commit."""
+        first = len(self._commits())
+        self._gate.open()
+        time.sleep(_SETTLE + seconds)
+        self._gate.close()
+        time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
+        gaps = [after - before for before, after in pairwise(self._commits()[first + 1 :])]
+        if len(gaps) < _FEWEST:
+            raise RuntimeError(f"{len(gaps)} steps in a turn: {self._output.read_text()}")
+        return statistics.median(gaps)
+
+    def end(self) -> None:
+        self._gate.open()
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(_LIMIT)
+        finally:
+            self._process.kill()
+
+    def _commits(self) -> list[float]:
+        """When each was."""
+        lines = self._steps.read_bytes().split(b"\n")[:-1] if self._steps.exists() else []
+        return [json.loads(line)["at"] for line in lines]
+
+
+@contextlib.contextmanager
+def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
+    """A run of `brim train` for each side, all waiting."""
+    here = repository()
+    wanted = {INEXACT: (_words(case, "--no-exact"), here)}
+    for parts in PARTS:
+        wanted[exact(parts)] = (_words(case, "--micro-batches", str(parts)), here)
+    if former is not None:
+        wanted[before(INEXACT)] = (_words(case, "--no-exact"), former)
+        wanted[before(exact(8))] = (_words(case), former)
+    with contextlib.ExitStack() as stack:
+        sides = {}
+        for name, (words, checkout) in wanted.items():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-")))
+            sides[name] = Run(folder, words, checkout)
+            stack.callback(sides[name].end)
+        starting, end = list(sides.values()), time.monotonic() + _LIMIT
+        while starting:
+            starting = [run for run in starting if not run.trains()]
+            if time.monotonic() > end:
+                raise RuntimeError(f"{len(starting)} runs came to no step {_STARTED}")
+            time.sleep(0.1)
+        yield sides
+
+
+def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> None:
+    """Fill in the steps of all sides."""
+    data = jobs.dataset(case.kind, SIZE)
+    alone = {PLAIN: _plain(case.kind, case.batch, data, parts=1)}
+    alone |= {kernels(parts): _plain(case.kind, case.batch, data, parts=parts) for parts in PARTS}
+    with _runs(case, former) as sides:
+        turns: dict[str, Callable[[], float]] = {
+            **{name: lambda step=step: _turn(step, seconds) for name, step in alone.items()},
+            **{name: lambda side=side: side.turn(seconds) for name, side in sides.items()},
+        }
+        case.steps = {name: [] for name in turns}
+        for _ in range(rounds):
+            for name, turn in turns.items():
+                case.steps[name].append(turn())
+
+
+# Single things -------------------------------------------------------------------------------------------------
+
+
+def _seconds(function: Callable[[], object], count: int) -> float:
+    """Of processor time, for one call: the least of five, as others can only add to it."""
+    times = []
+    for _ in range(5):
+        since = time.process_time()
+        for _ in range(count):
+            function()
+        times.append((time.process_time() - since) / count)
+    return min(times)
+
+
+def measure_costs(case: Case) -> None:
+    """Seconds for each step with 8 micro-batches: of a NaN check, of feeding beyond fetching, of comparing digests."""
+    data, network = jobs.dataset(case.kind, SIZE), jobs.model(case.kind)
+    job = Job(
+        network,
+        jobs.optimizer("sgd", network),
+        spec=replace(spec_of_a_loner(), micro_batches=8),
+        context=None,
+    )
+    for number, batch in enumerate(job.batches(data, global_batch_size=case.batch, epochs=1)):
+        if number == 8 * 5:
+            break
+        job.step(jobs.loss(case.kind, network(batch.inputs), batch.target))
+    outcome = Outcome(losses=(0.5,), used=(), stop=False, due=False)
+    case.costs["NaN check"] = _seconds(lambda: job._is_to_be_applied(outcome), 1000)
+    digests = _seconds(lambda: root_of(job._state.digests()), 3)
+    case.costs["digests"] = digests / CHECKPOINT_EVERY
+    held = Tensors(
+        torch.zeros(1 << 16, 1), torch.zeros(1 << 16)
+    )  # of a kind whose reading draws nothing by chance
+    feed = Feed(held, seed=0, global_batch_size=case.batch)
+    schedule = Schedule(samples=len(held), global_batch_size=case.batch, epochs=10_000)
+    wanted = partial(requests, schedule, parts=8, micro_batches=range(8), after=0)
+    reads = feed.read(wanted())
+    rows = itertools.cycle([feed.indices(0, request.span) for request in itertools.islice(wanted(), 64)])
+    beyond = _seconds(lambda: next(reads), 1000) - _seconds(lambda: fetch(held, next(rows)), 1000)
+    case.costs["feed"] = 8 * beyond
+
+
+# The report ---------------------------------------------------------------------------------------------------
+
+
+def tell(cases: list[Case], report: Report, former: Path | None) -> None:
+    for case in cases:
+        rows = []
+        for side in case.steps:
+            row = [side, f"{1000 * case.median(side):.2f}", f"{case.ratio(PLAIN, side):.2f}"]
+            if former is not None:
+                known = before(side) in case.steps
+                row.append(f"{case.ratio(before(side), side):.2f}" if known else "")
+            rows.append(row)
+        head = ["side", "ms a step", "speed, plain torch = 1"]
+        head += ["speed, before = 1"] if former is not None else []
+        aim = AIMS.get((case.kind, case.batch))
+        wanted = "Aims: inexact 1.0" + (f", exact {aim}." if aim else ".")
+        beyond = ", ".join(f"{1e6 * case.beyond(parts):.0f} (M = {parts})" for parts in PARTS)
+        report.add(
+            f"## {case.kind}, batch {case.batch}\n\n{table(head, rows)}\n\n{wanted} "
+            f"Beyond its kernels a micro-batch of exact brim takes {beyond} µs."
+        )
+    rows = [
+        [case.kind, case.batch]
+        + [f"{1e6 * cost:.1f} µs: {cost / case.median(exact(8)):.2%}" for cost in case.costs.values()]
+        for case in cases
+    ]
+    report.add(
+        "## What single things cost\n\nOf a step with 8 micro-batches, processor time: looking for a NaN; feeding "
+        "(which samples, in which order, and the checksum of their indices) beyond fetching them; comparing digests "
+        f"with a checkpoint every {CHECKPOINT_EVERY} steps, which is done where there are several workers.\n\n"
+        + table(["network", "batch", *cases[0].costs], rows)
+    )
+
+
+def plot(cases: list[Case]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4 * len(cases), 3.4))
+    for axis, case in zip(figure.subplots(1, len(cases), squeeze=False)[0], cases, strict=True):
+        ticks = range(len(PARTS))
+        lines = {
+            "kernels alone": [kernels(parts) for parts in PARTS],
+            "exact": [exact(parts) for parts in PARTS],
+        }
+        for label, sides in lines.items():
+            axis.plot(ticks, [case.ratio(PLAIN, side) for side in sides], marker="o", label=label)
+        for name, style in ((INEXACT, "--"), (before(INEXACT), ":"), (before(exact(8)), "x")):
+            if name not in case.steps:
+                continue
+            speed = case.ratio(PLAIN, name)
+            if style == "x":
+                axis.plot([0], [speed], "x", color="black", label="exact, before")
+            else:
+                axis.axhline(speed, linestyle=style, color="grey", label=name.removeprefix("brim, "))
+        axis.set_xticks(ticks, [str(parts) for parts in PARTS])
+        axis.set_xlabel("micro-batches")
+        axis.set_ylim(0, 1.3)
+        axis.set_title(f"{case.kind}, batch {case.batch}", fontsize=9)
+        axis.set_ylabel("speed, plain torch = 1")
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    return figure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each network and batch")
-    parser.add_argument(
-        "--block", type=float, default=0.05, help="seconds of a side before the next one's turn"
-    )
-    parser.add_argument("--case", action="append", help="only these, as tiny:64; may be repeated")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="an older checkout of brim beside it")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
+    parser.add_argument("--seconds", type=float, default=0.4, help="that a turn counts")
+    parser.add_argument("--case", action="append", help="only these (no report), as tiny:64; may be repeated")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    former = None if arguments.before is None else arguments.before.resolve()
     chosen = [each.split(":") for each in arguments.case or ()]
-    cases = [(kind, int(batch)) for kind, batch in chosen] or CASES
-    rows = [
-        _row(kind, batch, measure(kind, batch, seconds=arguments.seconds, block=arguments.block))
-        for kind, batch in cases
-    ]
-    head = ["network", "batch", *(f"{side} ms (CPU)" for side in SIDES)]
-    head += [*(f"{side}'s speed" for side in SIDES[1:]), "µs beyond kernels, a micro-batch"]
-    sys.stdout.write(table(head, rows) + "\n")
+    cases = [Case(kind=kind, batch=int(batch)) for kind, batch in chosen or CASES]
+    report = Report(HERE, "A step of one worker beside plain torch", seed=0)
+    for case in cases:
+        report.say(f"{case.kind}, batch {case.batch}")
+        report.attempt(
+            lambda case=case: measure(case, former, rounds=arguments.rounds, seconds=arguments.seconds)
+        )
+        measure_costs(case)
+    tell(cases, report, former)
+    if not chosen:
+        data = [
+            {"kind": case.kind, "batch": case.batch, "steps": case.steps, "costs": case.costs}
+            for case in cases
+        ]
+        report.write({"cases": data}, plot(cases), name="alone")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from benchmarks.harness.gpt import TOKENS, SmallGPT
 from benchmarks.harness.gpt import VOCABULARY as GPT_VOCABULARY
 from brim.models import SmallCNN, WideDeep
 
 VOCABULARY, FIELDS = 27_193, 39
-_ROWS = {"wide_deep": 65_536, "cnn": 8_192, "gpt": 4_096}  # distinct samples in memory
+_FEATURES = 20  # of the tiny network
+_ROWS = {"wide_deep": 65_536, "cnn": 8_192, "gpt": 4_096, "tiny": 1 << 20}  # distinct samples in memory
 
 
 class InMemory:
@@ -47,7 +49,7 @@ class InMemory:
         return self._inputs.index_select(0, rows), target
 
 
-def dataset(kind: str, size: int) -> InMemory:
+def dataset(kind: str, size: int) -> InMemory | TensorDataset:
     """Random samples for a network of this kind."""
     random = torch.Generator().manual_seed(0)
     rows = _ROWS[kind]
@@ -57,6 +59,9 @@ def dataset(kind: str, size: int) -> InMemory:
     if kind == "gpt":
         text = torch.randint(0, GPT_VOCABULARY, (rows, TOKENS + 1), generator=random)
         return InMemory(size, text[:, :-1], text[:, 1:])
+    if kind == "tiny":
+        features = torch.randn(rows, _FEATURES, generator=random)
+        return TensorDataset(features, torch.randint(0, 2, (rows,), generator=random))
     images = torch.rand(rows, 1, 28, 28, generator=random)
     return InMemory(size, images, torch.randint(0, 10, (rows,), generator=random))
 
@@ -64,7 +69,11 @@ def dataset(kind: str, size: int) -> InMemory:
 def model(kind: str) -> nn.Module:
     if kind == "wide_deep":
         return WideDeep(VOCABULARY, FIELDS, dim=16, hidden=(256, 128))
-    return SmallGPT() if kind == "gpt" else SmallCNN(channels=8)
+    if kind == "gpt":
+        return SmallGPT()
+    if kind == "tiny":
+        return nn.Sequential(nn.Linear(_FEATURES, 16), nn.ReLU(), nn.Linear(16, 2))
+    return SmallCNN(channels=8)
 
 
 def loss(kind: str, output: Tensor, target: Tensor) -> Tensor:

@@ -180,6 +180,7 @@ class SimWorker:
         self.doing = "starting"
         self.world: World | None = None
         self.next: World | None = None
+        self.asked_for: int | None = None  # the step whose commit was told, and whose answer is on its way
         self.committed, self.evaluated = 0, 0
         self.weights: Tree = ()
         self.flight: Flight | None = None
@@ -261,6 +262,14 @@ class SimWorker:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         match message:
+            case ("released", _, step, phase, hold, _) if (phase, step) == (COMMIT, self.asked_for):
+                self.asked_for = None
+                if hold:
+                    self.doing = "held"
+                    raise RoundChanged
+                return
+            case ("install" | "write", *_) if self.asked_for is not None:
+                raise AssertionError(f"{self.name}: {message} while a commit is under way")
             case ("install", world):
                 self.next = world
                 raise RoundChanged
@@ -285,12 +294,27 @@ class SimWorker:
 
     def _arrive(self, phase: str, payload: Any = None) -> Generator[Wait, None, tuple[Any, ...]]:
         assert self.world is not None
+        yield from self._settle_commit()
         self.tell("arrive", self.world.round, Point(self.committed, phase), payload)
         while True:
             message = yield from self._receive()
             if message[0] == "released" and message[1] == self.world.round:
                 return message
             self._take(message)
+
+    def _commit(self, parts: Any) -> Generator[Wait, None, bool]:
+        """Alone, it is told and not waited for: whether it was the round's last is taken in with the next step."""
+        assert self.world is not None
+        if self.world.world_size > 1:
+            return (yield from self._arrive(COMMIT, parts))[4]
+        yield from self._settle_commit()
+        self.tell("arrive", self.world.round, Point(self.committed, COMMIT), parts)
+        self.asked_for = self.committed
+        return False
+
+    def _settle_commit(self) -> Iterator[Wait]:
+        while self.asked_for is not None:
+            self._take((yield from self._receive()))
 
     def _await_replacement(self) -> Iterator[Wait]:
         try:
@@ -423,6 +447,7 @@ class SimWorker:
             yield from self._arrive("enter")
         while True:
             if self.evaluated < self.committed // SCHEDULE.steps_per_epoch:
+                yield from self._settle_commit()
                 yield from self._end_epoch()
             if self.committed == SCHEDULE.steps:
                 return
@@ -451,7 +476,7 @@ class SimWorker:
         spans = cut(SCHEDULE.span(step), PARTS)
         parts = [(rank, m, spans[m].start, spans[m].stop) for m in plan.micro_batches(rank) if len(spans[m])]
         self.doing = "at commit"
-        released = yield from self._arrive(COMMIT, parts)
+        held = yield from self._commit(parts)
         self.doing = "applying"
         yield "go"
         total = memory[0] if plan.world_size > 1 else own
@@ -459,7 +484,7 @@ class SimWorker:
         self.committed += 1
         if rank == 0 and self.committed % SCHEDULE.steps_per_epoch:
             self._begin()
-        if released[4]:
+        if held:
             self.doing = "held"
             raise RoundChanged
 

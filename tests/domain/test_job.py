@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brim.domain.faults import parse_faults
-from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.job import JobSpec, WorkerRange, fewest_micro_batches
 from brim.errors import SpecError
 
 
@@ -18,6 +18,15 @@ def spec(**fields: Any) -> JobSpec:
 @pytest.mark.parametrize(("workers", "parts"), [("1", 8), ("8", 8), ("1:9", 16), ("16", 16), ("17", 32)])
 def test_unset_micro_batches_are_eight_or_the_next_power_of_two(workers: str, parts: int) -> None:
     assert spec(workers=WorkerRange.parse(workers)).micro_batches == parts
+
+
+@pytest.mark.parametrize(("workers", "parts"), [("1", 1), ("2", 2), ("3", 4), ("1:4", 4), ("9", 16)])
+def test_the_fewest_micro_batches_are_the_power_of_two_for_the_largest_number_of_workers(
+    workers: str, parts: int
+) -> None:
+    fewest = fewest_micro_batches(WorkerRange.parse(workers))
+    assert fewest == parts
+    assert spec(workers=WorkerRange.parse(workers), micro_batches=fewest).micro_batches == parts
 
 
 def test_given_micro_batches_stay() -> None:

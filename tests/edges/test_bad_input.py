@@ -89,6 +89,10 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
         "--global-batch-size 8",
     ),
     "micro-batches zero": ("train good.py --micro-batches 0", {}, "--micro-batches", "'0'", "from 1", "hint"),
+    "micro-batches in words": (
+        "train good.py --micro-batches automatic", {}, "--micro-batches", "'automatic'", "from 1, or auto",
+        "--micro-batches auto",
+    ),
     "more workers than micro-batches": (
         "train good.py --workers 5 --micro-batches 4", {}, "--micro-batches", "4 for up to 5 workers",
         "one micro-batch for each worker", "--micro-batches 8",

@@ -15,9 +15,10 @@ import brim
 from brim.cli import submit as cli_submit
 from brim.cli import train as cli_train
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
-from brim.runs.keywords import keyword_of
+from brim.runs.keywords import context_of, keyword_of
+from brim.runs.options import build_spec
 from brim.runs.outcome import error_of
-from brim.runs.verbs import RunOptions, SubmitOptions
+from brim.runs.verbs import _RUN, RunOptions, SubmitOptions
 from brim.telemetry.history import read_history
 from recorded_run import RecordedRun, spec
 
@@ -157,3 +158,10 @@ def test_a_failed_run_raises_as_whoever_must_act(
     found = error_of(read_history(tmp_path / "a"), tmp_path / "a")
     assert type(found) is type(error)
     assert str(found) == (message if who != "user" else "Traceback …")
+
+
+@pytest.mark.parametrize(("workers", "parts"), [("1", 1), ("1:4", 4), (3, 4)])
+def test_automatic_micro_batches_are_recorded_as_a_number(workers: int | str, parts: int) -> None:
+    given = {"workers": workers, "micro_batches": "auto"}
+    context = context_of(_RUN, "brim.train", given)
+    assert build_spec(context.params, file="good.py").micro_batches == parts

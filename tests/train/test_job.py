@@ -20,6 +20,7 @@ from brim.train.context import spec_of_a_loner
 from brim.train.exchange import Alone, Exchange
 from brim.train.job import Job
 from brim.train.job_state import JobState
+from brim.train.join import join
 from brim.train.membership import Kept, Loner
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -209,3 +210,9 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
             job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert (job.committed, len(puts)) == (2, times)
     assert job._state._given is None
+
+
+def test_a_script_does_not_know_how_many_workers_it_will_have() -> None:
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(SpecError, match="brim run --workers 1:4 --micro-batches auto"):
+        join(model, torch.optim.SGD(model.parameters(), lr=0.1), micro_batches="auto")  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ __all__ = [
     "JobSpec",
     "WorkerRange",
     "default_micro_batches",
+    "fewest_micro_batches",
 ]
 
 START_METHODS = ("auto", "fork", "spawn")
@@ -75,7 +76,19 @@ def default_micro_batches(workers: WorkerRange) -> int:
     >>> default_micro_batches(WorkerRange.parse("1:4")), default_micro_batches(WorkerRange.parse("9"))
     (8, 16)
     """
-    return max(8, 1 << (workers.maximum - 1).bit_length())
+    return max(8, fewest_micro_batches(workers))
+
+
+def fewest_micro_batches(workers: WorkerRange) -> int:
+    """What `--micro-batches auto` stands for: the smallest power of two that has work for every worker.
+
+    A step of few samples takes less time in few parts. The result is the same for 1 worker to as many as there are
+    parts, and for no more.
+
+    >>> [fewest_micro_batches(WorkerRange.parse(workers)) for workers in ("1", "1:4", "3", "9")]
+    [1, 4, 4, 16]
+    """
+    return 1 << (workers.maximum - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,15 @@ from click.shell_completion import CompletionItem
 
 from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
-from brim.domain.job import DEVICES, ON_NAN, START_METHODS, TRANSPORTS, JobSpec, WorkerRange
+from brim.domain.job import (
+    DEVICES,
+    ON_NAN,
+    START_METHODS,
+    TRANSPORTS,
+    JobSpec,
+    WorkerRange,
+    fewest_micro_batches,
+)
 from brim.domain.quantities import parse_duration
 from brim.errors import SpecError, did_you_mean
 from brim.storage.places import absolute
@@ -37,6 +45,7 @@ __all__ = [
 ]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_AUTO = "auto"  # --micro-batches
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.4
@@ -137,12 +146,22 @@ def _duration_or_never(text: str, field: str) -> float | None:
     return None if text.strip() in ("none", "0") else parse_duration(text, field=field)
 
 
+def _number_of_parts(text: str, field: str) -> int | str:
+    if text == _AUTO or (text.isascii() and text.isdigit() and int(text)):
+        return text if text == _AUTO else int(text)
+    name = field.split()[0]
+    raise SpecError(
+        field, got=repr(text), need=f"a whole number from 1, or {_AUTO}", hint=f"{name} 8, or {name} {_AUTO}"
+    )
+
+
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _LIMIT = _Parsed("DURATION|none", lambda text, field: _duration_or_never(text, field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
 WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
+_PARTS = _Parsed(f"N|{_AUTO}", _number_of_parts)
 FAULTS = _Parsed("TEXT", lambda text, _: parse_faults(text))
 
 
@@ -197,8 +216,9 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--micro-batches",),
         {
-            "type": whole(least=1),
-            "help": "How many parts a step is computed in. [default: 8, or more for more workers]",
+            "type": _PARTS,
+            "help": "How many parts a step is computed in; auto: as few as the largest of --workers needs. "
+            "[default: 8, or more for more workers]",
             "show_default": False,
         },
     ),
@@ -459,6 +479,11 @@ STATE = click.option(
 )
 
 
+def _parts(chosen: int | str | None, workers: WorkerRange) -> int:
+    """As `JobSpec.micro_batches` has it: what is recorded is a number, whoever chose it."""
+    return fewest_micro_batches(workers) if chosen == _AUTO else int(chosen or 0)
+
+
 def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str, ...] = ()) -> JobSpec:
     """The spec that the options describe.
 
@@ -477,7 +502,7 @@ def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str,
         directory=os.getcwd(),
         parameters=parse_parameters(values["parameters"]),
         env=parse_env(values["env"], os.environ),
-        micro_batches=values["micro_batches"] or 0,
+        micro_batches=_parts(values["micro_batches"], values["workers"]),
         epochs=values["epochs"] or 0,
         global_batch_size=values["global_batch_size"] or 0,
         **fields,

@@ -39,7 +39,7 @@ class JobOptions(TypedDict, total=False):
     workers: int | str
     epochs: int
     global_batch_size: int
-    micro_batches: int
+    micro_batches: int | str
     seed: int
     faults: str
     exact: bool

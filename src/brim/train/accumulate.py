@@ -17,9 +17,6 @@ Contribution = list[Tensor]
 
 def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tensor]) -> None:
     """`out = left + right` tensor by tensor; whole numbers take the larger. `out` may be `left`."""
-    if out is left:
-        _add_to(left, right)
-        return
     for a, b, result in zip(left, right, out, strict=True):
         if _is_added(a):
             torch.add(a, b, out=result)
@@ -27,14 +24,17 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
             torch.maximum(a, b, out=result)
 
 
-def _add_to(left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
-    """The same in place, with one call for all tensors of a kind: of many small ones the calls are what costs."""
+def _take_in(left: Contribution, right: Contribution) -> None:
+    """`left += right` where nobody else reads `left`: one call for all sums, since calls are what small tensors cost.
+
+    A maximum is another tensor: contributions may share those, and where both have the same there is nothing to do.
+    """
     added = [_is_added(tensor) for tensor in left]
     if any(added):
         torch._foreach_add_(list(compress(left, added)), list(compress(right, added)))
-    if not all(added):
-        largest = [not each for each in added]
-        torch._foreach_maximum_(list(compress(left, largest)), list(compress(right, largest)))
+    for index in (index for index, each in enumerate(added) if not each):
+        if left[index] is not right[index]:
+            left[index] = torch.maximum(left[index], right[index])
 
 
 def _is_added(tensor: Tensor) -> bool:
@@ -71,16 +71,18 @@ class Accumulator:
         self._next = 0
 
     def add(self, micro: int, contribution: Contribution) -> None:
-        """Take the contribution of one micro-batch; its tensors are the accumulator's from now on."""
+        """Take the contribution of one micro-batch; list and sums are the accumulator's from now on."""
         if micro in self._single and micro in self._rows:
             torch._foreach_copy_(self._rows[micro], contribution)
             contribution = self._rows[micro]
         self._sums[micro] = contribution
         while self._next < len(self._additions) and self._additions[self._next][2] <= micro:
             left, right, _, finishes = self._additions[self._next]
-            out = self._rows.get(left, self._sums[left]) if finishes else self._sums[left]
-            combine(self._sums[left], self._sums.pop(right), out)
-            self._sums[left] = out
+            if finishes and left in self._rows:
+                combine(self._sums[left], self._sums.pop(right), self._rows[left])
+                self._sums[left] = self._rows[left]
+            else:
+                _take_in(self._sums[left], self._sums.pop(right))
             self._next += 1
 
     def only(self) -> Contribution:

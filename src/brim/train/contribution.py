@@ -24,11 +24,13 @@ class Outcome:
 
     Args:
         losses: of each optimizer, the mean over the samples of the step.
+        used: of each trainable parameter, whether any micro-batch gave it a gradient.
         stop: a worker asks that this be the last step.
         due: the first worker asks for a checkpoint behind this step.
     """
 
     losses: tuple[float, ...]
+    used: tuple[bool, ...]
     stop: bool
     due: bool
 
@@ -240,7 +242,7 @@ class Contributions:
 
         Args:
             weight: its part of the step's samples.
-            losses: of each optimizer, a scalar, or None where it had none.
+            losses: of each optimizer, a tensor of shape [1], or None where it had none.
             stop, due: words to all workers, see `Outcome`.
 
         Raises:
@@ -268,16 +270,16 @@ class Contributions:
 
     def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
         if len(losses) == 1 and losses[0] is not None:
-            return (losses[0].to(self._no_losses) * weight).reshape(1)
+            return losses[0].to(self._no_losses) * weight
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
             if loss is not None:
-                weighed[index] = loss.double() * weight
+                weighed[index] = loss[0].double() * weight
         return weighed
 
     def _words(self, marks: list[int], *, stop: bool, due: bool) -> Tensor:
         if not (stop or due) and 0 not in marks:
-            return self._all_marks.clone()
+            return self._all_marks  # shared: nobody writes to whole numbers of a contribution
         return self._no_marks.new_tensor([*marks, int(stop), int(due)])
 
     def _check_frozen(self) -> None:
@@ -302,30 +304,31 @@ class Contributions:
 
     def outcome(self, total: Sequence[Tensor]) -> Outcome:
         """Read what a step came to from the sum over all its micro-batches."""
-        return self._read(total)[0]
-
-    def _read(self, total: Sequence[Tensor]) -> tuple[Outcome, list[int]]:
         losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
         used, words = marks[:-_WORDS], marks[-_WORDS:]
-        outcome = Outcome(losses=tuple(losses), stop=bool(words[_STOP]), due=bool(words[_DUE]))
-        return outcome, used
+        return Outcome(
+            losses=tuple(losses),
+            used=tuple(map(bool, used)),
+            stop=bool(words[_STOP]),
+            due=bool(words[_DUE]),
+        )
 
     @property
     def _losses_at(self) -> int:
         return len(self._parameters) + len(self._averaged)
 
-    def put_back(self, total: Sequence[Tensor], *, shared: bool) -> None:
+    def put_back(self, total: Sequence[Tensor], outcome: Outcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 
         Args:
             total: the sum over all micro-batches.
+            outcome: what was read from it.
             shared: others read these tensors too, so that gradients must be copied: clipping and some
                 optimizers write to them.
         """
         count = len(self._parameters)
         gradients = self._as_parameters(list(total[:count]), shared=shared)
-        _, used = self._read(total)
-        for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=True):
+        for parameter, gradient, was_used in zip(self._parameters, gradients, outcome.used, strict=True):
             parameter.grad = gradient if was_used else None
         averaged, counted = len(self._averaged), len(self._counted)
         if averaged:

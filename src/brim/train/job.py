@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import brim
-from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
@@ -39,7 +38,7 @@ from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions, Outcome
 from brim.train.data.batches import Collate
-from brim.train.data.feed import Feed, Read, requests
+from brim.train.data.feed import Feed, Read, Request, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.evaluation import Forward, evaluate_together
 from brim.train.exchange import Exchange
@@ -67,6 +66,7 @@ from brim.wire.peer import Interrupted, PeerLost
 __all__ = ["Job", "MicroBatch", "versions"]
 
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
+_ANSWER = 50e-6  # seconds that the answer to a commit takes at least
 _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
@@ -94,6 +94,7 @@ class _Round:
     mine: range  # micro-batches of each step
     reads: Generator[Read] | None = None
     commits: int = 0
+    pace: float = 0.0  # seconds of its last step, to the commit
     held: bool = False  # its last commit was the last
 
 
@@ -105,7 +106,8 @@ class _Step:
     spans: tuple[Span, ...]
     todo: deque[int]
     due: bool
-    reports: list[MicroReport] = field(default_factory=list)
+    since: float
+    done: list[tuple[Request, int]] = field(default_factory=list)  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
 
@@ -121,9 +123,10 @@ class _Micro:
     read: Read
     weight: float
     since: float
-    losses: list[Tensor | None]
+    losses: list[Tensor | None]  # of each optimizer, [1]
     places: Span  # of its samples in the step
     carried: dict[str, Any]
+    taken: int = 0  # of these losses
 
 
 class _WhileItLasts:
@@ -571,12 +574,19 @@ class Job:
     def _at_boundary(self) -> bool:
         """Do what is to be done between two steps; False where the round ended over it."""
         with self._while_it_lasts():
-            self._between_steps(self._in_round())
+            self._between_steps(self._in_round(), patience=None)
             return True
         return False
 
-    def _between_steps(self, round: _Round) -> None:
+    def _between_steps(self, round: _Round, *, patience: float | None) -> None:
+        """Follow what the last commit brought.
+
+        Args:
+            patience: seconds to wait for its answer, where this worker is alone in its round; None waits for it.
+        """
         self._step = None
+        if patience is None or patience > _ANSWER or self._state.due:
+            self.members.settle(None if self._state.due else patience)
         if round.held:
             self._at_hold = self.members.world_size > 1  # one by itself compares nothing, and has no digests
             self._agree()  # the master may have this state written
@@ -649,7 +659,9 @@ class Job:
     def _steps(self, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""
         while self.committed < end and self._state.stop_after is None:
-            self._between_steps(round)
+            # Of a long step a hundredth is enough for the answer, of a short one the answer may come within the next:
+            # where it says that the round is over, what was begun of that step is given up.
+            self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
                 parts = parts_of(self.spec, self.members.world_size)
                 wanted = requests(self._schedule, parts=parts, micro_batches=round.mine, after=self.committed)
@@ -668,7 +680,9 @@ class Job:
         number = self.committed
         spans = cut(self._schedule.span(number), parts_of(self.spec, self.members.world_size))
         due = self.members.rank == 0 and self._checkpoints.is_due(number + 1)
-        step = self._step = _Step(number=number, spans=spans, todo=deque(round.mine), due=due)
+        step = self._step = _Step(
+            number=number, spans=spans, todo=deque(round.mine), due=due, since=time.perf_counter()
+        )
         round.accumulator.begin()
         self._optimization.begin()
         self._skip_empty(round, step)
@@ -695,7 +709,7 @@ class Job:
         inputs, target = pair_of(to_device(read.sample, self.device))
         if round.commits < _WATCHED_STEPS:
             self._attributes.forget()
-        if not step.reports:
+        if not step.done:
             self._contributions.watch()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
@@ -736,15 +750,18 @@ class Job:
                     "job.step", got="a second call for one batch", need="one call for every batch"
                 )
             return None
-        index = self._index_of(optimizer, step.micro)
+        micro = step.micro
+        index = self._index_of(optimizer, micro)
         _check_loss(loss)
-        self._look_for_left_over(loss)
+        if not self._saw_a_loss:
+            self._look_for_left_over(loss)
         self._optimization.check_rates()
-        if not any(each is not None for each in step.micro.losses):
+        if not micro.taken:
             self._contributions.check_untouched()
-        self._optimization.backward(loss, step.micro.weight, optimizer)
-        step.micro.losses[index] = loss.detach().reshape(())  # a shape of [1] or [1, 1] will do as well
-        if any(each is None for each in step.micro.losses):  # `in` would compare tensors
+        self._optimization.backward(loss, micro.weight, optimizer)
+        micro.losses[index] = loss.detach().reshape(1)
+        micro.taken += 1
+        if micro.taken < len(micro.losses):
             return None
         self._complete(round, step)
         if step.todo:
@@ -756,8 +773,6 @@ class Job:
 
     def _look_for_left_over(self, loss: Tensor) -> None:
         """Warn, once in a run, of what the loop still does by itself."""
-        if self._saw_a_loss:
-            return
         self._saw_a_loss = True
         if self.committed or self.members.rank:
             return
@@ -775,7 +790,9 @@ class Job:
                 need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
-        index = next((i for i, each in enumerate(known) if optimizer in (None, each)), None)
+        index = (
+            0 if optimizer is None else next((i for i, each in enumerate(known) if each is optimizer), None)
+        )
         if index is None:
             raise SpecError(
                 "job.step(optimizer=)",
@@ -809,12 +826,9 @@ class Job:
             check_names(self._carried, micro.carried)
             for name, each in self._carried.items():
                 contribution += each.left_by(micro.places, micro.carried[name])
-        number, span = step.todo.popleft(), micro.read.request.span
-        round.accumulator.add(number, contribution)
-        step.losses.append(torch.stack(taken).sum() if len(taken) > 1 else taken[0])
-        step.reports.append(
-            MicroReport(self.members.rank, number, span.start, span.stop, micro.read.crc32, 0.0)
-        )
+        round.accumulator.add(step.todo.popleft(), contribution)
+        step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
+        step.done.append((micro.read.request, micro.read.crc32))
         self._skip_empty(round, step)
         self._spent("compute", micro.since)
 
@@ -837,20 +851,22 @@ class Job:
         self._spent("reduce", started + waited)
         before = time.perf_counter()
         report = msgspec.msgpack.encode(self._report(step))
-        released = self.members.arrive(step.number, COMMIT, report)
+        held = self.members.commit(step.number, report)
+        round.pace = time.perf_counter() - step.since
         started = self._spent("wait", before)
         outcome = self._contributions.outcome(total)
         self._apply(total, outcome, samples=step.samples, shared=round.exchange.shares_result)
         self._spent("apply", started)
         round.commits += 1
-        round.held = released.hold
+        round.held = held
         return outcome
 
     def _report(self, step: _Step) -> StepReport:
-        losses = torch.stack(step.losses).double().tolist() if step.losses else []
-        parts = [
-            msgspec.structs.replace(each, loss=loss) for each, loss in zip(step.reports, losses, strict=True)
-        ]
+        losses = torch.cat(step.losses).double().tolist() if step.losses else []
+        parts = []
+        for (request, crc32), loss in zip(step.done, losses, strict=True):
+            start, stop = request.span.start, request.span.stop
+            parts.append(MicroReport(self.members.rank, request.micro, start, stop, crc32, loss))
         report = StepReport(
             epoch=self._schedule.epoch_of(step.number),
             parts=parts,
@@ -867,7 +883,7 @@ class Job:
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
             own = len(self._contributions.like)
-            self._contributions.put_back(total[:own], shared=shared)
+            self._contributions.put_back(total[:own], outcome, shared=shared)
             self._put_carried(total[own:], samples)
             self._optimization.step()
             self._contributions.clear()
@@ -963,7 +979,7 @@ class Job:
     @property
     def _is_within_step(self) -> bool:
         step = self._step
-        return step is not None and step.number == self.committed and bool(step.reports or step.micro)
+        return step is not None and step.number == self.committed and bool(step.done or step.micro)
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return the payloads of all workers, in rank order, on every worker."""

@@ -86,6 +86,13 @@ def join(
     global _joined
     if not _may_join:
         raise SpecError("brim.join", got="a call of a module that is imported", need="a call of the script")
+    if isinstance(micro_batches, str):
+        raise SpecError(
+            "brim.join(micro_batches=)",
+            got=repr(micro_batches),
+            need="a whole number from 1: a script does not know the most workers that it will have",
+            hint="brim run --workers 1:4 --micro-batches auto -- ...",
+        )
     context = _born_with or context_from_environment()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")

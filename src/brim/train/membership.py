@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, Protocol
 
+from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
 from brim.domain.job import JobSpec
@@ -41,6 +42,7 @@ from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 __all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "parts_of"]
 
 _LOOK = 1.0  # seconds between looks at what no message announces
+_GLANCE = 0.001  # seconds between looks in passing: a micro-batch may be quicker than the call of the system
 _PATIENCE = 60.0
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
@@ -142,6 +144,25 @@ class Members(Protocol):
         """Wait until all members stand here; raises RoundChanged where that will not be."""
         ...
 
+    def commit(self, step: int, report: bytes) -> bool:
+        """Have a step count: behind this there is no way back, so its update must follow.
+
+        Returns:
+            Whether it is known to be the round's last. Of one member alone that is known later: see `settle`.
+        """
+        ...
+
+    def settle(self, within: float | None = None) -> None:
+        """Wait for the answer to the last commit, where that was not waited for.
+
+        Args:
+            within: seconds after which to go on without it; None waits for it.
+
+        Raises:
+            RoundChanged: it says that this commit was the round's last.
+        """
+        ...
+
     def tell(self, message: WorkerMessage) -> None:
         """Tell the master something."""
         ...
@@ -182,6 +203,12 @@ class Loner:
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
 
+    def commit(self, step: int, report: bytes) -> bool:
+        return self.arrive(step, COMMIT, report).hold
+
+    def settle(self, within: float | None = None) -> None:
+        pass
+
     def tell(self, message: WorkerMessage) -> None:
         """There is no master; what it would warn of, the user should know all the same."""
         if isinstance(message, Warn):
@@ -210,6 +237,8 @@ class Membership:
         self._world: World | None = None
         self._next: InstallRound | None = None
         self._writes = False
+        self._told: int | None = None  # the step whose commit was told, and whose answer is on its way
+        self._looked = 0.0
         self._moves = 0  # of the main thread: it does not hang in the user's code
         beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4, moves=lambda: self._moves)
 
@@ -271,6 +300,13 @@ class Membership:
     def _take(self, message: WorkerBound) -> None:
         """A message that ends a wait for something else."""
         match message:
+            case Released() if self._answers(message):
+                self._told = None
+                if message.hold:
+                    raise RoundChanged
+            case InstallRound() | WriteNow() if self._told is not None:
+                # The state has a step that may not count. This cannot be (docs/design/decisions.md): better die.
+                raise ProtocolError(f"{message} before the answer to the commit of step {self._told + 1}")
             case InstallRound():
                 self._next = message
                 raise RoundChanged
@@ -284,8 +320,17 @@ class Membership:
             case _:
                 raise ProtocolError(f"nobody waits for {message}")
 
+    def _answers(self, message: Released) -> bool:
+        if self._told is None:
+            return False
+        return (message.round, message.step, message.phase) == (self._round.round, self._told, COMMIT)
+
     def poll(self) -> None:
         self._moves += 1
+        now = time.perf_counter()
+        if now - self._looked < _GLANCE:
+            return
+        self._looked = now
         self._pass_on_leave_request()
         while self._link.pending():
             self._take(self._receive())
@@ -302,7 +347,22 @@ class Membership:
         self._moves += 1
         return self._link.pending()
 
+    def commit(self, step: int, report: bytes) -> bool:
+        if self.world_size > 1:
+            return self.arrive(step, COMMIT, report).hold
+        self.settle()
+        self.tell(Arrive(round=self._round.round, step=step, phase=COMMIT, payload=report))
+        self._told = step
+        return False
+
+    def settle(self, within: float | None = None) -> None:
+        if within is not None and self._told is not None:
+            self._link.listen(within)
+        while self._told is not None and (within is None or self._link.pending()):
+            self._take(self._receive())
+
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
+        self.settle()
         self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
         while True:
             message = self._receive()

@@ -63,7 +63,9 @@ class Optimization:
         self._intervals = [_interval_of(each, interval) for each in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
-        self._parameters = list(model.named_parameters())
+        self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
+        self._names = [name for name, _ in model.named_parameters()]
+        self._parameters = list(model.parameters())
         self._group_count = len(list(self._groups()))
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
@@ -77,14 +79,20 @@ class Optimization:
             weight: its part of the step's samples.
             optimizer: whose parameters alone get gradients; None for all.
         """
-        weighed = loss * weight
+        own = None
+        if optimizer is not None:
+            own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if self._scaler is not None:
-            weighed = self._scaler.scale(weighed)
-        if optimizer is None:
-            weighed.backward()  # type: ignore[no-untyped-call]
-            return
-        own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        torch.autograd.backward(weighed, inputs=own)
+            torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
+        else:
+            torch.autograd.backward(loss, self._weight_as(loss, weight), inputs=own)
+
+    def _weight_as(self, loss: Tensor, weight: float) -> Tensor:
+        """The gradient that `(loss * weight).backward()` begins with, without the product."""
+        key = (weight, loss.shape, loss.dtype, loss.device)
+        if key not in self._weights:
+            self._weights[key] = torch.full_like(loss, weight, requires_grad=False)
+        return self._weights[key]
 
     def begin(self) -> None:
         """A step begins: learning rates may have been changed since the last one, and stay until its end."""
@@ -96,14 +104,17 @@ class Optimization:
         Raises:
             SpecError: a loop counts micro-batches, of which workers have different numbers.
         """
-        if len(list(self._groups())) != self._group_count:
+        groups = list(self._groups())
+        if len(groups) != self._group_count:
             raise SpecError(
                 "your training loop",
                 got="another parameter group, added while training",
                 need="the parameter groups that brim.join saw: newcomers and checkpoints have those",
                 hint="add every group before brim.join, with lr=0 if it should not train yet",
             )
-        now = self._by_hand()
+        # What a loop may change by hand: of each group some numbers, of each parameter whether it is trained.
+        now = [_plain(group.get(name)) for group in groups for name in _BY_HAND]
+        now += [parameter.requires_grad for parameter in self._parameters]
         if self._rates is None:
             self._rates = now
         if now != self._rates:
@@ -123,16 +134,11 @@ class Optimization:
         rates = [float(group["lr"]) for group in self._groups() if "lr" in group]
         return rates if len(set(rates)) > 1 else next(iter(rates), None)
 
-    def _by_hand(self) -> list[Any]:
-        """What a loop may change by hand: of each group some numbers, of each parameter whether it is trained."""
-        rates = [_plain(group.get(name)) for group in self._groups() for name in _BY_HAND]
-        return rates + [parameter.requires_grad for _, parameter in self._parameters]
-
     def _name_of(self, index: int) -> str:
         group, name = divmod(index, len(_BY_HAND))
         if group < self._group_count:
             return f"{_BY_HAND[name]!r} of parameter group {group}"
-        return f"requires_grad of {self._parameters[index - self._group_count * len(_BY_HAND)][0]!r}"
+        return f"requires_grad of {self._names[index - self._group_count * len(_BY_HAND)]!r}"
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self.optimizers:
