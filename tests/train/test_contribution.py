@@ -21,7 +21,7 @@ def test_gradients_of_a_large_model_are_kept_only_for_the_update(
     total = contributions.nothing()
     total[-1][:2] = 1  # both parameters were used
     total[0].fill_(3)
-    contributions.put_back(total, shared=True)
+    contributions.put_back(total, contributions.outcome(total), shared=True)
     gradient = model.weight.grad
     assert gradient is not None
     assert gradient.eq(3).all()
