@@ -23,7 +23,7 @@ demo: $(VENV)/.all
 
 # Style, types, the direction of imports, doctests and every test.
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .
