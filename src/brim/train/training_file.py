@@ -79,6 +79,7 @@ class Prepared:
     train: Any
     test: Any
     metrics: Mapping[str, Metric]
+    is_checked: bool = False  # a micro-batch went through all of it: `warm_up` found nothing wrong
 
 
 def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
@@ -188,7 +189,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     """Run a micro-batch through a copy of everything, so that no step pays for first times.
 
     The template does it for what is loaded lazily, and each worker again before it counts: a fork has to fault in
-    every page that it touches.
+    every page that it touches. What the template has found to be right is not looked for again.
 
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
@@ -196,7 +197,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     feed = _feed(prepared, spec)
     size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
-    loss = _try_twice(prepared, model, size)
+    loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = (
             f"a tensor of shape {list(loss.shape)}"
@@ -209,8 +210,10 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     call(loss.backward)
     call(optimizer.step)
     optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
-    _try_a_single_sample(prepared, model, spec)
-    _try_metrics(prepared, model)
+    if not prepared.is_checked:
+        _try_a_single_sample(prepared, model, spec)
+        _try_metrics(prepared, model)
+        prepared.is_checked = True
 
 
 def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed:
