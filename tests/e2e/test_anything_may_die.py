@@ -92,9 +92,10 @@ def test_without_its_agent_the_run_goes_on_from_its_last_checkpoint(tmp_path: Pa
     """Its workers die with it; the command starts another, and steps behind the checkpoint are done again."""
     job = (*JOB, "--workers", "2", "--checkpoint-every", "20")
     calm = train(tmp_path / "calm", *job[1:])
-    with started(tmp_path / "run", *job) as run:
-        run.wait_for_step(30)
+    with started(tmp_path / "run", *job, *PACED) as run:
+        until(lambda: any(each["step"] == 20 for each in run.events("checkpoint")), "a checkpoint", run)
         _process(run, "brim.agent").kill()
+        run.hurry()
         summary = run.finish()  # fails where a process is left over
         assert run.process.returncode == 0
         assert f"the agent of {socket.gethostname()} was killed; another one goes on" in run.err
