@@ -104,9 +104,10 @@ def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(tmp
         codec: Codec[WorkerMessage] = Codec(WorkerMessage)
         with await bench.begin("w1") as link:
             link.sendall(frame(codec.encode(Hello(address="", layout="", facts=None))))
-            await asyncio.sleep(0.05)  # nothing tells that the agent has read it
-            bench.say(WorkerForked(worker="w1", pid=4_000_000))
             async with asyncio.timeout(10):
+                while not bench.workers._processes["w1"].early:  # until the agent has read it
+                    await asyncio.sleep(0)
+                bench.say(WorkerForked(worker="w1", pid=4_000_000))
                 await ready.wait()
                 await bench.end()
 
