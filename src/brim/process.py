@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
+import select
 import signal
 import socket
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 __all__ = [
@@ -18,9 +20,11 @@ __all__ = [
     "close_in_children",
     "die_with_adopter",
     "die_with_parent",
+    "readable",
     "state_of",
     "with_equal_hashes",
 ]
+
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -72,6 +76,17 @@ def state_of(pid: int) -> str:
     except OSError:
         return ""
     return line.rpartition(")")[2].split()[0]
+
+
+def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
+    """Return those that can be read, or have closed, waiting at most so many seconds (None: for ever) for the first.
+
+    Unlike `select.select` it takes any descriptor, also in a process that has more than 1,024 files open.
+    """
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {ready for ready, _ in poll.poll(None if timeout is None else math.ceil(timeout * 1000))}
 
 
 def close_in_children(*sockets: socket.socket) -> None:

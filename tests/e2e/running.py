@@ -77,6 +77,14 @@ def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> N
         time.sleep(0.01)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only its number is left."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def leftovers(directory: Path) -> list[str]:
     """Processes of a run that are still there."""
     found = []

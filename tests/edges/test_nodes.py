@@ -20,7 +20,7 @@ from brim.backends.processes import NodeSeen
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
 from brim.wire.nodes import Begin, Kill
-from e2e.running import until
+from e2e.running import has_ended, until
 
 
 class Host:
@@ -78,7 +78,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 def gone(pid: int) -> Callable[[], bool]:
-    return lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return lambda: has_ended(pid)
 
 
 def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import itertools
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
-from brim.process import with_equal_hashes
+from brim.process import readable, with_equal_hashes
 
 __all__ = ["Forked", "Process", "Start", "fork", "perform", "start_anew"]
 
@@ -143,7 +142,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, as `subprocess.Popen.wait` gives it; raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            if not readable([self._end], timeout):
                 raise subprocess.TimeoutExpired("a fork", timeout or 0.0)
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             os.close(self._end)

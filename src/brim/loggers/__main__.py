@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from brim.errors import BrimError, UserCodeError
 from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
-from brim.process import be_called, die_with_parent
+from brim.process import be_called, die_with_parent, readable
 
 __all__ = ["main"]
 
@@ -35,8 +34,7 @@ def follow(run_dir: Path, name: str) -> None:
 
 def _left_alone(patience: float) -> bool:
     """Whether whoever started us closed our standard input, waiting for that at most so many seconds."""
-    readable, _, _ = select.select([sys.stdin.fileno()], [], [], patience)
-    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+    return bool(readable([sys.stdin.fileno()], patience)) and not os.read(sys.stdin.fileno(), 1)
 
 
 def main() -> None:

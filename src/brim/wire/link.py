@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 
 from brim.errors import EnvironmentFault
+from brim.process import readable
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 
@@ -74,11 +74,9 @@ class WorkerLink:
 
     def _read(self, timeout: float) -> bool:
         """Wait once; True when a signal ended the wait."""
-        watched: list[socket.socket] = [self._socket]
-        if self._wakeup is not None and timeout:
-            watched.append(self._wakeup)
-        ready, _, _ = select.select(watched, [], [], timeout)
-        if self._socket in ready:
+        wakeup = self._wakeup if timeout else None
+        ready = readable([each.fileno() for each in (self._socket, wakeup) if each], timeout)
+        if self._socket.fileno() in ready:
             try:
                 data = self._socket.recv(1 << 20)
             except ConnectionResetError:
@@ -90,8 +88,8 @@ class WorkerLink:
                     self.on_publish(message)
                 else:
                     self._inbox.append(message)
-        if self._wakeup in ready and self._wakeup is not None:
-            self._wakeup.recv(64)
+        if wakeup and wakeup.fileno() in ready:
+            wakeup.recv(64)
             return True
         return False
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import selectors
 import socket
 import struct
@@ -158,11 +157,13 @@ def _await_connection(peer: socket.socket, status: int, *, timeout: float, cance
     if status not in (0, errno.EINPROGRESS):
         raise OSError(status, os.strerror(status))
     deadline = time.monotonic() + timeout
-    while not select.select([], [peer], [], _SLICE)[1]:
-        if cancelled():
-            raise Interrupted
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no answer in {timeout:.0f} s")
+    with selectors.DefaultSelector() as selector:
+        selector.register(peer, selectors.EVENT_WRITE)
+        while not selector.select(_SLICE):
+            if cancelled():
+                raise Interrupted
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no answer in {timeout:.0f} s")
     if status := peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(status, os.strerror(status))
 

@@ -1,0 +1,60 @@
+"""A process with more than 1,024 open files, such as a script that maps one for each sample, waits as any other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from brim.agent.births import Forked
+from brim.wire.frames import frame
+from brim.wire.link import WorkerLink
+from brim.wire.messages import Codec, Dismissed, WorkerBound
+from brim.wire.peer import Listener, connect
+
+_MANY = 1_100  # `select.select` takes no descriptor above 1,023
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] != resource.RLIM_INFINITY and limits[1] < 2 * _MANY:
+        pytest.skip("this host allows no process as many open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 2 * _MANY), limits[1]))
+    with contextlib.ExitStack() as files:
+        for _ in range(_MANY):
+            files.enter_context(open(os.devnull))
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_worker_hears_its_agent() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = WorkerLink(theirs)
+        assert not link.pending()
+        ours.sendall(frame(Codec[WorkerBound](WorkerBound).encode(Dismissed())))
+        assert link.receive(5.0) == Dismissed()
+
+
+@pytest.mark.usefixtures("many_files")
+def test_workers_reach_each_other() -> None:
+    listener = Listener("127.0.0.1")
+    with connect(listener.address, "hello", timeout=5.0, cancelled=lambda: False):
+        listener.accept("hello", timeout=5.0, cancelled=lambda: False).close()
+    listener.close()
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are watched by pidfds")
+def test_the_end_of_a_fork_is_seen() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(3)
+    assert Forked(pid).wait(5.0) == 3
