@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class RecordLog:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self._file, self._clock = RecordFile(path), clock
+        weakref.finalize(self, self._file.close)
 
     def append(self, kind: str, /, **fields: object) -> None:
         self.write({"at": self._clock.wall(), "kind": kind, **fields})

@@ -230,7 +230,10 @@ class House:
 def run_to_the_end(directory: Path, writes: Writes) -> House:
     async def live() -> House:
         house = House(directory)
-        await house.live()
+        try:
+            await house.live()
+        finally:
+            house.records.close()
         return house
 
     with pytest.MonkeyPatch.context() as patch:
