@@ -77,6 +77,17 @@ def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> N
         time.sleep(0.01)
 
 
+def joining(run_dir: Path, *, address: str = "", **environment: str) -> dict[str, Any]:
+    """What `subprocess` needs to join a run as another host, once its master is there; at its own address, or this."""
+    contact = run_dir / "master.json"
+    until(contact.exists, "the master's address")
+    known = json.loads(contact.read_text())
+    return {
+        "args": [sys.executable, "-m", "brim.cli", "agent", address or known["address"]],
+        "env": {**os.environ, "BRIM_TOKEN": known["token"], **environment},
+    }
+
+
 def has_ended(pid: int) -> bool:
     """Whether a process is gone, or only its number is left."""
     try:

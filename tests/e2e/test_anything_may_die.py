@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, PACED, Run, has_ended, ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, Run, has_ended, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -110,19 +108,17 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
-    with started(tmp_path / "run", *JOB, *slow, *hosts) as run:
-        contact = tmp_path / "run" / "master.json"
-        until(contact.exists, "the master's address", run)
-        known = json.loads(contact.read_text())
-        command = [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]]
-        with subprocess.Popen(command) as guest:
-            run.wait_for_step(8)
-            assert run.members() == ["w1", "w2"]
-            _process(run, "brim.agent").kill()
-            until(lambda: run.members() == ["w3", "w2"], "a worker of the new agent", run)
-            run.hurry()
-            summary = run.finish()
-            assert guest.wait(30) == 0
+    with (
+        started(tmp_path / "run", *JOB, *slow, *hosts) as run,
+        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+    ):
+        run.wait_for_step(8)
+        assert run.members() == ["w1", "w2"]
+        _process(run, "brim.agent").kill()
+        until(lambda: run.members() == ["w3", "w2"], "a worker of the new agent", run)
+        run.hurry()
+        summary = run.finish()
+        assert guest.wait(30) == 0
     assert run.process.returncode == 0, run.err
     assert "another one goes on" in run.err
     assert [e["worker"] for e in run.events("worker") if e["state"] == "lost"] == ["w1"]

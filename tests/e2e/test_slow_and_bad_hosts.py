@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import FILES, ledger, started, train, until
+from e2e.running import FILES, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -57,13 +56,7 @@ def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
     options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")
     with started(tmp_path / "run", "train", *job, *options) as run:
-        contact = tmp_path / "run" / "master.json"
-        until(contact.exists, "the master's address")
-        known = json.loads(contact.read_text())
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]],
-            env={**os.environ, "BRIM_TEST_BAD_HOST": "1"},
-        )
+        agent = subprocess.Popen(**joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1"))
         try:
             summary = run.finish()
         finally:

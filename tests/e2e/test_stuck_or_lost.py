@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, Run, ledger, leftovers, started, train, until
+from e2e.running import DIGITS, FILES, Run, joining, ledger, leftovers, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -90,12 +88,7 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     limits = ("--set", "patience=1", "--hang-timeout", "10s")
     with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:
-        contact = tmp_path / "run" / "master.json"
-        until(contact.exists, "the master's address", run)
-        known = json.loads(contact.read_text())
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]]
-        )
+        agent = subprocess.Popen(**joining(tmp_path / "run"))
         try:
             summary = run.finish()
         finally:
@@ -167,12 +160,10 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
     job = ("train", "mine.py", "--set", "call=0", "--set", "pause=0.05", "--epochs", "99", "--workers", "1")
     with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
         run.wait_for_step(2)
-        contact = json.loads((here / "run" / "master.json").read_text())
-        command = [sys.executable, "-m", "brim.cli", "agent", contact["address"], "--token", contact["token"]]
 
         def join(**environment: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                command, cwd=elsewhere, env={**os.environ, **environment}, capture_output=True, text=True
+                **joining(here / "run", **environment), cwd=elsewhere, capture_output=True, text=True
             )
 
         broken = join(NO_GPU="1")

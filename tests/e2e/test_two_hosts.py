@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from brim.chaos.hosts import Host, can_make_hosts, two_hosts
-from e2e.running import DIGITS, ledger, started, train, until
+from e2e.running import DIGITS, joining, ledger, started, train
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,11 +28,9 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 @contextlib.contextmanager
 def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[bytes]]:
-    contact = directory / "master.json"
-    until(contact.exists, "the master's address")
-    token = json.loads(contact.read_text())["token"]
-    command = [sys.executable, "-m", "brim.cli", "agent", "10.77.0.1:7077", "--token", token]
-    process = subprocess.Popen([*host.prefix, *command], stderr=subprocess.PIPE)
+    how = joining(directory, address="10.77.0.1:7077")
+    how["args"] = [*host.prefix, *how["args"]]
+    process = subprocess.Popen(**how, stderr=subprocess.PIPE)
     try:
         yield process
     finally:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.running import FILES, Run, started, until
+from e2e.running import FILES, Run, joining, started
 
 pytestmark = pytest.mark.e2e
 
@@ -72,13 +70,8 @@ def test_in_a_loop_of_ones_own(start: str, tmp_path: Path) -> None:
 def test_on_one_host_of_two(tmp_path: Path) -> None:
     options = ("--set", "where=loss", "--set", "on_host=true", "--listen", "127.0.0.1:0", "--agents", "2")
     with started(tmp_path / "run", *JOB, *options) as run:
-        contact = tmp_path / "run" / "master.json"
-        until(contact.exists, "the master's address")
-        known = json.loads(contact.read_text())
         agent = subprocess.Popen(
-            [sys.executable, "-m", "brim.cli", "agent", known["address"], "--token", known["token"]],
-            env={**os.environ, "BRIM_TEST_BAD_HOST": "1"},
-            stderr=subprocess.DEVNULL,
+            **joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1"), stderr=subprocess.DEVNULL
         )
         try:
             ends_with_their_traceback(run, "ZeroDivisionError: the user's own mistake")

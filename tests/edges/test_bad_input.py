@@ -195,8 +195,10 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "export in no such format": (
         "export old --output m --format onxx", {}, "--format", "'onxx'", "safetensors, torch-export", "'onnx'",
     ),
-    "agent without token": ("agent 10.0.0.1:4000", {}, "--token", "nothing", "a value", "--help"),
-    "agent bad address": ("agent nowhere --token t", {}, "MASTER_ADDRESS", "'nowhere'", "HOST:PORT", "hint"),
+    "agent without token": (
+        "agent 10.0.0.1:4000", {}, "the run's token", "none", "BRIM_TOKEN, or --token-file", "brim train --listen",
+    ),
+    "agent bad address": ("agent nowhere", {}, "MASTER_ADDRESS", "'nowhere'", "HOST:PORT", "hint"),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-import uuid
+from pathlib import Path
 
 import pytest
 
@@ -25,10 +25,12 @@ def test_a_process_that_nobody_has_buried_is_not_alive() -> None:
     assert is_alive(os.getpid())
 
 
-def test_a_master_that_is_gone_is_not_waited_for_by_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_is_gone_is_not_waited_for_by_the_time_of_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tell = time.time
     monkeypatch.setattr(time, "time", lambda: tell() + 3600.0)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault, match="did not answer in 0 s"):
-        ask(f"unix-abstract:{uuid.uuid4().hex}", token="t", question=Ask(verb="status"), timeout=0.3)
+        ask(f"unix:{tmp_path}/master", token="t", question=Ask(verb="status"), timeout=0.3)
     assert time.monotonic() - began < 5.0

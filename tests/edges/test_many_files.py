@@ -8,6 +8,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,10 +46,17 @@ def test_a_worker_hears_its_agent() -> None:
 
 @pytest.mark.usefixtures("many_files")
 def test_workers_reach_each_other() -> None:
-    listener = Listener("127.0.0.1")
-    with connect(listener.address, "hello", timeout=5.0, cancelled=lambda: False):
+    listener = Listener("127.0.0.1", b"secret")
+
+    def call() -> None:
+        connect(
+            listener.address, "hello", b"secret", timeout=5.0, patience=5.0, cancelled=lambda: False
+        ).close()
+
+    with contextlib.closing(listener), ThreadPoolExecutor() as pool:
+        calling = pool.submit(call)
         listener.accept("hello", timeout=5.0, cancelled=lambda: False).close()
-    listener.close()
+        calling.result()
 
 
 @pytest.mark.usefixtures("many_files")

@@ -285,7 +285,7 @@ def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
 
     result, runtime = train(listens, "--listen", "10.0.0.7:0")
     assert runtime.listen == "10.0.0.7:0"
-    assert result.stderr.count("brim agent 10.0.0.7:4000 --token t0") == 1
+    assert result.stderr.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
 
 
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:

@@ -88,7 +88,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Membership, Agent]]:
     ours, theirs = socket.socketpair()
     context = WorkerContext(
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir="",
-        host="127.0.0.1", link=ours, memory=os.open(os.devnull, os.O_RDONLY), start_method="alone",
+        host="127.0.0.1", secret=b"", link=ours, memory=os.open(os.devnull, os.O_RDONLY), start_method="alone",
     )  # fmt: skip
     worker, agent = Membership(context), Agent(theirs)
     worker.join(Layout([torch.zeros(1)]), None)

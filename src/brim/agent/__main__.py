@@ -30,6 +30,7 @@ __all__ = ["join", "main"]
 def join(master: str, *, token: str) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status."""
     host = _address_towards(master)
+    os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
         with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:

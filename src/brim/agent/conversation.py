@@ -12,7 +12,7 @@ from brim.agent.keeper import Keeper
 from brim.coordination.session import Outbox, is_new
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.wire.control import AgentStream
+from brim.wire.control import AgentStream, NotTheMaster
 from brim.wire.messages import (
     AgentMessage,
     Beat,
@@ -119,6 +119,10 @@ class Conversation:
             raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
         try:
             parcel = await asyncio.wait_for(anext(received, None), min(left, _SILENCE))
+        except NotTheMaster:
+            if not self._life:
+                raise
+            return None  # another process listens where the master was: it may come back
         except TimeoutError:
             if self._keeper is not None and self._life:
                 self._keeper.kill()

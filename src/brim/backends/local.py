@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -22,9 +20,11 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.job_file import write_job
+from brim.wire.private import make_private
 
 __all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
 
+_CONTROL = "control"  # of a run: the folder of the socket on which its master is called
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
@@ -143,7 +143,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
     """
     write_job(run_dir, spec)
     attempt = uuid.uuid4().hex
-    command = ["--run-dir", str(run_dir), "--local", _local_address(attempt)]
+    command = ["--run-dir", str(run_dir), "--local", f"unix:{make_private(run_dir / _CONTROL)}/master"]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
@@ -160,13 +160,6 @@ def agent_log(run_dir: Path) -> BinaryIO:
 def fresh_token() -> dict[str, str]:
     """The variable by which the processes of a run know each other."""
     return {"BRIM_TOKEN": secrets.token_hex(16)}
-
-
-def _local_address(attempt: str) -> str:
-    """A socket that has no file where there are such; the path of another must be short, a run's need not be."""
-    if platform.system() == "Linux":
-        return f"unix-abstract:brim-{attempt}"
-    return f"unix:{tempfile.gettempdir()}/brim-{attempt[:12]}"
 
 
 def _with_port(listen: str) -> str:

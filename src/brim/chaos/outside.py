@@ -65,10 +65,10 @@ class SecondAgent:
         if contact is None:
             return  # no master yet, or none any more
         command = [*self._prefix, sys.executable, "-m", "brim.cli", "agent", self._master]
-        command += ["--token", contact.token]
+        environment = {**self._environment, "BRIM_TOKEN": contact.token}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
 
     def kill(self) -> None:

@@ -33,7 +33,7 @@ class Invitation:
         host, _, port = str(contact["address"]).rpartition(":")
         # An address that means "every interface" here means nothing there.
         host = socket.gethostname() if host in _EVERYWHERE else host
-        return f"join from another host: brim agent {host}:{port} --token {contact['token']}"
+        return f"join from another host: BRIM_TOKEN={contact['token']} brim agent {host}:{port}"
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run_dir: of its run.
-        local: `unix:PATH` or `unix-abstract:NAME`, where the agent of this host finds it.
+        local: `unix:PATH`, where the agent of this host finds it.
         listen: `HOST:PORT` for other hosts, or None.
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _LINK, _MEMORY, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_STACKS_FD"
-_WORKER, _SPEC, _HOST = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST"
+_WORKER, _SPEC, _HOST, _SECRET = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 
@@ -38,6 +38,7 @@ class WorkerContext:
         spec: the job's.
         run_dir: where the job's checkpoints are.
         host: an address of this host that other hosts can reach.
+        secret: that the workers of this run have, and nobody else, by which they know each other.
         link: the worker's end of its socket to the agent.
         memory: descriptor of the memory that all workers of this host share.
         start_method: how this process was started, for the record.
@@ -47,13 +48,14 @@ class WorkerContext:
     spec: JobSpec
     run_dir: str
     host: str
+    secret: bytes
     link: socket.socket
     memory: int
     start_method: str
 
 
 def environment_for(
-    *, worker: str, spec: JobSpec, run_dir: str, host: str, link: int, memory: int, stacks: int
+    *, worker: str, spec: JobSpec, run_dir: str, host: str, secret: bytes, link: int, memory: int, stacks: int
 ) -> dict[str, str]:
     """The variables by which a process that is started anew learns its context."""
     return {
@@ -61,6 +63,7 @@ def environment_for(
         _WORKER: worker,
         _SPEC: msgspec.json.encode(spec).decode(),
         _HOST: host,
+        _SECRET: secret.hex(),
         _LINK: str(link),
         _MEMORY: str(memory),
         _STACKS: str(stacks),
@@ -89,6 +92,7 @@ def context_from_environment() -> WorkerContext | None:
         spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),
         run_dir=os.environ[RUN_DIR],
         host=os.environ[_HOST],
+        secret=bytes.fromhex(os.environ.pop(_SECRET)),  # what the user's code starts need not have it
         link=link,
         memory=int(os.environ[_MEMORY]),
         start_method="spawn",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -89,11 +90,20 @@ class Distributed:
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
         server, word = None, b""
         if self._rank == 0:
-            server = _stores.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TO_MEET)
-            word = f"{host}:{server.port}".encode()
-        address, _, port = agree(word)[0].decode().rpartition(":")
+            listener = socket.create_server((host, 0))  # by itself the store would listen on every interface
+            port = listener.getsockname()[1]
+            server = _stores.TCPStore(
+                host,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=_TO_MEET,
+                master_listen_fd=listener.detach(),
+            )
+            word = f"{host}:{port}".encode()
+        address, _, number = agree(word)[0].decode().rpartition(":")
         with _peer_errors():
-            store = server or _stores.TCPStore(address, int(port), is_master=False, timeout=_TO_MEET)
+            store = server or _stores.TCPStore(address, int(number), is_master=False, timeout=_TO_MEET)
         return _stores.PrefixStore(f"round {round}", store)
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:

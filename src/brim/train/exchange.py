@@ -23,13 +23,12 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
-from brim.wire.peer import Cancelled, Listener, connect, swap
+from brim.wire.peer import Cancelled, Listener, swap
 
 __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
 
 Contribution = list[Tensor]
 Arrive = Callable[[str], None]  # wait for the other workers of this host at a named point
-_TO_CONNECT = 60.0
 
 
 class Exchange(Protocol):
@@ -190,6 +189,7 @@ class Trade:
         world: the round.
         rank: of this worker, the first of its host.
         patience: seconds that another host is waited for which sends nothing.
+        call: calls the worker at an address, with what the call is about.
         listener: where the others call this worker.
         cancelled: whether the agent has something to say.
 
@@ -205,6 +205,7 @@ class Trade:
         *,
         rank: int,
         patience: float,
+        call: Callable[[str, str], socket.socket],
         listener: Listener,
         cancelled: Cancelled,
     ) -> None:
@@ -215,8 +216,7 @@ class Trade:
         greeting = "round {} slices {} {}"
         for host in hosts[:me]:
             address = world.members[plan.ranks_on(host).start].address
-            call = greeting.format(world.round, me, host)
-            self._peers[host] = connect(address, call, timeout=_TO_CONNECT, cancelled=cancelled)
+            self._peers[host] = call(address, greeting.format(world.round, me, host))
         for host in hosts[me + 1 :]:
             expected = greeting.format(world.round, host, me)
             self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
 import sys
 import time
 from typing import Any, Protocol
@@ -231,7 +232,7 @@ class Membership:
         self._told_to_leave = False
         self._link = WorkerLink(context.link, self._leave.wakeup)
         close_in_children(context.link)
-        self._listener = Listener(context.host)
+        self._listener = Listener(context.host, context.secret)
         self._layout: Layout | None = None
         self._shelf: Shelf | None = None
         self._world: World | None = None
@@ -442,9 +443,19 @@ class Membership:
 
     def _fetch(self, world: World, donor: Member, state: State) -> None:
         greeting = _state_greeting(world.round, self._context.worker)
-        cancelled = self._is_called
-        with connect(donor.address, greeting, timeout=_PATIENCE, cancelled=cancelled) as peer:
-            state.put(receive_state(peer, timeout=self._patience, cancelled=cancelled))
+        with self._call(donor.address, greeting) as peer:
+            state.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
+
+    def _call(self, address: str, greeting: str) -> socket.socket:
+        """Call another worker; raises as `connect` does."""
+        return connect(
+            address,
+            greeting,
+            self._context.secret,
+            timeout=_PATIENCE,
+            patience=self._patience,
+            cancelled=self._is_called,
+        )
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec
@@ -473,6 +484,7 @@ class Membership:
                 world,
                 rank=self.rank,
                 patience=self._patience,
+                call=self._call,
                 listener=self._listener,
                 cancelled=self._is_called,
             )

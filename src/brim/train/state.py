@@ -21,6 +21,7 @@ from brim.wire.peer import Cancelled, read_exactly, write_all
 __all__ = ["flatten", "receive_state", "send_state", "unflatten", "weights_sha256"]
 
 _LENGTH = struct.Struct("<Q")
+_LARGEST_HEADER = 1 << 28  # bytes: the numbers of a state and the shapes of its tensors, not what is in them
 _TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
 
 
@@ -89,12 +90,15 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
     """Take the state that a member gives; raises as `wire.peer.swap` does."""
     length = bytearray(_LENGTH.size)
     read_exactly(peer, [memoryview(length)], timeout=timeout, cancelled=cancelled)
-    header = bytearray(_LENGTH.unpack(length)[0])
+    (size,) = _LENGTH.unpack(length)
+    if size > _LARGEST_HEADER:
+        raise ProtocolError(f"not the state of a job: its header would have {size} bytes")
+    header = bytearray(size)
     read_exactly(peer, [memoryview(header)], timeout=timeout, cancelled=cancelled)
     try:
         skeleton, specs = json.loads(header)
         tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in specs]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RuntimeError) as error:  # torch's, of impossible shapes
         raise ProtocolError(f"not the state of a job: {error}") from error
     read_exactly(peer, [memory_of(tensor) for tensor in tensors], timeout=timeout, cancelled=cancelled)
     return unflatten(skeleton, tensors)

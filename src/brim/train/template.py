@@ -26,6 +26,7 @@ from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
+from brim.wire.proofs import derived
 
 __all__ = ["main"]
 
@@ -40,6 +41,7 @@ class Template:
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
+        secret: of the run's workers.
         begin_again: replaces this process by another that imports nothing ahead; None: it is that one.
     """
 
@@ -50,10 +52,11 @@ class Template:
         run_dir: str,
         host: str,
         *,
+        secret: bytes,
         begin_again: Callable[[], NoReturn] | None,
     ) -> None:
         self._control, self._spec, self._run_dir, self._host = control, spec, run_dir, host
-        self._begin_again = begin_again
+        self._secret, self._begin_again = secret, begin_again
         self._method = "spawn"
         self._agent = os.getppid()
         self._prepared: Any = None
@@ -130,6 +133,7 @@ class Template:
                 spec=self._spec,
                 run_dir=self._run_dir,
                 host=self._host,
+                secret=self._secret,
                 link=socket.socket(fileno=link),
                 memory=memory,
                 start_method="fork",
@@ -154,6 +158,7 @@ class Template:
             spec=self._spec,
             run_dir=self._run_dir,
             host=self._host,
+            secret=self._secret,
             link=link,
             memory=memory,
             stacks=stacks,
@@ -219,7 +224,8 @@ def main() -> None:
     os.environ |= shared_environment(spec, arguments.run_dir)
     begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
     control = socket.socket(fileno=arguments.control)
-    Template(control, spec, arguments.run_dir, arguments.host, begin_again=begin_again).run()
+    secret = derived(os.environ.pop("BRIM_TOKEN"), "workers")  # the token itself is not for the user's code
+    Template(control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again).run()
 
 
 def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) -> NoReturn:

@@ -1,25 +1,40 @@
 """gRPC between agents and their master, and between people and a master.
 
 Messages are the typed values of `messages`; gRPC carries their bytes, so there is no generated code.
+
+Both ends prove that they have the run's token before anything else is said, and neither says it: a caller's first call
+takes no message, and gives a challenge with the master's own proof. Its second call begins with the answer to that
+challenge, as metadata, so that the master reads nothing of a caller that has not proved itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
+import contextlib
+import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 
 from brim.errors import EnvironmentFault
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
+from brim.wire.private import PrivateFolder
+from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof
 
-__all__ = ["AgentStream", "JobServer", "ask", "open_stream"]
+__all__ = ["AgentStream", "JobServer", "NotTheMaster", "ask", "open_stream"]
 
 _SERVICE = "brim.Master"
-_TOKEN = "brim-token"
+_UNIX = "unix:"
+_USE = "master"  # of the token
+_NONCE, _CHALLENGE, _PROOF = "brim-nonce-bin", "brim-challenge-bin", "brim-proof-bin"
+_NONCE_BYTES = 16
+_MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no use to the other
+_MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
+_UNKNOWN = "this challenge is not of this master, or is over"
 _LARGEST = 1 << 30
 _OPTIONS = [
     ("grpc.max_receive_message_length", _LARGEST),
@@ -33,6 +48,14 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
+_OF_SERVERS = [
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),  # the port is this master's alone
+    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 10_000),  # an agent has a call under way all the time
+    ("grpc.max_concurrent_streams", 8),
+]
 
 _agent: Codec[FromAgent] = Codec(FromAgent)
 _master: Codec[FromMaster] = Codec(FromMaster)
@@ -43,15 +66,44 @@ Conversation = Callable[[AsyncIterator[FromAgent], "Reply"], Awaitable[None]]
 Reply = Callable[[FromMaster], Awaitable[None]]
 
 
+class NotTheMaster(EnvironmentFault):
+    """Whatever listens at an address does not have the run's token, or we do not."""
+
+
+class _Challenges:
+    """What callers must answer to; each can be answered once."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._nonces: dict[bytes, bytes] = {}  # of the callers, by challenge
+
+    def give(self, nonce: bytes) -> bytes:
+        """A challenge, behind the proof that its master is of this run."""
+        if len(self._nonces) == _MOST_CHALLENGES:
+            del self._nonces[next(iter(self._nonces))]
+        challenge = secrets.token_bytes(_NONCE_BYTES)
+        self._nonces[challenge] = nonce
+        return proof(self._secret, _MASTER, nonce, challenge) + challenge
+
+    def knows(self, challenge: bytes) -> bool:
+        return challenge in self._nonces
+
+    def is_answered(self, challenge: bytes, given: bytes) -> bool:
+        return is_proof(given, self._secret, _CALLER, self._nonces.pop(challenge), challenge)
+
+
 class JobServer:
     """The master's end.
 
     Args:
-        local: `unix:PATH`, for this host.
+        local: `unix:PATH`, for this host; the folder of the socket is ours alone.
         remote: `HOST:PORT` for other hosts, or None; port 0 picks one.
-        token: what callers must present.
+        token: of the run; callers must prove that they have it.
         converse: called once per stream with its messages and a way to answer; returns when the stream ends.
         answer: answers people.
+
+    Raises:
+        EnvironmentFault: it cannot listen there.
     """
 
     def __init__(
@@ -63,55 +115,93 @@ class JobServer:
         converse: Conversation,
         answer: Callable[[Ask], Awaitable[Answer]],
     ) -> None:
-        self._token, self._converse, self._answer = token, converse, answer
-        self._server = grpc.aio.server(options=_OPTIONS)
-        handlers = {
-            "Join": grpc.stream_stream_rpc_method_handler(self._join, _agent.decode, _master.encode),
-            "Ask": grpc.unary_unary_rpc_method_handler(self._ask, _ask.decode, _answer.encode),
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-        self._bind(local)
+        self._challenges = _Challenges(derived(token, _USE))
+        self._converse, self._answer = converse, answer
+        self._door = _Door(local)
+        # Two servers: strangers who crowd one of them out do not reach the other.
+        self._servers = [self._server(self._door.address)[0]]
         self.address = local
         if remote is not None:
-            self.address = f"{remote.rpartition(':')[0]}:{self._bind(remote)}"
+            server, port = self._server(remote)
+            self._servers.append(server)
+            self.address = f"{remote.rpartition(':')[0]}:{port}"
 
-    def _bind(self, address: str) -> int:
+    def _server(self, address: str) -> tuple[Any, int]:
+        """A server and the port that it listens on."""
+        server = grpc.aio.server(options=_OF_SERVERS)
+        # No handler reads a message before it has authorised its caller: gRPC holds a few kilobytes of it meanwhile.
+        handlers = {
+            "Greet": grpc.stream_unary_rpc_method_handler(self._greet),
+            "Join": grpc.stream_stream_rpc_method_handler(self._join, _agent.decode, _master.encode),
+            "Ask": grpc.stream_unary_rpc_method_handler(self._ask, _ask.decode, _answer.encode),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
         try:
-            port: int = self._server.add_insecure_port(address)
+            return server, server.add_insecure_port(address)
         except RuntimeError as error:
             raise EnvironmentFault(f"cannot listen on {address}: {error}") from error
-        return port
 
     async def start(self) -> None:
-        await self._server.start()
+        for server in self._servers:
+            await server.start()
 
     async def stop(self) -> None:
-        await self._server.stop(grace=0.5)
+        await asyncio.gather(*(server.stop(grace=0.5) for server in self._servers))
+        self._door.close()
+
+    async def _greet(self, _: AsyncIterator[bytes], context: Any) -> bytes:
+        nonce = _metadata(context, _NONCE)
+        if len(nonce) != _NONCE_BYTES:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not a caller of this version")
+        return self._challenges.give(nonce)
 
     async def _authorise(self, context: Any) -> None:
-        given = dict(context.invocation_metadata()).get(_TOKEN, "")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "wrong or missing token")
+        challenge = _metadata(context, _CHALLENGE)
+        if not self._challenges.knows(challenge):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _UNKNOWN)
+        if not self._challenges.is_answered(challenge, _metadata(context, _PROOF)):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "wrong token")
 
     async def _join(self, requests: AsyncIterator[FromAgent], context: Any) -> None:
         await self._authorise(context)
         await self._converse(requests, context.write)
 
-    async def _ask(self, request: Ask, context: Any) -> Answer:
+    async def _ask(self, requests: AsyncIterator[Ask], context: Any) -> Answer:
         await self._authorise(context)
-        return await self._answer(request)
+        return await self._answer(await anext(requests))
 
 
 class AgentStream:
-    """The agent's end of its conversation with the master."""
+    """The agent's end of its conversation with the master.
 
-    def __init__(self, channel: Any, call: Any) -> None:
-        self._channel, self._call = channel, call
+    Args:
+        address: of the master.
+        token: of the run.
+
+    Raises:
+        EnvironmentFault: another user may listen at this address.
+    """
+
+    def __init__(self, address: str, *, token: str) -> None:
+        self._secret = derived(token, _USE)
+        self._door = _Door(address)
+        self._channel = grpc.aio.insecure_channel(self._door.address, options=_OPTIONS)
+        self._call = asyncio.ensure_future(self._open())
+
+    async def _open(self) -> Any:
+        caller = _Caller(self._secret)
+        greet = self._channel.stream_unary(f"/{_SERVICE}/Greet")
+        answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
+        join = self._channel.stream_stream(
+            f"/{_SERVICE}/Join", request_serializer=_agent.encode, response_deserializer=_master.decode
+        )
+        return join(metadata=answered, wait_for_ready=True)
 
     async def send(self, message: FromAgent) -> None:
         """Raises EnvironmentFault where the master is gone."""
         try:
-            await self._call.write(message)
+            call = await asyncio.shield(self._call)
+            await call.write(message)
         except (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise EnvironmentFault("the master is gone") from error
 
@@ -119,56 +209,113 @@ class AgentStream:
         """What comes; ends when the stream does, which says nothing of the job.
 
         Raises:
-            EnvironmentFault: the master does not let this agent in.
+            NotTheMaster: it does not let this agent in, or is none.
         """
         try:
-            async for message in self._call:
+            call = await asyncio.shield(self._call)
+            async for message in call:
                 yield message
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                fault = "the master did not let this agent in: is the token right?"
-                raise EnvironmentFault(fault) from error
+                raise NotTheMaster("the master did not let this agent in: is the token right?") from error
 
     async def finish(self) -> None:
         """Say nothing more, and wait until the master has heard everything."""
-        await self._call.done_writing()
+        await (await asyncio.shield(self._call)).done_writing()
         async for _ in self.messages():
             pass
 
     async def close(self) -> None:
-        self._call.cancel()
+        if not self._call.cancel() and self._call.exception() is None:
+            self._call.result().cancel()
         await self._channel.close()
+        self._door.close()
 
 
 def open_stream(address: str, *, token: str) -> AgentStream:
     """Call the master of a job, now or once it is there: the caller bounds the wait for its messages."""
-    channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-    join = channel.stream_stream(
-        f"/{_SERVICE}/Join", request_serializer=_agent.encode, response_deserializer=_master.decode
-    )
-    call = join(metadata=((_TOKEN, token),), wait_for_ready=True)
-    return AgentStream(channel, call)
+    return AgentStream(address, token=token)
 
 
 def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> Answer:
     """Ask a master something, from a program that has no event loop.
 
     Raises:
-        EnvironmentFault: it does not answer in time.
+        EnvironmentFault: it does not answer in time, or is not the master of a run with this token.
     """
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
-        call = channel.unary_unary(
+    door, end = _Door(address), time.monotonic() + timeout
+    with contextlib.closing(door), grpc.insecure_channel(door.address, options=_OPTIONS) as channel:
+        greet = channel.stream_unary(f"/{_SERVICE}/Greet")
+        answer_question = channel.stream_unary(
             f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
         )
-        # A master that is dead is back soon. The wait is ours: gRPC's own deadline is a time of day, which may jump.
-        asked = call.future(question, metadata=((_TOKEN, token),), wait_for_ready=True)
-        answered = threading.Event()
-        asked.add_done_callback(lambda _: answered.set())
-        if not answered.wait(timeout):
-            asked.cancel()
-            raise EnvironmentFault(f"the master at {address} did not answer in {timeout:.0f} s")
-        try:
-            answer: Answer = asked.result()
-        except grpc.RpcError as error:
-            raise EnvironmentFault(f"the master at {address} does not answer: {error.details()}") from error
-    return answer
+        while True:
+            caller = _Caller(derived(token, _USE))
+            try:
+                said = _result_of(greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end)
+                metadata = caller.answered(said)
+                asked = answer_question.future(iter((question,)), metadata=metadata, wait_for_ready=True)
+                answer: Answer = _result_of(asked, end)
+            except TimeoutError as error:
+                fault = f"the master at {address} did not answer in {timeout:.0f} s"
+                raise EnvironmentFault(fault) from error
+            except grpc.RpcError as error:
+                if _is_of_another_life(error):
+                    continue
+                fault = f"the master at {address} does not answer: {error.details()}"
+                raise EnvironmentFault(fault) from error
+            return answer
+
+
+def _result_of(call: Any, end: float) -> Any:
+    """The answer to a call, or its error; the wait is ours: gRPC's deadline is a time of day, which may jump.
+
+    A master that is dead is back soon, and the call waits for it.
+    """
+    answered = threading.Event()
+    call.add_done_callback(lambda _: answered.set())
+    if not answered.wait(max(0.0, end - time.monotonic())):
+        call.cancel()
+        raise TimeoutError
+    return call.result()
+
+
+def _is_of_another_life(error: grpc.RpcError) -> bool:
+    """Whether the master that gave a challenge died before it was answered, and another one is there."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _UNKNOWN
+
+
+class _Caller:
+    """One call's side of the mutual proof."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret, self._nonce = secret, secrets.token_bytes(_NONCE_BYTES)
+        self.greeting = ((_NONCE, self._nonce),)
+
+    def answered(self, said: bytes) -> tuple[tuple[str, bytes], ...]:
+        """The metadata of the second call, for what the master said to the first; raises NotTheMaster."""
+        given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
+        if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):
+            raise NotTheMaster("what listens there is not the master of this run, or the token is wrong")
+        return (_CHALLENGE, challenge), (_PROOF, proof(self._secret, _CALLER, self._nonce, challenge))
+
+
+class _Door:
+    """An address as gRPC takes it; the folder of a Unix socket is held open meanwhile."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._folder: PrivateFolder | None = None
+        if address.startswith(_UNIX):
+            path = Path(address.removeprefix(_UNIX))
+            self._folder = PrivateFolder(path.parent)
+            self.address = _UNIX + self._folder.path(path.name)
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+
+
+def _metadata(context: Any, key: str) -> bytes:
+    value = dict(context.invocation_metadata()).get(key, b"")
+    return value if isinstance(value, bytes) else b""

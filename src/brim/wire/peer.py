@@ -3,6 +3,9 @@
 Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent has something
 to say (a new round, usually): a worker never waits for a dead neighbour. One that is there and sends nothing may hang,
 and that is for its own agent to end; a host that does not answer is lost after a minute, which its kernel tells.
+
+Both ends prove that they are of the same run before anything else is said. A caller that does not is a stranger: it
+gets nothing, and holds nobody up.
 """
 
 from __future__ import annotations
@@ -15,19 +18,26 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from brim.errors import EnvironmentFault
 from brim.process import close_in_children
+from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 
 __all__ = ["Interrupted", "Listener", "PeerLost", "connect", "read_exactly", "swap", "write_all"]
 
-_GREETING = struct.Struct("<I")
+_GREETING = struct.Struct(f"<H{PROOF_BYTES}s")  # how long the greeting is that follows, and its proof
+_LONGEST = 512  # bytes of a greeting
+_TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
+_MOST_CALLERS = 64  # that have not greeted yet; with more, the first of them has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 _UNANSWERED = (
     60.0  # seconds without an answer of the other host's kernel after which its worker counts as lost
 )
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 9))  # 60 s in all
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
+
+_CALL, _ANSWER = b"call", b"answer"  # who says it: one end's proof is of no use to the other
 
 Cancelled = Callable[[], bool]
 
@@ -40,16 +50,36 @@ class PeerLost(EnvironmentFault):
     """Another worker is gone or silent; the agent will name a round without it."""
 
 
+@dataclass(slots=True)
+class _Caller:
+    """One that has not said all of its greeting."""
+
+    deadline: float
+    said: bytearray = field(default_factory=bytearray)
+
+    @property
+    def missing(self) -> int:
+        """Bytes of its greeting; negative where it says more than a worker would."""
+        if len(self.said) < _GREETING.size:
+            return _GREETING.size - len(self.said)
+        length, _ = _GREETING.unpack_from(self.said)
+        return _GREETING.size + length - len(self.said) if length <= _LONGEST else -1
+
+
 class Listener:
     """Where other workers reach this one.
 
     Args:
         host: address of this host that the others can reach.
+        secret: that all workers of the run have, and nobody else.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, secret: bytes) -> None:
         self._socket = socket.create_server((host, 0), backlog=64)
+        self._socket.setblocking(False)
         close_in_children(self._socket)
+        self._secret = secret
+        self._callers: dict[socket.socket, _Caller] = {}
         self._waiting: dict[str, socket.socket] = {}
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
@@ -66,23 +96,65 @@ class Listener:
                 raise Interrupted
             if time.monotonic() > deadline:
                 raise PeerLost(f"no worker called with {greeting!r} in {timeout:.0f} s", retryable=True)
-            self._socket.settimeout(_SLICE)
-            with contextlib.suppress(TimeoutError):
-                peer, _ = self._socket.accept()
-                self._greeted(peer)
+            self._look()
         return self._waiting.pop(greeting)
 
-    def _greeted(self, peer: socket.socket) -> None:
-        peer.settimeout(5.0)
-        close_in_children(peer)
+    def _look(self) -> None:
+        """Hear those who call, for a moment: one who is slow holds up nobody."""
+        with selectors.DefaultSelector() as selector:
+            for each in (self._socket, *self._callers):
+                selector.register(each, selectors.EVENT_READ, each)
+            ready: list[socket.socket] = [key.data for key, _ in selector.select(_SLICE)]
+        for each in ready:
+            if each is self._socket:
+                self._admit()
+            elif each in self._callers:
+                self._hear(each, self._callers[each])
+        now = time.monotonic()
+        for peer in [peer for peer, caller in self._callers.items() if now > caller.deadline]:
+            self._dismiss(peer)
+
+    def _admit(self) -> None:
         try:
-            (length,) = _GREETING.unpack(_exactly(peer, _GREETING.size))
-            if length > 4096:
-                raise ConnectionError("not a greeting")
-            self._waiting[_exactly(peer, length).decode()] = peer
-            _make_ready(peer)
-        except (OSError, UnicodeDecodeError):
-            peer.close()  # a stranger, or a worker that died while calling
+            peer, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionError):  # it is gone again
+            return
+        peer.setblocking(False)
+        close_in_children(peer)
+        if len(self._callers) == _MOST_CALLERS:
+            self._dismiss(next(iter(self._callers)))
+        self._callers[peer] = _Caller(time.monotonic() + _TO_GREET)
+
+    def _hear(self, peer: socket.socket, caller: _Caller) -> None:
+        try:
+            data = peer.recv(caller.missing)
+            caller.said += data
+            if not data or caller.missing < 0:
+                self._dismiss(peer)
+            elif caller.missing == 0:
+                self._answer(peer, bytes(caller.said))
+        except BlockingIOError:
+            pass
+        except (OSError, UnicodeDecodeError):  # a stranger, or a worker that died while calling
+            self._dismiss(peer)
+
+    def _answer(self, peer: socket.socket, said: bytes) -> None:
+        _, given = _GREETING.unpack_from(said)
+        words = (self.address.encode(), said[_GREETING.size :])
+        if not is_proof(given, self._secret, _CALL, *words):
+            self._dismiss(peer)
+            return
+        greeting = words[-1].decode()
+        peer.send(proof(self._secret, _ANSWER, *words))  # the first bytes: there is room for them
+        _make_ready(peer)
+        del self._callers[peer]
+        if greeting in self._waiting:  # of an attempt that its worker has given up
+            self._waiting[greeting].close()
+        self._waiting[greeting] = peer
+
+    def _dismiss(self, peer: socket.socket) -> None:
+        del self._callers[peer]
+        peer.close()
 
     def drop_waiting(self, is_over: Callable[[str], bool] = lambda _: True) -> None:
         """Close the streams that nobody will ask for any more: those whose greeting says so.
@@ -94,25 +166,27 @@ class Listener:
 
     def close(self) -> None:
         self.drop_waiting()
+        for peer in list(self._callers):
+            self._dismiss(peer)
         self._socket.close()
 
 
-def _exactly(peer: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = peer.recv(size - len(data))
-        if not more:
-            raise ConnectionError("closed")
-        data += more
-    return data
-
-
-def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
+def connect(
+    address: str, greeting: str, secret: bytes, *, timeout: float, patience: float, cancelled: Cancelled
+) -> socket.socket:
     """Call another worker.
+
+    Args:
+        address: of its `Listener`.
+        greeting: what this call is about: of at most 512 bytes.
+        secret: that all workers of the run have.
+        timeout: seconds until its host must have answered.
+        patience: seconds until the worker itself must have, which may have something else to do.
+        cancelled: whether the agent has something to say.
 
     Raises:
         Interrupted: the agent spoke first.
-        PeerLost: it does not answer in time.
+        PeerLost: it does not answer in time, or is not of this run.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -125,15 +199,23 @@ def connect(address: str, greeting: str, *, timeout: float, cancelled: Cancelled
         peer.setblocking(False)
         _await_connection(peer, peer.connect_ex(target), timeout=timeout, cancelled=cancelled)
         _make_ready(peer)
-        text = greeting.encode()
-        write_all(peer, [memoryview(_GREETING.pack(len(text)) + text)], timeout=timeout, cancelled=cancelled)
-        peer.setblocking(True)
+        _greet(peer, secret, address.encode(), greeting.encode(), timeout=patience, cancelled=cancelled)
     except BaseException as error:
         peer.close()
         if isinstance(error, OSError):
             raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
         raise
     return peer
+
+
+def _greet(peer: socket.socket, secret: bytes, *words: bytes, timeout: float, cancelled: Cancelled) -> None:
+    """Say what a call is about, and hear that the other end is of this run as well."""
+    call = _GREETING.pack(len(words[-1]), proof(secret, _CALL, *words)) + words[-1]
+    write_all(peer, [memoryview(call)], timeout=timeout, cancelled=cancelled)
+    answer = bytearray(PROOF_BYTES)
+    read_exactly(peer, [memoryview(answer)], timeout=timeout, cancelled=cancelled)
+    if not is_proof(bytes(answer), secret, _ANSWER, *words):
+        raise PeerLost("the process that listens there is not a worker of this run", retryable=True)
 
 
 def _make_ready(peer: socket.socket) -> None:

@@ -1,0 +1,44 @@
+"""Proofs that both ends of a connection belong to the same run, without saying the secret that shows it.
+
+Each end sends an HMAC of what this connection is about. Whoever listens in the place of a process that has died learns
+nothing that it can use elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+__all__ = ["PROOF_BYTES", "derived", "is_proof", "proof"]
+
+PROOF_BYTES = hashlib.sha256().digest_size
+
+
+def derived(token: str, use: str) -> bytes:
+    """Return the secret for one use of a token, which does not tell the token.
+
+    >>> derived("t", "workers") == derived("t", "workers"), derived("t", "workers") == derived("t", "master")
+    (True, False)
+    """
+    return _hmac(token.encode(), [use.encode()])
+
+
+def proof(secret: bytes, *words: bytes) -> bytes:
+    """Return what shows that its sender has the secret and means these words, in this order."""
+    return _hmac(secret, words)
+
+
+def is_proof(given: bytes, secret: bytes, *words: bytes) -> bool:
+    """Whether `given` is the proof of these words, compared in a time that does not tell how much of it is right.
+
+    >>> is_proof(proof(b"s", b"a", b"b"), b"s", b"a", b"b"), is_proof(proof(b"s", b"ab"), b"s", b"a", b"b")
+    (True, False)
+    """
+    return hmac.compare_digest(given, proof(secret, *words))
+
+
+def _hmac(key: bytes, words: tuple[bytes, ...] | list[bytes]) -> bytes:
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    for word in words:
+        digest.update(len(word).to_bytes(4, "little") + word)
+    return digest.digest()

@@ -1,0 +1,264 @@
+"""The master's door: strangers get nothing, cost little, and a stranger that stands in its place learns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+
+from brim.errors import EnvironmentFault
+from brim.wire.control import JobServer, NotTheMaster, Reply, ask, open_stream
+from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster
+from brim.wire.private import make_private
+
+TOKEN = "of this run"
+
+
+class Door:
+    """A master's server with nothing behind it."""
+
+    def __init__(self, folder: Path, *, remote: bool) -> None:
+        self.heard: list[Any] = []
+        self.local = f"unix:{make_private(folder / 'control')}/master"
+        self._server = JobServer(
+            self.local,
+            "127.0.0.1:0" if remote else None,
+            token=TOKEN,
+            converse=self._converse,
+            answer=self._answer,
+        )
+        self.address = self._server.address
+
+    async def _converse(self, requests: AsyncIterator[FromAgent], reply: Reply) -> None:
+        async for request in requests:
+            self.heard.append(request)
+            await reply(FromMaster(0, 0, Beat()))
+
+    async def _answer(self, question: Ask) -> Answer:
+        self.heard.append(question)
+        return Answer(ok=True, detail="", status={})
+
+    async def __aenter__(self) -> Door:
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop()
+
+
+def asked(address: str, token: str = TOKEN) -> Answer:
+    return ask(address, token=token, question=Ask(verb="status"), timeout=5.0)
+
+
+def test_both_doors_open_for_who_has_the_token(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            for address in (door.local, door.address):
+                assert (await asyncio.to_thread(asked, address)).ok
+                stream = open_stream(address, token=TOKEN)
+                await stream.send(FromAgent(1, 0, Beat()))
+                async with asyncio.timeout(5.0):
+                    assert (await anext(stream.messages())).message == Beat()
+                await stream.close()
+            assert len(door.heard) == 4
+
+    asyncio.run(work())
+
+
+def test_another_token_opens_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            for address in (door.local, door.address):
+                with pytest.raises(NotTheMaster, match="token is wrong"):
+                    await asyncio.to_thread(asked, address, "of another run")
+                stream = open_stream(address, token="of another run")
+                with pytest.raises(NotTheMaster, match="token is wrong"):
+                    await anext(stream.messages())
+                await stream.close()
+            assert door.heard == []
+
+    asyncio.run(work())
+
+
+class Stranger:
+    """Calls without the token, with metadata of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address)
+
+    async def call(self, verb: str, *messages: bytes, **metadata: bytes) -> bytes:
+        call = self.channel.stream_unary(f"/brim.Master/{verb}")
+        given = tuple((f"brim-{name}-bin", value) for name, value in metadata.items())
+        answer: bytes = await call(iter(messages), metadata=given, timeout=5.0)
+        return answer
+
+
+def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            stranger = Stranger(door.address)
+            challenge = (await stranger.call("Greet", nonce=bytes(16)))[32:]
+            for verb, metadata, code in (
+                ("Greet", {}, "PERMISSION_DENIED"),
+                ("Greet", {"nonce": bytes(4000)}, "PERMISSION_DENIED"),
+                ("Ask", {}, "UNAVAILABLE"),
+                ("Ask", {"challenge": bytes(16), "proof": bytes(32)}, "UNAVAILABLE"),
+                ("Ask", {"challenge": challenge, "proof": bytes(32)}, "PERMISSION_DENIED"),
+                ("Ask", {"challenge": challenge, "proof": bytes(32)}, "UNAVAILABLE"),  # it had one answer
+                ("Join", {"challenge": challenge}, "UNAVAILABLE"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await stranger.call(verb, b"x", **metadata)
+                assert refused.value.code().name == code
+            await stranger.channel.close()
+            assert door.heard == []
+
+    asyncio.run(work())
+
+
+def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_path: Path) -> None:
+    told: list[tuple[str, bytes]] = []
+
+    async def greet(_: AsyncIterator[bytes], context: Any) -> bytes:
+        told.extend(context.invocation_metadata())
+        return bytes(48)
+
+    async def work() -> None:
+        impostor = grpc.aio.server()
+        handlers = {"Greet": grpc.stream_unary_rpc_method_handler(greet)}
+        impostor.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("brim.Master", handlers),))
+        address = f"127.0.0.1:{impostor.add_insecure_port('127.0.0.1:0')}"
+        await impostor.start()
+        with pytest.raises(NotTheMaster):
+            await asyncio.to_thread(asked, address)
+        stream = open_stream(address, token=TOKEN)
+        with pytest.raises(NotTheMaster):
+            await anext(stream.messages())
+        await stream.close()
+        await impostor.stop(None)
+
+    asyncio.run(work())
+    assert [key for key, _ in told].count("brim-nonce-bin") == 2
+    assert not any(TOKEN in str(value) for _, value in told)
+
+
+MUCH = """
+import sys, grpc
+options = [("grpc.max_send_message_length", -1)]
+for _ in range(6):
+    with grpc.insecure_channel(sys.argv[1], options=options) as channel:
+        try:
+            channel.stream_unary("/brim.Master/Ask")(iter([bytes(500_000_000)]), timeout=3)
+        except grpc.RpcError as error:
+            print(error.code().name)
+"""
+
+
+def test_what_strangers_say_takes_no_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            before = most = psutil.Process().memory_info().rss
+            stranger = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", MUCH, door.address, stdout=subprocess.PIPE
+            )
+            ended = asyncio.create_task(stranger.communicate())
+            while not ended.done():
+                await asyncio.sleep(0.01)
+                most = max(most, psutil.Process().memory_info().rss)
+            assert (await ended)[0].split() == [b"UNAVAILABLE"] * 6
+            assert most - before < 64 << 20
+
+    asyncio.run(work())
+
+
+def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4096:
+        pytest.skip("this process may not open enough files to play the crowd")
+
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            host, _, port = door.address.rpartition(":")
+            with contextlib.ExitStack() as crowd:
+                for _ in range(1_000):
+                    crowd.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
+                assert (await asyncio.to_thread(asked, door.local)).ok
+                assert len(os.listdir("/proc/self/fd")) < 1_000 + 256 + 100
+                began = time.monotonic()
+                while True:  # those who say nothing have to go
+                    with contextlib.suppress(EnvironmentFault):
+                        assert (await asyncio.to_thread(asked, door.address)).ok
+                        break
+                    assert time.monotonic() - began < 20.0
+
+    asyncio.run(work())
+
+
+def test_a_port_is_one_masters_alone(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            with pytest.raises(EnvironmentFault, match="cannot listen on"):
+                JobServer(
+                    f"unix:{make_private(tmp_path / 'other')}/master",
+                    door.address,
+                    token=TOKEN,
+                    converse=door._converse,
+                    answer=door._answer,
+                )
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o770])
+def test_a_folder_that_others_may_enter_is_no_place_for_a_socket(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "control"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(EnvironmentFault, match="another user may listen in it"):
+        make_private(folder)
+    with pytest.raises(EnvironmentFault, match="another user may listen in it"):
+        asked(f"unix:{folder}/master")
+
+
+def test_a_folder_is_not_followed_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    (tmp_path / "control").symlink_to(tmp_path / "theirs")
+    with pytest.raises(EnvironmentFault, match="cannot open"):
+        make_private(tmp_path / "control")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_user_can_neither_call_nor_listen_there() -> None:
+    tries = (
+        "import os, socket, sys\n"
+        "call = socket.socket(socket.AF_UNIX)\n"
+        "for attempt in (call.connect, call.bind, os.unlink, os.stat):\n"
+        "    try:\n"
+        "        attempt(sys.argv[1])\n"
+        "    except OSError as error:\n"
+        "        print(type(error).__name__)\n"
+    )
+
+    async def work(run_dir: Path) -> bytes:
+        run_dir.chmod(0o755)
+        async with Door(run_dir, remote=False) as door:
+            path = door.local.removeprefix("unix:")
+            stranger = await asyncio.create_subprocess_exec(
+                "/usr/bin/env", "python3", "-c", tries, path, stdout=subprocess.PIPE, user=65534, cwd="/"
+            )
+            return (await stranger.communicate())[0]
+
+    with tempfile.TemporaryDirectory() as run_dir:
+        assert asyncio.run(work(Path(run_dir))).split() == [b"PermissionError"] * 4
