@@ -18,7 +18,9 @@ _FUNCTIONS = {
     "loss": ("loss(output, target)", 2, True),
     "optimizer": ("optimizer(model)", 1, True),
     "metrics": ("metrics()", 0, False),
+    "datamodule": ("datamodule()", 0, False),
 }
+_OF_A_LIGHTNING_MODULE = frozenset({"dataset", "loss", "optimizer"})  # which it may have itself
 _EXAMPLE = "a whole file is shown by: brim train --help"
 
 
@@ -35,10 +37,11 @@ def check_training_file(path: Path) -> None:
         isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         for node in ast.walk(tree)
     )
+    optional = _OF_A_LIGHTNING_MODULE if _is_for_lightning(tree, bound) else frozenset()
     for name, (call, arity, required) in _FUNCTIONS.items():
         if name in functions:
             _check_arity(path, functions[name], call, arity)
-        elif required and name not in bound and not anything:
+        elif required and name not in bound | optional and not anything:
             raise SpecError(
                 str(path),
                 got=f"no function {name!r}",
@@ -122,6 +125,19 @@ def _bound_names(tree: ast.Module) -> set[str]:
             case _:
                 pass
     return names
+
+
+def _is_for_lightning(tree: ast.Module, bound: set[str]) -> bool:
+    """Whether a file looks as if its `model()` gave a LightningModule; only running it tells."""
+    if bound & {"loss", "optimizer"}:
+        return False
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+    return "datamodule" in bound or not imported.isdisjoint({"lightning", "pytorch_lightning"})
 
 
 def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -> None:

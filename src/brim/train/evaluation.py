@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from brim.coordination.reduction import share
 from brim.domain.batch import Span
@@ -20,14 +21,27 @@ from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.chance import Sources
+from brim.train.data.batches import Collate
 from brim.train.data.feed import Feed, Request
 from brim.train.metrics import Metric
 from brim.train.samples import pair_of, to_device
 
-__all__ = ["Forward", "evaluate_together", "observe", "outputs", "results", "undisturbed"]
+__all__ = ["Forward", "evaluate_together", "feed_of", "observe", "outputs", "results", "undisturbed"]
 
 Forward = Callable[[nn.Module, Any], Any]
 _EVALUATION = 1 << 40  # in the place of a step, where no step is
+
+
+def feed_of(data: Any, *, seed: int, collate_fn: Collate | None = None) -> Feed:
+    """What metrics read: data in its order, or in that of a DataLoader, by this process.
+
+    Args:
+        data: as `Job.batches` takes it.
+        seed: of the job.
+        collate_fn: turns a list of samples into a batch; None collates as torch does.
+    """
+    shuffle = None if isinstance(data, DataLoader) else False  # a DataLoader says it itself
+    return Feed(data, seed=seed, shuffle=shuffle, collate_fn=collate_fn, loaders=0)
 
 
 def evaluate_together(

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -25,10 +24,12 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import sync_directory, write_through
 from brim.train.context import shared_environment
-from brim.train.data import Columnar, fetch
+from brim.train.data import Columnar
+from brim.train.evaluation import feed_of
 from brim.train.job import versions
+from brim.train.lightning import LightningFile
 from brim.train.state import weights_sha256
-from brim.train.training_file import call, load
+from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
 
 __all__ = ["FORMATS", "export"]
@@ -58,7 +59,7 @@ def export(spec: JobSpec, directory: Path, *, format: str) -> None:
         EnvironmentFault: the disk did not take it; nothing of it is left.
     """
     os.environ |= shared_environment(spec, "")  # what `brim.param` reads
-    module = load(spec.file)
+    module = functions_of(load(spec.file), spec)
     model = trained_model(module, spec).cpu()
     draft = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
     try:
@@ -174,7 +175,9 @@ def _example(module: ModuleType) -> Any:
     dataset = call(lambda: module.dataset("train"))
     if isinstance(dataset, Columnar):
         return dataset.example(_EXAMPLE_ROWS)
-    sample = call(lambda: fetch(dataset, np.arange(min(_EXAMPLE_ROWS, len(dataset)))))
+    sample = call(lambda: feed_of(dataset, seed=0).first(_EXAMPLE_ROWS))
+    if isinstance(module, LightningFile):
+        sample = sample["batch"]
     return sample[0] if isinstance(sample, (tuple, list)) else sample
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 import brim
 from brim.coordination.reduction import ReductionPlan
@@ -40,7 +39,7 @@ from brim.train.contribution import Contributions, Outcome
 from brim.train.data.batches import Collate
 from brim.train.data.feed import Feed, Read, Request, requests
 from brim.train.digests import describe_difference, root_of
-from brim.train.evaluation import Forward, evaluate_together
+from brim.train.evaluation import Forward, evaluate_together, feed_of
 from brim.train.exchange import Exchange
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
 from brim.train.layout import Layout
@@ -962,7 +961,7 @@ class Job:
                 need="a call between steps or epochs: workers have different numbers of micro-batches",
                 hint="if job.step(loss) is not None and job.committed % 100 == 0: job.evaluate(...)",
             )
-        feed = Feed(data, seed=self.spec.seed, shuffle=_unshuffled(data), collate_fn=collate_fn, loaders=0)
+        feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed)
         # All members of a round that has made a step stand at this very line of the script. Where it has made none,
         # some came from elsewhere: then each measures everything, and comes to the same.
@@ -1074,11 +1073,6 @@ class Job:
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )
-
-
-def _unshuffled(data: object) -> bool | None:
-    """What a Feed is told where the order does not matter: a DataLoader says it itself."""
-    return None if isinstance(data, DataLoader) else False
 
 
 def _check_loss(loss: object) -> None:

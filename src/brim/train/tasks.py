@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import msgspec
 from torch import nn
+from torch.utils.data import DataLoader, default_collate
 
 from brim.domain.batch import Span
 from brim.domain.inference import Inference
@@ -18,11 +18,12 @@ from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.data import Columnar
 from brim.train.data.feed import Feed
-from brim.train.evaluation import Forward, observe, outputs, results, undisturbed
+from brim.train.evaluation import Forward, feed_of, observe, outputs, results, undisturbed
 from brim.train.inference import Task
+from brim.train.lightning import LightningFile
 from brim.train.metrics import Metric
 from brim.train.predictions import output_columns, pack, rows_of, write_predictions
-from brim.train.training_file import call, check_split, forward_of
+from brim.train.training_file import call, check_split, forward_of, size_of
 from brim.train.weights import trained_model
 
 __all__ = ["prepare_task"]
@@ -47,19 +48,28 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
                 need="a function metrics() that names some",
                 hint='def metrics(): return {"auc": brim.metrics.auc()}',
             )
-        return _Evaluation(model, dataset, spec.seed, forward_of(module), metrics)
+        return _Evaluation(model, feed_of(dataset, seed=spec.seed), spec.seed, forward_of(module), metrics)
     if wanted.keep:
         call(lambda: dataset.source.check(wanted.keep))
-    return _Prediction(
-        model, dataset, spec.seed, forward_of(module), getattr(module, "predict", None), wanted
-    )
+    forward = module.fitting.predict if isinstance(module, LightningFile) else forward_of(module)
+    feed = _feed_as_it_lies(dataset, spec.seed)
+    return _Prediction(model, feed, spec.seed, forward, getattr(module, "predict", None), wanted)
+
+
+def _feed_as_it_lies(dataset: Any, seed: int) -> Feed:
+    """Every row in its place, also where a DataLoader would shuffle them or drop the last ones."""
+    collate = None
+    if isinstance(dataset, DataLoader):
+        collate = None if dataset.collate_fn is default_collate else dataset.collate_fn
+        dataset = dataset.dataset
+    return Feed(dataset, seed=seed, shuffle=False, collate_fn=collate, loaders=0)
 
 
 def _rows(module: ModuleType, wanted: Inference) -> Any:
     if not wanted.input:
         check_split(module, wanted.split)
         dataset = call(lambda: module.dataset(wanted.split))
-        if dataset is None or not len(dataset):
+        if dataset is None or not size_of(dataset):
             got = "None" if dataset is None else "no samples"
             raise SpecError(f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train")
         return dataset
@@ -77,13 +87,13 @@ def _rows(module: ModuleType, wanted: Inference) -> Any:
 @dataclass(frozen=True)
 class _OverChunks:
     model: nn.Module
-    dataset: Any
+    feed: Feed
     seed: int
     forward: Forward | None
 
-    @cached_property
-    def feed(self) -> Feed:
-        return Feed(self.dataset, seed=self.seed, shuffle=False, loaders=0)
+    @property
+    def dataset(self) -> Any:
+        return self.feed.dataset
 
     @property
     def samples(self) -> int:

@@ -1,4 +1,7 @@
-"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted, `metrics`."""
+"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted, `metrics`.
+
+A LightningModule has most of these itself: a file whose `model()` gives one needs no more than its data.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from brim.train.contribution import Contributions
 from brim.train.data.feed import Feed
 from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
+from brim.train.lightning import PACKAGES, Fitting, LightningFile, is_lightning
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
@@ -33,7 +37,17 @@ from brim.train.returned import check_dataset, check_functions, check_metrics, c
 from brim.train.samples import pair_of, to_device
 from brim.train.traces import trace_of
 
-__all__ = ["Prepared", "check_split", "forward_of", "is_compiled", "load", "prepare", "train"]
+__all__ = [
+    "Prepared",
+    "check_split",
+    "forward_of",
+    "functions_of",
+    "is_compiled",
+    "load",
+    "prepare",
+    "size_of",
+    "train",
+]
 
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -53,6 +67,25 @@ def load(path: str) -> ModuleType:
     sys.path.insert(0, str(file.parent))
     call(lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     return module
+
+
+def functions_of(file: ModuleType, spec: JobSpec) -> ModuleType:
+    """The functions of a training file; those of a LightningModule where its `model()` gives one.
+
+    Raises:
+        SpecError, UserCodeError: the module will not do.
+    """
+    has_own = (
+        hasattr(file, "loss") or hasattr(file, "optimizer") or not callable(getattr(file, "model", None))
+    )
+    if has_own or sys.modules.keys().isdisjoint(PACKAGES):
+        return file
+    torch.manual_seed(mix(spec.seed))
+    module = call(lambda: file.model())
+    if not is_lightning(module):
+        return file
+    found: ModuleType = call(lambda: LightningFile(file, module, epochs=spec.epochs))
+    return found
 
 
 def call(function: Callable[[], Any]) -> Any:
@@ -79,6 +112,7 @@ class Prepared:
     train: Any
     test: Any
     metrics: Mapping[str, Metric]
+    fitting: Fitting | None = None  # of a LightningModule, which has a loop of its own
     is_checked: bool = False  # a micro-batch went through all of it: `warm_up` found nothing wrong
 
 
@@ -119,6 +153,7 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
         train=train,
         test=test,
         metrics=metrics,
+        fitting=module.fitting if isinstance(module, LightningFile) else None,
     )
 
 
@@ -228,7 +263,7 @@ def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
     return spec.global_batch_size or usual
 
 
-def _size_of(data: Any) -> int:
+def size_of(data: Any) -> int:
     """Samples of a split."""
     return Feed(data, seed=0, loaders=0).samples
 
@@ -318,7 +353,7 @@ def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
 
 def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     """Measure a few samples: a metric that does not fit the model would fail only after an epoch."""
-    if prepared.test is None or not prepared.metrics or not _size_of(prepared.test):
+    if prepared.test is None or not prepared.metrics or not size_of(prepared.test):
         return
     inputs, target = _samples(prepared.test, 2, model)
     model.eval()
@@ -345,8 +380,11 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
     job.plan(
         feed,
         spec.epochs,
-        test_samples=0 if test is None else _size_of(test),
+        test_samples=0 if test is None else size_of(test),
     )
+    if prepared.fitting is not None:
+        prepared.fitting.train_by(job, prepared.metrics)
+        return job
     for _ in job.own_epochs():
         for batch in job.batches(prepared.train, global_batch_size=_batch_size(prepared, spec)):
             job.step(prepared.loss(_output(prepared, job.model, batch.inputs), batch.target))

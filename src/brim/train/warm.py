@@ -14,7 +14,7 @@ from brim.domain.job import JobSpec
 from brim.train.inference import Task
 from brim.train.memory import give_back
 from brim.train.tasks import prepare_task
-from brim.train.training_file import Prepared, is_compiled, load, warm_up
+from brim.train.training_file import Prepared, functions_of, is_compiled, load, warm_up
 from brim.train.training_file import prepare as prepare_training
 
 __all__ = [
@@ -82,7 +82,8 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
     Raises:
         SpecError, UserCodeError: the file, its data or a checkpoint will not do.
     """
-    return prepare_task(module, spec) if spec.inference else prepare_training(module, spec)
+    functions = functions_of(module, spec)
+    return prepare_task(functions, spec) if spec.inference else prepare_training(functions, spec)
 
 
 def forking_is_safe() -> bool:

@@ -19,7 +19,7 @@ from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.returned import check_model
-from brim.train.training_file import call, device_of, load
+from brim.train.training_file import call, device_of, functions_of, load
 
 __all__ = ["model_of", "trained_model"]
 
@@ -33,7 +33,7 @@ def model_of(spec: JobSpec) -> nn.Module:
     os.environ |= shared_environment(spec, "")  # what `brim.param` reads
     try:
         with torch.random.fork_rng():
-            return trained_model(load(spec.file), spec)
+            return trained_model(functions_of(load(spec.file), spec), spec)
     finally:
         os.environ.clear()
         os.environ |= environment
