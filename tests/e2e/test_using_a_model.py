@@ -178,6 +178,40 @@ def test_predict_the_split_of_a_plain_dataset(digits: Path, tmp_path: Path) -> N
     assert table.num_rows == 297
 
 
+WITH_LOADERS = """
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+import brim
+
+class Double(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(2.0))
+    def forward(self, x):
+        return x * self.factor
+
+def model(): return Double()
+def dataset(split):
+    rows = torch.arange(90.0)
+    return DataLoader(TensorDataset(rows, 2 * rows + (split == "test")), batch_size=16, shuffle=True, drop_last=True)
+loss = functional.mse_loss
+def optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.0)
+def metrics(): return {"error": brim.metrics.mean_absolute_error()}
+"""
+
+
+def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(tmp_path: Path) -> None:
+    file, run, out = tmp_path / "loaders.py", tmp_path / "run", tmp_path / "out.parquet"
+    file.write_text(WITH_LOADERS)
+    train(run, str(file), "--workers", "1")
+    assert use(tmp_path / "job", "evaluate", str(run), "--workers", "2")["metrics"] == metrics_of(run)
+    use(tmp_path / "other", "predict", str(run), "--split", "test", "--output", str(out))
+    assert pq.read_table(out).column("output").to_pylist() == [2.0 * row for row in range(90)]
+    export(str(run), "--output", str(tmp_path / "model"), "--format", "torch-export")
+
+
 def test_a_training_file_may_name_its_predictions(tmp_path: Path) -> None:
     file = tmp_path / "named.py"
     words = (

@@ -61,21 +61,22 @@ class Runs:
         """Three workers, of which one is killed and to which one joins."""
         return self._run(script, command=(sys.executable, str(SCRIPTS / script), *arguments))
 
-    def trained(self, script: str) -> Ended:
-        """The same life of a training file."""
-        return self._run(script, file=str(SCRIPTS / script), global_batch_size=32, epochs=3)
+    def trained(self, script: str, batch_size: int) -> tuple[Ended, Ended]:
+        """A training file on one worker, and in the same life as the scripts."""
+        fields = {"file": str(SCRIPTS / script), "global_batch_size": batch_size, "epochs": 3}
+        return self._run(script, workers=1, faults="", **fields), self._run(script, **fields)
 
-    def _run(self, script: str, **fields: Any) -> Ended:
+    def _run(self, script: str, *, workers: int = 3, faults: str = FAULTS, **fields: Any) -> Ended:
         spec = JobSpec(
-            workers=WorkerRange(minimum=3, maximum=3),
-            faults=parse_faults(FAULTS),
+            workers=WorkerRange(minimum=workers, maximum=workers),
+            faults=parse_faults(faults),
             heartbeat_timeout=15.0,
             spares=1,
             parameters={},
             **fields,
         )
         return self._nursery.run(
-            self._folder / f"{Path(script).stem}{len(fields)}{fields.get('command', ())[2:]}", spec
+            self._folder / f"{Path(script).stem}{workers}{len(fields)}{fields.get('command', ())[2:]}", spec
         )
 
     def submit(self, work: Any, *arguments: str) -> Future[Ended]:
@@ -122,11 +123,10 @@ def test_float16_with_scaled_losses_gives_the_same_weights_too(runs: Runs) -> No
 
 
 @pytest.mark.e2e
-@by_name(["bert"])
-def test_a_model_of_transformers_trains_from_a_training_file(runs: Runs, name: str) -> None:
-    ended = runs.trained(f"{name}_training_file.py")
-    assert ended.done, ended.said
-    assert (ended.steps, ended.exactly_once) == (STEPS[name], True)
+@by_name(["bert", "lightning"])
+def test_a_model_of_another_library_trains_from_a_training_file(runs: Runs, name: str) -> None:
+    alone, elastic = runs.trained(f"{name}_training_file.py", {"bert": 32, "lightning": 64}[name])
+    check_same(alone, elastic, STEPS[name])
 
 
 @pytest.mark.e2e
@@ -150,6 +150,13 @@ def changes(name: str, port: str) -> list[str]:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_page_shows_the_diff_of_the_files(name: str) -> None:
     assert "\n".join(["```diff", *changes(name, "brim"), "```"]) in PAGE.read_text()
+
+
+def test_the_page_shows_the_training_file_of_a_lightning_module() -> None:
+    code = (SCRIPTS / "lightning_training_file.py").read_text().partition('"""\n\n')[2]
+    lines = [line for line in code.splitlines() if line]
+    assert f"```python\n{code}```" in PAGE.read_text()
+    assert f"These {len(lines)} lines" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", STEPS)

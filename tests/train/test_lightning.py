@@ -152,6 +152,34 @@ def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None
         fit(kind())
 
 
+def test_a_torchmetrics_object_holds_one_batch_at_a_time() -> None:
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Measured(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.error = torchmetrics.MeanAbsoluteError()
+            self.train_error = torchmetrics.MeanAbsoluteError()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.train_error(self.net(batch[0]).flatten(), batch[1])
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any) -> None:
+            self.error.update(self.net(batch[0]).flatten(), batch[1])
+            self.log("val_error", self.error.compute())
+
+    long = TensorDataset(torch.arange(600.0)[:, None] / 600, torch.arange(600.0) / 300)
+    module = Measured()
+    torch.manual_seed(0)
+    job = brim.lightning.fit(
+        module, train_dataloaders=loader(), val_dataloaders=DataLoader(long, batch_size=16), epochs=2
+    )
+    with torch.no_grad():
+        error = functional.l1_loss(module.net(long.tensors[0]).flatten(), long.tensors[1])
+    assert job.metrics == {"val_error": pytest.approx(error.item())}
+
+
 def test_a_model_that_is_no_lightning_module_is_refused() -> None:
     with pytest.raises(SpecError, match="got a Linear"):
         fit(nn.Linear(1, 1))

@@ -35,6 +35,7 @@ class Case:
         world_sizes: that the last life must have seen.
         warned: words of a warning that it gets, however it ends.
         options: of `brim train`, by the names of `JobSpec`.
+        needs: a package without which it is skipped.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     world_sizes: frozenset[int] = frozenset({3, 4})
     warned: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    needs: str = ""
 
     @property
     def is_loop(self) -> bool:
@@ -759,4 +761,33 @@ LIVES = [
     ),
 ]
 
-TABLE = [*PUBLIC, *MODELS, *OPTIMIZERS, *DATA, *LOOPS, *LIVES]
+LIGHTNING = [
+    exact(
+        "lightning",
+        "lightning_file.py",
+        like="a LightningModule whose loss asks for its epoch, step and batch",
+        needs="lightning",
+    ),
+    exact(
+        "lightning_plateau",
+        "lightning_file.py",
+        "kind=plateau",
+        like="a LightningModule with ReduceLROnPlateau, suspended within an epoch",
+        faults=("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 7"),
+        workers=(1, 3),
+        needs="lightning",
+    ),
+    *(
+        refused(
+            f"lightning_{kind}", "lightning_file.py", f"kind={kind}", like=like, words=words, needs="lightning"
+        )
+        for kind, like, words in (
+            ("hook", "gradients clipped in a hook", "Clipping.on_after_backward"),
+            ("manual", "manual optimization", "manual optimization"),
+            ("two", "two optimizers", "need one torch optimizer"),
+            ("callbacks", "the Trainer's callbacks", "trainer.callbacks"),
+        )
+    ),
+]
+
+TABLE = [*PUBLIC, *MODELS, *OPTIMIZERS, *DATA, *LOOPS, *LIVES, *LIGHTNING]

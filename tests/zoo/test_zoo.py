@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
     ]
-    with Nursery() as nursery:
+    with Nursery(imports=sorted({case.needs for case in selected if case.needs})) as nursery:
         zoo = Zoo(nursery, tmp_path_factory.mktemp("zoo"), selected)
         try:
             yield zoo
@@ -95,7 +96,14 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def by_name(cases: list[Case]) -> Any:
-    return pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])
+    return pytest.mark.parametrize(
+        "case", [pytest.param(case, id=case.name, marks=_absent(case)) for case in cases]
+    )
+
+
+def _absent(case: Case) -> list[pytest.MarkDecorator]:
+    there = not case.needs or find_spec(case.needs)
+    return [] if there else [pytest.mark.skip(reason=f"no package {case.needs}")]
 
 
 @by_name([case for case in TABLE if not case.words])

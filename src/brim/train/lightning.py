@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -373,7 +374,10 @@ def _size_of(batch: Any) -> int | None:
 
 @contextlib.contextmanager
 def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
-    """What a module logs meanwhile."""
+    """What a module logs meanwhile; its torchmetrics objects forget this batch afterwards.
+
+    They would add up the batches that this worker had, which nobody carries to the others.
+    """
     heard: dict[str, tuple[float, int | None]] = {}
 
     def log(name: str, value: Any, *_: Any, batch_size: int | None = None, **options: Any) -> None:
@@ -393,6 +397,17 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
         yield heard
     finally:
         del module.log
+        for metric in _torchmetrics_of(module):
+            metric.reset()
+
+
+@lru_cache(maxsize=1)  # of the module that is trained: the next copy takes its place
+def _torchmetrics_of(module: nn.Module) -> list[Any]:
+    return [
+        each
+        for each in module.modules()
+        if any(kind.__module__ == "torchmetrics.metric" for kind in type(each).__mro__)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
