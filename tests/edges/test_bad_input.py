@@ -32,6 +32,8 @@ FILES = {
     "dataset_keyword.py": GOOD.replace("dataset(split)", "dataset(split, *, path)"),
     "own_loop.py": "import brim\njob = brim.join(None, None)\n",
     "empty.py": "",
+    "lightning_data.py": "def model(): ...\ndef datamodule(stage): ...\n",
+    "lightning_loss.py": "import lightning\ndef model(): ...\ndef loss(output, target): ...\n",
     "picture.png": "\x00\x01",
 }
 
@@ -49,6 +51,12 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     ),
     "empty file": ("train empty.py", {}, "empty.py", "no function 'model'", "model()", "brim train --help"),
     "own loop under train": ("train own_loop.py", {}, "own_loop.py", "no function", "model()", "brim run -- python"),
+    "a datamodule takes arguments": (
+        "train lightning_data.py", {}, "lightning_data.py:2", "datamodule(stage)", "as datamodule()", "def datamodule",
+    ),
+    "a loss beside a LightningModule": (
+        "train lightning_loss.py", {}, "lightning_loss.py", "no function 'dataset'", "dataset(split)", "help",
+    ),
     "model takes arguments": (
         "train model_arity.py", {}, "model_arity.py:2", "model(width)", "called as model()", "def model():",
     ),

@@ -512,7 +512,8 @@ class Sizeless(Dataset[int]):
             Endless(),
             {},
             "Endless: got a stream that does not say how many samples an epoch has, need samples=, or __len__\n"
-            "  hint: job.batches(stream, samples=100_000, global_batch_size=512)",
+            "  hint: job.batches(stream, samples=100_000, global_batch_size=512), or in a training file return "
+            "brim.data.stream(stream, samples=100_000)",
         ),
         (
             Counting(),

@@ -142,7 +142,7 @@ def test_kept_columns_stand_beside_their_rows(tmp_path: Path, in_memory: bool) -
     table = pa.table({"size": size, "name": list("abcdefg"), "day": pa.array(range(7), pa.date32())})
     pq.write_table(table, tmp_path / "new.parquet", row_group_size=2)
     inputs = dataset.inputs_of(tmp_path / "new.parquet")
-    rows = list(rows_of(inputs, of_file=True, keep=("name", "day")))
+    rows = list(rows_of(inputs, keep=("name", "day")))
     assert [part.total for part in rows] == [2, 2, 2, 1]
     assert [part.places.tolist() for part in rows] == [[0], [], [0, 1], [0]]
     outputs = pack({"output": torch.arange(4, dtype=torch.float32)})
@@ -158,7 +158,7 @@ def test_kept_columns_of_several_text_files(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text('name,size\na,1\ntoo,many,fields\n"b\nb",2\n')
     (tmp_path / "2.csv").write_text("name,size\n,3\nd,far\ne,5\n")
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
-    rows = list(rows_of(dataset.inputs_of(paths), of_file=True, keep=("name",)))
+    rows = list(rows_of(dataset.inputs_of(paths), keep=("name",)))
     write_predictions(
         tmp_path / "p.csv", rows, iter([pack({"output": torch.tensor([1.0, 2.0, 3.0, 5.0])})]), job="job"
     )

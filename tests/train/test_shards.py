@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 from brim.domain.batch import Schedule, Span, shard_spans
 from brim.errors import SpecError
 from brim.train.data.feed import Feed, Read, requests
+from brim.train.data.sized_stream import stream
 
 SIZE, BATCH, SHARDS, PARTS = 40, 16, 4, 8
 read_by_shard: dict[int, int] = {}
@@ -232,3 +233,31 @@ def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
 def test_a_stream_of_hugging_face_has_as_many_shards_as_it_says(streamed: Any) -> None:
     with pytest.raises(SpecError, match="got shards=8 of a stream that has 4, need at most 4"):
         Feed(streamed, seed=0, global_batch_size=BATCH, samples=SIZE, shards=8)
+
+
+@pytest.mark.parametrize("in_a_loader", [False, True])
+def test_a_stream_may_say_its_shards_and_samples_itself(in_a_loader: bool) -> None:
+    said = stream(Files(), samples=SIZE - SHARDS, shards=SHARDS)
+    data = DataLoader(said, batch_size=BATCH) if in_a_loader else said
+    feed = Feed(data, seed=0, global_batch_size=BATCH)
+    asked = new_feed(samples=SIZE - SHARDS)
+    assert (feed.samples, feed.dataset) == (SIZE - SHARDS, said.dataset)
+    assert by_place(read_all(feed)) == by_place(read_all(asked))
+
+
+def test_a_stream_in_shards_is_measured_without_a_batch_size() -> None:
+    feed = Feed(stream(Files(), shards=SHARDS), seed=0)
+    whole = feed.first(SIZE)[0].floor().int().tolist()
+    assert sorted(whole) == list(range(SIZE))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Feed(stream(Files(), shards=4), seed=0, global_batch_size=16, shards=2), "2, and shards=4"),
+        (lambda: stream(TensorDataset(torch.zeros(3))), "got a TensorDataset"),
+    ],
+)
+def test_a_stream_that_is_said_twice_or_is_none_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        make()

@@ -336,6 +336,20 @@ DATA = [
         words="other samples",
         harmless_alone=True,
     ),
+    *(
+        exact(
+            f"stream_file_{kind}",
+            "stream_file.py",
+            f"kind={kind}",
+            like=like,
+            faults=("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 6"),
+            workers=(1, 3),
+        )
+        for kind, like in (
+            ("plain", "an IterableDataset of a training file, with shards, suspended within an epoch"),
+            ("loader", "the same in a DataLoader"),
+        )
+    ),
     refused(
         "data_deaf_shards",
         "loop_data.py",
@@ -779,7 +793,12 @@ LIGHTNING = [
     ),
     *(
         refused(
-            f"lightning_{kind}", "lightning_file.py", f"kind={kind}", like=like, words=words, needs="lightning"
+            f"lightning_{kind}",
+            "lightning_file.py",
+            f"kind={kind}",
+            like=like,
+            words=words,
+            needs="lightning",
         )
         for kind, like, words in (
             ("hook", "gradients clipped in a hook", "Clipping.on_after_backward"),

@@ -93,16 +93,12 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-def rows_of(dataset: Any, *, of_file: bool, keep: Sequence[str]) -> Iterable[Rows]:
-    """The rows that a dataset's samples are, part by part.
+def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[Rows]:
+    """The rows of a dataset's files, the bad ones among them, part by part.
 
     Args:
-        of_file: the rows are those of its files, the bad ones among them; else they are its samples.
         keep: columns of the files to copy.
     """
-    if not of_file or not isinstance(dataset, Columnar):
-        yield Rows(len(dataset), np.arange(len(dataset)))
-        return
     files = dataset.source.read(keep) if keep else None
     for part in dataset.survey.parts:
         kept: dict[str, pa.Array] = {}

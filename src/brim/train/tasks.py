@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+import numpy as np
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
@@ -22,7 +23,7 @@ from brim.train.evaluation import Forward, feed_of, observe, outputs, results, u
 from brim.train.inference import Task
 from brim.train.lightning import LightningFile
 from brim.train.metrics import Metric
-from brim.train.predictions import output_columns, pack, rows_of, write_predictions
+from brim.train.predictions import Rows, output_columns, pack, rows_of, write_predictions
 from brim.train.training_file import call, check_split, forward_of, size_of
 from brim.train.weights import trained_model
 
@@ -131,6 +132,10 @@ class _Prediction(_OverChunks):
         return pack(columns)
 
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
-        rows = rows_of(self.dataset, of_file=bool(self.wanted.input), keep=self.wanted.keep)
+        rows = (
+            rows_of(self.dataset, keep=self.wanted.keep)
+            if self.wanted.input
+            else [Rows(self.samples, np.arange(self.samples))]
+        )
         write_predictions(Path(self.wanted.output), rows, chunks, job=job)
         return {}

@@ -1,9 +1,10 @@
-"""Readers of tables, `brim.data.csv(...)` and `brim.data.parquet(...)`, and functions that describe columns."""
+"""Readers of tables, such as `brim.data.csv(...)`; functions that describe their columns, or a stream."""
 
 from brim.train.data.batches import Batched, Tensors, fetch
 from brim.train.data.columns import hashed, numeric, target, vocabulary, where
 from brim.train.data.datasets import Columnar
 from brim.train.data.load import arrow, csv, parquet
+from brim.train.data.sized_stream import stream
 from brim.train.data.splits import last, rows, sample
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "parquet",
     "rows",
     "sample",
+    "stream",
     "target",
     "vocabulary",
     "where",

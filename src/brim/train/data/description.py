@@ -19,6 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from brim.errors import SpecError
 from brim.train.data.batches import Collate
 from brim.train.data.orders import AsTheyLie, Drawn, Order, Shuffled
+from brim.train.data.sized_stream import SizedStream, is_stream
 
 __all__ = ["Description", "describe"]
 
@@ -67,6 +68,10 @@ def describe(
     Raises:
         SpecError: this is no data, or cannot be read exactly.
     """
+    inner = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(inner, SizedStream):
+        samples = _said_once("samples", samples, inner.samples)
+        shards = _said_once("shards", shards, inner.shards)
     if isinstance(data, DataLoader):
         given = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
         _refuse_beside_a_loader([name for name, value in given.items() if value is not None])
@@ -85,8 +90,21 @@ def describe(
     return _cut(description, shards)
 
 
+def _said_once(name: str, asked: int | None, said: int | None) -> int | None:
+    """What `job.batches` and `brim.data.stream` say of one number."""
+    if asked is not None and said is not None and asked != said:
+        raise SpecError(
+            f"job.batches({name}=)",
+            got=f"{asked}, and {name}={said} of brim.data.stream",
+            need="it in one place",
+        )
+    return said if asked is None else asked
+
+
 def _cut(description: Description, shards: int | None) -> Description:
     """The same, read in so many shards."""
+    if isinstance(description.dataset, SizedStream):
+        description = replace(description, dataset=description.dataset.dataset)
     if shards is None:
         return description
     if shards < 1:
@@ -207,7 +225,7 @@ def _parts(loader: DataLoader[Any]) -> tuple[Any, int, bool]:
 
 
 def _order(data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples: int | None) -> Order:
-    if _is_stream(data):
+    if is_stream(data):
         return _order_of_a_stream(data, shuffle=shuffle, sampler=sampler, samples=samples)
     size = _size(data)
     if samples not in (None, size):
@@ -250,13 +268,6 @@ def _order_of_a_sampler(data: Any, size: int, sampler: Any, *, seed: int) -> Ord
     return Drawn(sampler, size=size, seed=seed)
 
 
-def _is_stream(data: Any) -> bool:
-    """Whether samples come one after the other: torch's streams have an inherited `__getitem__` that only raises."""
-    if isinstance(data, IterableDataset):
-        return True
-    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
-
-
 def _order_of_a_stream(data: Any, *, shuffle: bool | None, sampler: Any, samples: int | None) -> Order:
     if shuffle or sampler is not None:
         raise SpecError(
@@ -277,7 +288,8 @@ def _order_of_a_stream(data: Any, *, shuffle: bool | None, sampler: Any, samples
             type(data).__name__,
             got="a stream that does not say how many samples an epoch has",
             need="samples=, or __len__",
-            hint="job.batches(stream, samples=100_000, global_batch_size=512)",
+            hint="job.batches(stream, samples=100_000, global_batch_size=512), or in a training file return "
+            "brim.data.stream(stream, samples=100_000)",
         )
     if count < 1:
         raise SpecError("samples", got=str(count), need="a whole number from 1")

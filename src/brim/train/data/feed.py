@@ -267,7 +267,7 @@ class Feed:
         return Stream(
             given.dataset,
             samples=given.samples,
-            batch_size=given.batch_size or 1,
+            batch_size=given.batch_size or given.shards or 1,  # without steps, from each shard in turn
             collate=given.collate,
             seed=self._seed,
             kept=kept,

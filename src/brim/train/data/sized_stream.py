@@ -1,0 +1,63 @@
+"""A stream that says how it is to be read: what `job.batches` takes as keywords, for a training file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from brim.errors import SpecError
+
+__all__ = ["SizedStream", "is_stream", "stream"]
+
+
+class SizedStream(IterableDataset[Any]):
+    """What `stream` gives.
+
+    Attributes:
+        dataset: the stream itself.
+        samples: per epoch, or None if it has a length.
+        shards: that it is read in, or None for one iteration.
+    """
+
+    def __init__(self, dataset: Any, samples: int | None, shards: int | None) -> None:
+        self.dataset, self.samples, self.shards = dataset, samples, shards
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.samples is None else self.samples
+
+
+def stream(dataset: Any, *, samples: int | None = None, shards: int | None = None) -> SizedStream:
+    """Say how a stream is to be read: what `dataset(split)` of a training file may return.
+
+    Args:
+        dataset: an IterableDataset, or anything else that can be iterated again for each epoch.
+        samples: number of samples per epoch; None takes its length.
+        shards: number of parts, each read only by the workers whose micro-batches come from it; see `Job.batches`.
+            None makes every worker read the whole stream.
+
+    Returns:
+        The same stream, also for a DataLoader.
+
+    Raises:
+        SpecError: this is no stream.
+    """
+    if not is_stream(dataset):
+        raise SpecError(
+            "brim.data.stream",
+            got=f"a {type(dataset).__name__}",
+            need="a stream, which can only be iterated: an IterableDataset",
+            hint="a dataset with __len__ and __getitem__ needs none of this: return it as it is",
+        )
+    return SizedStream(dataset, samples, shards)
+
+
+def is_stream(data: Any) -> bool:
+    """Whether samples come one after the other: torch's streams have an inherited `__getitem__` that only raises."""
+    if isinstance(data, IterableDataset):
+        return True
+    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
