@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from brim.chaos.hosts import Host, can_make_hosts, two_hosts
-from e2e.running import DIGITS, joining, ledger, started, train
+from e2e.running import DEADLINE, DIGITS, joining, ledger, lines, started, train
 
 pytestmark = [
     pytest.mark.e2e,
@@ -68,3 +69,46 @@ def test_a_host_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert ledger(tmp_path / "run")["exact"]
+
+
+def test_what_rank_0_prints_on_another_host_is_shown(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    run, script = tmp_path / "run", Path(__file__).parent / "files" / "talking_loop.py"
+    options = ["--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2"]
+    faults = ["--faults", "term rank 0 at step 20"]
+    command = [
+        "-m",
+        "brim.cli",
+        "run",
+        "--run-dir",
+        str(run),
+        *options,
+        *faults,
+        "--",
+        sys.executable,
+        str(script),
+    ]
+    process = subprocess.Popen(
+        [*hosts[0].prefix, sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        with _second_agent(run, hosts[1]) as agent:
+            said, _ = process.communicate(timeout=DEADLINE)
+            assert agent.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, said
+    events = lines(run / "events.jsonl")
+    rounds = [event["workers"][0] for event in events if event["kind"] == "round"]
+    homes = {event["worker"]: event["agent"] for event in events if event["kind"] == "worker"}
+    assert homes[rounds[0]] != homes[rounds[-1]]  # rank 0 went to the other host
+    words = said.splitlines()
+    assert words.count("begun") == 1  # of the first rank 0; its successor began before it had the rank
+    assert {step: words.count(f"step {step} of rank 0") for step in range(22, 101)} == dict.fromkeys(
+        range(22, 101), 1
+    )
+    assert words.count("that was all") == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from brim.agent import prints as agents
+from brim.coordination.membership import Member, World
 from brim.runs.prints import Prints
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec
@@ -54,3 +56,47 @@ def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_mis
     run.form(["w7", "w1"], "w0 lost", seconds=0.0)
     reader.poll()
     assert prints.fresh(reader.history) == []
+
+
+def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_path: Path) -> None:
+    run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
+    prints = Prints(tmp_path, reader.history)
+
+    def fresh() -> list[str]:
+        reader.poll()
+        return prints.fresh(reader.history)
+
+    printed(tmp_path, "w0", "loss 1\n")
+    run.begin()
+    assert fresh() == ["loss 1"]
+    run.form(["w7", "w1"], "w0 leaves", seconds=0.0)
+    assert fresh() == []
+    printed(tmp_path, "w7", "loss 2\n")
+    assert fresh() == ["loss 2"]
+    run.form(["w8", "w1"], "w7 leaves", seconds=0.0)
+    printed(tmp_path, "w8", "loss 3\n")  # before anybody looked
+    assert fresh() == ["loss 3"]
+
+
+def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None:
+    prints = agents.Prints(tmp_path)
+    for worker in ("w1", "w2"):
+        printed(tmp_path, worker, "begun\n")
+    assert prints.begin(world(1, "w1", "w2")) == ""
+    assert (prints.worker, prints.fresh()) == ("w1", "begun\n")
+    printed(tmp_path, "w1", "loss 1\nloss")
+    assert prints.fresh() == "loss 1\n"
+    printed(tmp_path, "w1", " 2\n")
+    assert prints.begin(world(2, "w2")) == "loss 2\n"
+    assert (prints.worker, prints.fresh()) == ("w2", "")
+    printed(tmp_path, "w2", "loss 3\n" * 10_000)
+    first, *rest = prints.fresh().splitlines()
+    assert first.startswith("[7,")
+    assert rest == ["loss 3"] * len(rest)
+    assert prints.begin(world(3, "w9")) == ""  # of another host
+    assert prints.fresh() == ""
+
+
+def world(round: int, *workers: str) -> World:
+    members = tuple(Member(worker, "a2", "10.0.0.2:1") for worker in workers)
+    return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from brim.agent.keeper import Keeper
@@ -21,6 +22,7 @@ from brim.wire.messages import (
     FromMaster,
     JoinJob,
     MasterMessage,
+    Printed,
     Refused,
 )
 
@@ -33,6 +35,7 @@ _SILENCE = (
 )
 _TO_RETRY = 0.05
 _TO_PART = 1.0
+_ASIDE = 64  # messages that are kept while there is no stream, where losing them does no harm
 _TO_SEE_OFF = (
     45.0  # seconds until a master, or the one behind it, must have ended: it waits 15 s for other hosts
 )
@@ -62,12 +65,18 @@ class Conversation:
         self._life = 0
         self._news = asyncio.Event()
         self._beat_due = False
+        self._aside: deque[Printed] = deque(maxlen=_ASIDE)
         self._last_word = clock.now()
         self._stream: AgentStream | None = None
 
     def post(self, message: AgentMessage) -> None:
         """Say something: the master will hear it, once, as long as there is one."""
         self._outbox.put(message)
+        self._news.set()
+
+    def print(self, worker: str, text: str) -> None:
+        """Pass on what a worker printed: in order, and once, but a broken stream loses it."""
+        self._aside.append(Printed(worker=worker, text=text))
         self._news.set()
 
     def beat(self) -> None:
@@ -161,6 +170,8 @@ class Conversation:
                 for number, message in self._outbox.after(sent):
                     await stream.send(FromAgent(number, self._heard, message))
                     sent = number
+                while self._aside:
+                    await stream.send(FromAgent(0, 0, self._aside.popleft()))
                 if self._beat_due:
                     self._beat_due = False
                     await stream.send(FromAgent(0, self._heard, Beat()))
@@ -190,6 +201,10 @@ class Conversation:
             return
         with contextlib.suppress(EnvironmentFault, TimeoutError):
             async with asyncio.timeout(_TO_PART):
+                while (
+                    self._aside
+                ):  # they acknowledge nothing: the master listens until it knows that all was heard
+                    await stream.send(FromAgent(0, 0, self._aside.popleft()))
                 await stream.send(FromAgent(0, self._heard, Beat()))
                 await stream.finish()
         await stream.close()

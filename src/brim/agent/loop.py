@@ -13,6 +13,7 @@ import msgspec
 
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.hub import Hub, PassOn, is_commit
+from brim.agent.prints import Prints
 from brim.agent.workers import Callbacks, Template, Workers, start_template
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
@@ -122,6 +123,7 @@ class Agent:
         self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._prints = Prints(settings.run_dir) if settings.guest else None  # else they are where people look
         self._declined = ""  # why this host cannot take part
 
     async def run(self) -> int:
@@ -139,6 +141,7 @@ class Agent:
                 async for message in messages:
                     if isinstance(message, EndRun):
                         await self._clean_up()
+                        self._pass_on_prints()
                         await self._master.part(messages)
                         if self._declined:
                             raise EnvironmentFault(self._declined)
@@ -245,9 +248,14 @@ class Agent:
                 for overdue in self._waits.look(now=now):
                     self._spawn(self._on_overdue(self._workers, overdue))
             self._tell_of_silence(set(self._liveness.suspect(now=now)))
+            self._pass_on_prints()
             if now - last_beat > _BEAT:
                 last_beat = now
                 self._master.beat()
+
+    def _pass_on_prints(self) -> None:
+        if self._prints is not None and (text := self._prints.fresh()):
+            self._master.print(self._prints.worker, text)
 
     def _end_who_is_stopped(self, workers: Workers, now: float) -> None:
         """Who is silent and runs holds Python's lock, or hangs: that is for those who wait for it to say.
@@ -483,6 +491,10 @@ class Agent:
     def _install(self, round: InstallRound, send: Callable[[str, InstallRound], None]) -> None:
         self._hub.begin(round.world)
         self._world = round.world
+        if self._prints is not None:
+            before = self._prints.worker
+            if left := self._prints.begin(round.world):
+                self._master.print(before, left)
         number = round.world.round
         for worker in self._hub.members:
             send(worker, round)

@@ -131,6 +131,10 @@ class Decisions:
         """Whether workers were dismissed and are still to go."""
         return self._rendezvous.phase is Phase.ENDING
 
+    def has_started(self, worker: str) -> bool:
+        """Whether a worker of this name ever had a process."""
+        return worker in self._telling.pids
+
     def status(self) -> dict[str, Any]:
         """What people are told of it."""
         rendezvous = self._rendezvous
@@ -216,7 +220,7 @@ class Decisions:
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
-            case wire.Beat() | wire.JoinJob():
+            case wire.Beat() | wire.JoinJob() | wire.Printed():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case wire.WorkerStarted(worker=worker, pid=pid):
                 self._telling.pids[worker] = pid

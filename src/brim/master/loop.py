@@ -175,6 +175,10 @@ class Master:
         session.outbox.acknowledge(parcel.heard)
         if not parcel.number:
             self._connections[agent].news.set()  # a heartbeat: answer it, if only with what was heard
+            if isinstance(parcel.message, wire.Printed) and self._decisions.has_started(
+                parcel.message.worker
+            ):
+                self._records.keep_prints(parcel.message)
         elif parcel.number > session.heard:
             entry = Heard(agent=agent, number=parcel.number, message=parcel.message, **self._stamp())
             self._take(entry)

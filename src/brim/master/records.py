@@ -18,6 +18,7 @@ from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode
 from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
+from brim.wire.messages import Printed
 
 __all__ = ["JOURNAL", "Records"]
 
@@ -39,6 +40,7 @@ class Records:
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
+        self._logs = run_dir / "logs"
         self._longest = _LONGEST
         self._attempt: str | None = None  # that the journal is of
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
@@ -66,6 +68,13 @@ class Records:
         began = begin(life, self._before())
         self._put_instead(began)
         return Decisions(began)
+
+    def keep_prints(self, printed: Printed) -> None:
+        """Put what a worker of another host printed where logs of this host's workers are, if that can be done."""
+        with contextlib.suppress(OSError):
+            self._logs.mkdir(exist_ok=True)
+            with (self._logs / f"{printed.worker}.log").open("a") as log:
+                log.write(printed.text)
 
     def _before(self) -> Before:
         steps = self._files[STEPS]

@@ -14,7 +14,8 @@ class Prints:
     """Follows the log of whichever worker has rank 0.
 
     The log of the first one is read from its beginning, that of a successor from where it is when it takes over: what
-    it printed before, everybody printed.
+    it printed before, everybody printed. Of a worker on another host there is no log before it has rank 0: the master
+    writes it from what that host's agent passes on.
 
     Args:
         run_dir: of the run. What its logs have now, of an earlier life, is not shown.
@@ -26,28 +27,33 @@ class Prints:
         self._sizes = {path.stem: path.stat().st_size for path in (run_dir / "logs").glob("*.log")}
         self._tail: Tail | None = None
         self._worker = ""
+        self._there = set(self._sizes)  # logs that were there at the last call
 
     def fresh(self, history: RunHistory) -> list[str]:
         """Lines that were completed since the last call."""
         lines = self._read()
+        there, self._there = self._there, {path.stem for path in (self._run_dir / "logs").glob("*.log")}
         if history.round is None or history.round is self._round:
             return lines
         self._round = history.round
         worker = history.round.workers[0]
         if worker != self._worker:
             first, self._worker = not self._worker, worker
-            self._tail = self._begin(worker, first)
+            self._tail = self._begin(worker, first, worker in there)
         return lines + self._read()
 
-    def _begin(self, worker: str, first: bool) -> Tail | None:
+    def _begin(self, worker: str, first: bool, was_there: bool) -> Tail | None:
         log = self._run_dir / "logs" / f"{worker}.log"
         if not log.exists():
-            return None  # it is on another host, and so is its log
-        place = self._sizes.get(worker, 0) if first else log.stat().st_size
-        return Tail(self._run_dir, worker, {worker: place})
+            return None  # it is on another host, and has printed nothing yet
+        if first or not was_there:
+            return Tail(self._run_dir, worker, {worker: self._sizes.get(worker, 0)})
+        return Tail(self._run_dir, worker, {worker: log.stat().st_size})
 
     def _read(self) -> list[str]:
         lines: list[str] = []
+        if self._tail is None and self._worker:
+            self._tail = self._begin(self._worker, first=False, was_there=False)
         while self._tail and (fresh := self._tail.fresh()):
             lines += [text for _, text in fresh]
         return lines

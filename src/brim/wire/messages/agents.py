@@ -34,6 +34,7 @@ __all__ = [
     "LoseWorker",
     "MasterMessage",
     "OnTime",
+    "Printed",
     "Refused",
     "ReleaseTogether",
     "SignalWorker",
@@ -160,6 +161,13 @@ class ArriveTogether(Message, frozen=True):
     payloads: list[bytes]
 
 
+class Printed(Message, frozen=True):
+    """What rank 0 printed on a host of a guest: whole lines. It has number 0: where the stream breaks, it is lost."""
+
+    worker: str
+    text: str
+
+
 AgentMessage = (
     JoinJob
     | FromWorker
@@ -175,11 +183,12 @@ AgentMessage = (
     | Beat
     | Failed
     | Warn
+    | Printed
 )
 
 
 class FromAgent(msgspec.Struct, frozen=True, array_like=True):
-    """A message with its place in the session; a `Beat` has number 0, and is not said again.
+    """A message with its place in the session; a `Beat` or `Printed` has number 0, and is not said again.
 
     Args:
         number: 1 for the first message of the session.

@@ -1,0 +1,60 @@
+"""What rank 0 prints on this host, for the command on another one: whole lines, a limited number of bytes at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from brim.coordination.membership import World
+from brim.telemetry.logs import Tail
+
+__all__ = ["Prints"]
+
+_MOST = 16 << 10  # bytes that are passed on at once
+
+
+class Prints:
+    """Follows the log of rank 0 while it is one of this host's workers.
+
+    The first rank 0 of a run is read from its beginning, a successor from where it is when it takes over.
+
+    Args:
+        run_dir: of this agent, with the workers' logs.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._tail: Tail | None = None
+        self.worker = ""
+
+    def begin(self, world: World) -> str:
+        """Take note of a new round; returns what the rank 0 of the round before printed to its end."""
+        first = world.members[0].worker
+        if first == self.worker:
+            return ""
+        left = self.fresh()
+        log = self._run_dir / "logs" / f"{first}.log"
+        is_here = log.exists()
+        self.worker = first if is_here else ""
+        place = log.stat().st_size if is_here and world.round > 1 else 0
+        self._tail = Tail(self._run_dir, first, {first: place}) if is_here else None
+        return left
+
+    def fresh(self) -> str:
+        """Lines that were completed since the last call, or the last of them where there are too many."""
+        if self._tail is None:
+            return ""
+        lines: list[str] = []
+        while some := self._tail.fresh():
+            lines += [text for _, text in some]
+        kept: list[str] = []
+        size = 0
+        for line in reversed(lines):
+            size += len(line.encode()) + 1
+            if size > _MOST:
+                break
+            kept.append(line)
+        if len(kept) < len(lines):
+            kept.append(
+                f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to another host]"
+            )
+        return "".join(f"{line}\n" for line in reversed(kept))
