@@ -98,5 +98,5 @@ def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None
 
 
 def world(round: int, *workers: str) -> World:
-    members = tuple(Member(worker, "a2", "10.0.0.2:1") for worker in workers)
+    members = tuple(Member(worker=worker, agent="a2", address="10.0.0.2:1") for worker in workers)
     return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))
