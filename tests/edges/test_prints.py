@@ -76,6 +76,11 @@ def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_pat
     run.form(["w8", "w1"], "w7 leaves", seconds=0.0)
     printed(tmp_path, "w8", "loss 3\n")  # before anybody looked
     assert fresh() == ["loss 3"]
+    reader.poll()
+    run.form(["w9", "w1"], "w8 leaves", seconds=0.0)
+    printed(tmp_path, "w9", "loss 4\n")  # after the records were looked at, before the logs were
+    assert prints.fresh(reader.history) == []
+    assert fresh() == ["loss 4"]
 
 
 def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None:

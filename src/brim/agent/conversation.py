@@ -201,9 +201,7 @@ class Conversation:
             return
         with contextlib.suppress(EnvironmentFault, TimeoutError):
             async with asyncio.timeout(_TO_PART):
-                while (
-                    self._aside
-                ):  # they acknowledge nothing: the master listens until it knows that all was heard
+                while self._aside:  # which acknowledges nothing: the master listens until all was heard
                     await stream.send(FromAgent(0, 0, self._aside.popleft()))
                 await stream.send(FromAgent(0, self._heard, Beat()))
                 await stream.finish()

@@ -27,12 +27,14 @@ class Prints:
         self._sizes = {path.stem: path.stat().st_size for path in (run_dir / "logs").glob("*.log")}
         self._tail: Tail | None = None
         self._worker = ""
-        self._there = set(self._sizes)  # logs that were there at the last call
+        # Logs at the last call, and at the one before it: these were there before the records were read for the last.
+        self._there = self._there_before = set(self._sizes)
 
     def fresh(self, history: RunHistory) -> list[str]:
         """Lines that were completed since the last call."""
         lines = self._read()
-        there, self._there = self._there, {path.stem for path in (self._run_dir / "logs").glob("*.log")}
+        there = self._there_before
+        self._there_before, self._there = self._there, self._logs()
         if history.round is None or history.round is self._round:
             return lines
         self._round = history.round
@@ -41,6 +43,9 @@ class Prints:
             first, self._worker = not self._worker, worker
             self._tail = self._begin(worker, first, worker in there)
         return lines + self._read()
+
+    def _logs(self) -> set[str]:
+        return {path.stem for path in (self._run_dir / "logs").glob("*.log")}
 
     def _begin(self, worker: str, first: bool, was_there: bool) -> Tail | None:
         log = self._run_dir / "logs" / f"{worker}.log"
