@@ -1,11 +1,11 @@
-"""A worker that is alone in its round goes on behind a commit, and takes in its answer before it says anything else."""
+"""A worker alone in its round goes on behind a commit: it tells of short steps together, and has one answer due at most."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -13,12 +13,23 @@ import torch
 from brim.coordination.membership import Member, World
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import ProtocolError
-from brim.train import membership
+from brim.train import failures, membership
 from brim.train.context import WorkerContext
 from brim.train.layout import Layout
 from brim.train.membership import Membership, RoundChanged
 from brim.wire.frames import FrameBuffer, frame
-from brim.wire.messages import Arrive, Codec, InstallRound, Released, WorkerBound, WorkerMessage, WriteNow
+from brim.wire.messages import (
+    Arrive,
+    Beat,
+    Codec,
+    Evaluated,
+    Failed,
+    InstallRound,
+    Released,
+    WorkerBound,
+    WorkerMessage,
+    WriteNow,
+)
 
 
 class Calm:
@@ -64,15 +75,20 @@ class Agent:
     def answer(self, step: int, *, hold: bool = False) -> None:
         self.say(Released(round=1, step=step, phase="commit", hold=hold, payloads=[]))
 
-    def arrivals(self) -> list[int]:
-        """The steps whose commits have come by now."""
+    def heard(self) -> list[WorkerMessage]:
+        """What has come by now."""
         self._end.setblocking(False)
         try:
             data = self._end.recv(1 << 20)
         except BlockingIOError:
             data = b""
-        heard = [self._decode.decode(each) for each in self._frames.feed(data)]
-        return [message.step for message in heard if isinstance(message, Arrive)]
+        return [self._decode.decode(each) for each in self._frames.feed(data)]
+
+    def arrivals(self) -> list[list[int]]:
+        """The steps of the commits that have come by now."""
+        arrivals = [message for message in self.heard() if isinstance(message, Arrive)]
+        assert all(arrival.step == arrival.made[-1].step for arrival in arrivals)
+        return [[made.step for made in arrival.made] for arrival in arrivals]
 
 
 def world(round: int) -> World:
@@ -106,10 +122,62 @@ def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
     worker, agent = pair
     worker.commit(0, b"")
     worker.settle(within=0.0)
-    assert agent.arrivals() == [0]
+    assert agent.arrivals() == [[0]]
     agent.answer(0)
+    long_ago(worker)
     worker.commit(1, b"")
-    assert agent.arrivals() == [1]
+    assert agent.arrivals() == [[1]]
+
+
+def long_ago(worker: Membership) -> None:
+    """Let it be long since the last telling, as it is where steps are."""
+    worker._told_at = 0.0
+
+
+def fails(worker: Membership) -> None:
+    failures.report(worker._context, ZeroDivisionError("of the user"))
+
+
+@pytest.mark.parametrize(
+    ("say", "behind"),
+    [
+        (lambda worker: worker.tell(Evaluated(epoch=1, step=3, metrics={})), Evaluated),
+        (lambda worker: worker._beat(), Beat),
+        (fails, Failed),
+    ],
+    ids=["a message", "a heartbeat", "a failure"],
+)
+def test_short_steps_are_told_together_and_before_anything_else_is_said(
+    pair: tuple[Membership, Agent], say: Callable[[Membership], None], behind: type
+) -> None:
+    worker, agent = pair
+    worker.commit(0, b"")
+    agent.answer(0)
+    worker._company = 3600.0  # seconds: none of these steps is long, however slow the host
+    for step in (1, 2):
+        worker.commit(step, b"")
+    assert agent.arrivals() == [[0]]
+    say(worker)
+    told, next_to_it = agent.heard()
+    assert isinstance(told, Arrive)
+    assert [made.step for made in told.made] == [1, 2]
+    assert isinstance(next_to_it, behind)
+
+
+def test_what_was_told_together_has_its_answer_before_another_step_is_made(
+    pair: tuple[Membership, Agent],
+) -> None:
+    worker, agent = pair
+    worker.commit(0, b"")
+    agent.answer(0)
+    worker._company = 3600.0
+    for step in (1, 2):
+        worker.commit(step, b"")
+    worker._beat()
+    agent.answer(2, hold=True)
+    with pytest.raises(RoundChanged):
+        worker.commit(3, b"")
+    assert [made for made in worker._made if made.step == 3] == []
 
 
 def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_commit(
@@ -120,11 +188,12 @@ def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_co
     agent.answer(0, hold=True)
     with pytest.raises(RoundChanged):
         worker.commit(1, b"")
-    assert agent.arrivals() == [0]
+    assert agent.arrivals() == [[0]]
     agent.say(InstallRound(world=world(2)))
     worker.next_round(Nothing())
+    long_ago(worker)
     worker.commit(1, b"")
-    assert agent.arrivals() == [1]
+    assert agent.arrivals() == [[1]]
 
 
 @pytest.mark.parametrize("look", ["settle", "poll"])
@@ -137,11 +206,13 @@ def test_the_answer_is_taken_in_wherever_a_worker_looks(pair: tuple[Membership, 
 
 
 @pytest.mark.parametrize("message", [InstallRound(world=world(2)), WriteNow()])
+@pytest.mark.parametrize("is_told", [True, False])
 def test_a_worker_whose_step_may_not_count_gives_its_state_to_nobody(
-    pair: tuple[Membership, Agent], message: WorkerBound
+    pair: tuple[Membership, Agent], message: WorkerBound, is_told: bool
 ) -> None:
     worker, agent = pair
+    worker._company = 0.0 if is_told else float("inf")
     worker.commit(0, b"")
     agent.say(message)
     with pytest.raises(ProtocolError, match="before the answer to the commit of step 1"):
-        worker.settle()
+        worker.poll()

@@ -44,6 +44,7 @@ from brim.wire.messages import (
     Installed,
     InstallRound,
     LoseWorker,
+    Made,
     MasterMessage,
     NowWritten,
     OnTime,
@@ -346,10 +347,10 @@ class Agent:
         match message:
             case Beat(moves=moves):
                 self._note_moves(worker, moves)
-            case Arrive(round=round, step=step, phase=phase, payload=payload):
-                if round == self._hub.round:
+            case Arrive():
+                if message.round == self._hub.round:
                     self._on_time(worker)
-                self._arrived(worker, round, Point(step, phase), payload)
+                self._arrived(worker, message)
             case Hello(layout=layout) if self._layout and layout != self._layout:
                 detail = (
                     "workers do not train the same network: does model() depend on chance or on the host?"
@@ -380,9 +381,10 @@ class Agent:
         if self._waits.moved(worker, now=self._clock.now()):
             self._post(OnTime(worker=worker))
 
-    def _arrived(self, worker: str, round: int, point: Point, payload: bytes) -> None:
+    def _arrived(self, worker: str, arrival: Arrive) -> None:
+        point = Point(arrival.step, arrival.phase)
         try:
-            answer = self._hub.arrive(worker, round, point, payload)
+            answer = self._hub.arrive(worker, arrival.round, point, arrival.payload)
         except ProtocolError as error:
             self._post(Failed(who="internal", message=str(error)))
             return
@@ -397,21 +399,19 @@ class Agent:
             case Release():
                 self._release(answer)
                 if is_commit(point):
-                    self._committed(answer)
+                    self._committed(answer, arrival.made)
             case _:
                 assert_never(answer)
 
-    def _committed(self, release: Release) -> None:
-        """This hub was the root: its release was the commit."""
-        step = release.point.step + 1
-        record = CommitRecord(
-            round=release.round,
-            step=step,
-            at=self._clock.wall(),
-            payloads=list(release.payloads),
-            held=release.hold,
-        )
-        self._note_commit(record)
+    def _committed(self, release: Release, made: list[Made]) -> None:
+        """This hub was the root: its release was the commit, of one step or of several of a worker alone."""
+        wall, now = self._clock.wall(), self._clock.now()
+        steps = [(each.step, wall - (now - each.at), [each.report]) for each in made]
+        for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
+            held = release.hold and step == release.point.step
+            self._note_commit(
+                CommitRecord(round=release.round, step=step + 1, at=at, payloads=payloads, held=held)
+            )
         if release.hold:  # everybody waits for the next round
             self._flush()
 

@@ -27,13 +27,9 @@ def mix(*parts: int) -> int:
     False
     """
     state = len(parts)
-    for part in parts:
-        state = _finalise((state ^ (part & _MASK)) + _GOLDEN)
-    return _finalise(state + _GOLDEN)
-
-
-def _finalise(z: int) -> int:
-    z &= _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
+    for part in (*parts, 0):
+        z = ((state ^ (part & _MASK)) + _GOLDEN) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        state = z ^ (z >> 31)
+    return state

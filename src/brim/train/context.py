@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -42,6 +43,7 @@ class WorkerContext:
         link: the worker's end of its socket to the agent.
         memory: descriptor of the memory that all workers of this host share.
         start_method: how this process was started, for the record.
+        before_failing: called before this worker reports a failure, for what is to be told before it.
     """
 
     worker: str
@@ -52,6 +54,7 @@ class WorkerContext:
     link: socket.socket
     memory: int
     start_method: str
+    before_failing: list[Callable[[], None]] = field(default_factory=list)
 
 
 def environment_for(

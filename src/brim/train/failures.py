@@ -32,6 +32,9 @@ def blame(error: BaseException) -> BrimError:
 def report(context: WorkerContext, error: BaseException) -> None:
     """Tell the agent: that the job must end, or, where another worker may do better, that this one gives up."""
     blamed = blame(error)
+    with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone
+        for tell in context.before_failing:
+            tell()
     if isinstance(blamed, EnvironmentFault):
         print(f"brim: {blamed}", file=sys.stderr)  # noqa: T201 - this is the worker's log
         with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone

@@ -6,6 +6,7 @@ import contextlib
 import math
 import socket
 import sys
+import threading
 import time
 from typing import Any, Protocol
 
@@ -24,12 +25,14 @@ from brim.train.state import receive_state, send_state
 from brim.wire.link import WorkerLink
 from brim.wire.messages import (
     Arrive,
+    Beat,
     Dismissed,
     Facts,
     Hello,
     Installed,
     InstallRound,
     Leave,
+    Made,
     NowWritten,
     Publish,
     Released,
@@ -44,6 +47,7 @@ __all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "p
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 _GLANCE = 0.001  # seconds between looks in passing: a micro-batch may be quicker than the call of the system
+_COMPANY = 0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
 _PATIENCE = 60.0
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
@@ -238,10 +242,16 @@ class Membership:
         self._world: World | None = None
         self._next: InstallRound | None = None
         self._writes = False
-        self._told: int | None = None  # the step whose commit was told, and whose answer is on its way
+        # Of a worker alone. Told is never more than one commit, and while it has no answer nothing more is made.
+        self._telling = threading.RLock()
+        self._made: list[Made] = []  # steps that count once they are told
+        self._told: int | None = None  # the last step that was told, whose answer is on its way
+        self._told_at = 0.0
+        self._company = 0.0 if context.spec.faults else _COMPANY  # faults come at a step's number
         self._looked = 0.0
         self._moves = 0  # of the main thread: it does not hang in the user's code
-        beat_forever(self._link, interval=context.spec.heartbeat_timeout / 4, moves=lambda: self._moves)
+        context.before_failing.append(self._tell_made)
+        beat_forever(self._beat, interval=context.spec.heartbeat_timeout / 4)
 
     @property
     def rank(self) -> int:
@@ -275,7 +285,12 @@ class Membership:
         return self._world
 
     def tell(self, message: WorkerMessage) -> None:
+        self._tell_made()
         self._link.send(message)
+
+    def _beat(self) -> None:
+        """Be heard, also where the main thread is at something long behind steps that nobody knows of."""
+        self.tell(Beat(moves=self._moves))
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
@@ -305,9 +320,10 @@ class Membership:
                 self._told = None
                 if message.hold:
                     raise RoundChanged
-            case InstallRound() | WriteNow() if self._told is not None:
+            case InstallRound() | WriteNow() if self._told is not None or self._made:
                 # The state has a step that may not count. This cannot be (docs/design/decisions.md): better die.
-                raise ProtocolError(f"{message} before the answer to the commit of step {self._told + 1}")
+                step = self._made[-1].step if self._told is None else self._told
+                raise ProtocolError(f"{message} before the answer to the commit of step {step + 1}")
             case InstallRound():
                 self._next = message
                 raise RoundChanged
@@ -351,16 +367,35 @@ class Membership:
     def commit(self, step: int, report: bytes) -> bool:
         if self.world_size > 1:
             return self.arrive(step, COMMIT, report).hold
-        self.settle()
-        self.tell(Arrive(round=self._round.round, step=step, phase=COMMIT, payload=report))
-        self._told = step
+        now = time.monotonic()
+        with self._telling:
+            self._await_answer()
+            self._made.append(Made(step, now, report))
+        if now - self._told_at >= self._company:
+            self._tell_made()
         return False
 
-    def settle(self, within: float | None = None) -> None:
-        if within is not None and self._told is not None:
-            self._link.listen(within)
-        while self._told is not None and (within is None or self._link.pending()):
+    def _tell_made(self) -> None:
+        """Have the steps count that this worker made alone: all of them, or none."""
+        with self._telling:
+            if self._made:
+                self._told, self._told_at = self._made[-1].step, self._made[-1].at
+                arrival = Arrive(round=self._round.round, step=self._told, phase=COMMIT, made=self._made)
+                self._made = []
+                self._link.send(arrival)
+
+    def _await_answer(self) -> None:
+        while self._told is not None:
             self._take(self._receive())
+
+    def settle(self, within: float | None = None) -> None:
+        if within is None:
+            self._tell_made()
+            self._await_answer()
+        elif self._told is not None:
+            self._link.listen(within)
+            while self._told is not None and self._link.pending():
+                self._take(self._receive())
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         self.settle()

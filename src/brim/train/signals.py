@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 
 from brim.errors import EnvironmentFault
-from brim.wire.link import WorkerLink
-from brim.wire.messages import Beat
 
 __all__ = ["LeaveRequest", "beat_forever"]
 
@@ -29,19 +27,15 @@ class LeaveRequest:
         self.asked = True
 
 
-def beat_forever(link: WorkerLink, *, interval: float, moves: Callable[[], int]) -> None:
-    """Send heartbeats every `interval` seconds until the link is gone. A stopped process sends none.
+def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
+    """Call `beat` every `interval` seconds until the agent is gone. A stopped process sends no heartbeats."""
 
-    Args:
-        moves: counts what the main thread has come by.
-    """
-
-    def beat() -> None:
+    def go_on() -> None:
         stop = threading.Event()
         while not stop.wait(interval):
             try:
-                link.send(Beat(moves=moves()))
+                beat()
             except EnvironmentFault:
                 return
 
-    threading.Thread(target=beat, name="brim-heartbeat", daemon=True).start()
+    threading.Thread(target=go_on, name="brim-heartbeat", daemon=True).start()

@@ -25,6 +25,7 @@ __all__ = [
     "Introduce",
     "Leave",
     "Logged",
+    "Made",
     "Message",
     "MicroReport",
     "NowWritten",
@@ -117,11 +118,22 @@ class Introduce(Message, frozen=True):
     facts: Facts
 
 
+class Made(msgspec.Struct, frozen=True, array_like=True):
+    """A step that a worker alone in its round has made: `at` is when, by the host's monotonic clock."""
+
+    step: int
+    at: float
+    report: bytes
+
+
 class Arrive(Message, frozen=True):
+    """Args: made: of a worker alone at its commit, all steps that it has not told of; `step` is the last of them."""
+
     round: int
     step: int
     phase: str
     payload: bytes = b""
+    made: list[Made] = []
 
 
 class Installed(Message, frozen=True):
