@@ -180,7 +180,8 @@ class SimWorker:
         self.doing = "starting"
         self.world: World | None = None
         self.next: World | None = None
-        self.asked_for: int | None = None  # the step whose commit was told, and whose answer is on its way
+        self.made: list[tuple[int, Any]] = []  # steps of a worker alone that nobody was told of
+        self.asked_for: int | None = None  # the last step that was told of, whose answer is on its way
         self.committed, self.evaluated = 0, 0
         self.weights: Tree = ()
         self.flight: Flight | None = None
@@ -224,7 +225,16 @@ class SimWorker:
             self.outbox.append(("gone", reason))
 
     def tell(self, *message: Any) -> None:
+        self.tell_made()
         self.outbox.append(message)
+
+    def tell_made(self) -> None:
+        """What the main thread does as it waits, and the heartbeat at any time."""
+        if self.made:
+            assert self.world is not None
+            self.asked_for = self.made[-1][0]
+            self.outbox.append(("made", self.world.round, self.made))
+            self.made = []
 
     @property
     def rank(self) -> int:
@@ -268,7 +278,7 @@ class SimWorker:
                     self.doing = "held"
                     raise RoundChanged
                 return
-            case ("install" | "write", *_) if self.asked_for is not None:
+            case ("install" | "write", *_) if self.asked_for is not None or self.made:
                 raise AssertionError(f"{self.name}: {message} while a commit is under way")
             case ("install", world):
                 self.next = world
@@ -303,16 +313,19 @@ class SimWorker:
             self._take(message)
 
     def _commit(self, parts: Any) -> Generator[Wait, None, bool]:
-        """Alone, it is told and not waited for: whether it was the round's last is taken in with the next step."""
+        """Alone, it is told of now or later, and not waited for: the next step takes in whether it was the last."""
         assert self.world is not None
         if self.world.world_size > 1:
             return (yield from self._arrive(COMMIT, parts))[4]
-        yield from self._settle_commit()
-        self.tell("arrive", self.world.round, Point(self.committed, COMMIT), parts)
-        self.asked_for = self.committed
+        yield from self._await_answer()
+        self.made.append((self.committed, parts))
         return False
 
     def _settle_commit(self) -> Iterator[Wait]:
+        self.tell_made()
+        yield from self._await_answer()
+
+    def _await_answer(self) -> Iterator[Wait]:
         while self.asked_for is not None:
             self._take((yield from self._receive()))
 
@@ -589,6 +602,8 @@ class SimAgent:
         match message:
             case ("arrive", round, point, payload):
                 self._arrived(worker.name, round, point, payload)
+            case ("made", round, made):
+                self._made_alone(worker.name, round, made)
             case ("gone", reason):
                 del self.workers[worker.name]
                 self.outbox.append(("gone", worker.name, reason))
@@ -610,6 +625,17 @@ class SimAgent:
             self.outbox.append(("commit", round, point.step + 1, self.cluster.events, payloads))
             if answer.hold:
                 self.outbox.append(("held", round, point.step + 1))
+
+    def _made_alone(self, worker: str, round: int, made: list[tuple[int, Any]]) -> None:
+        answer = self.hub.arrive(worker, round, Point(made[-1][0], COMMIT), b"")
+        if answer is None:
+            return
+        assert isinstance(answer, Release), "a worker alone in its round has the root beside it"
+        self.release(answer, [])
+        for step, parts in made:
+            self.outbox.append(("commit", round, step + 1, self.cluster.events, [parts]))
+        if answer.hold:
+            self.outbox.append(("held", round, made[-1][0] + 1))
 
     def release(self, release: Release, payloads: list[Any]) -> None:
         for name in self.hub.members:
@@ -866,6 +892,8 @@ class Cluster:
                     able.append(worker.run)
                 if worker.writes:
                     able.append(worker.write)
+                if worker.alive and worker.made:
+                    able.append(worker.tell_made)
         return able
 
     def happen(self) -> bool:
