@@ -223,8 +223,8 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
             **{name: lambda side=side: side.turn(seconds) for name, side in sides.items()},
         }
         case.steps = {name: [] for name in turns}
-        for _ in range(rounds):
-            for name, turn in turns.items():
+        for number in range(rounds):  # there and back: what a side leaves behind meets those on both sides of it
+            for name, turn in list(turns.items())[:: -1 if number % 2 else 1]:
                 case.steps[name].append(turn())
 
 

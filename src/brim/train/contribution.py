@@ -161,6 +161,7 @@ class Contributions:
         self._all_marks = self._no_marks.clone()
         self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
+        self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._own_gradients: list[Tensor] = []
         self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
         self._strides = [p.stride() for p in self._parameters]
@@ -270,7 +271,9 @@ class Contributions:
 
     def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
         if len(losses) == 1 and losses[0] is not None:
-            return losses[0].to(self._no_losses) * weight
+            if weight not in self._weights:
+                self._weights[weight] = self._no_losses + weight
+            return losses[0].to(self._no_losses.device) * self._weights[weight]
         weighed = self._no_losses.clone()
         for index, loss in enumerate(losses):
             if loss is not None:
@@ -283,6 +286,8 @@ class Contributions:
         return self._no_marks.new_tensor([*marks, int(stop), int(due)])
 
     def _check_frozen(self) -> None:
+        if not self._frozen:
+            return
         thawed = next((name for name, parameter in self._frozen.items() if parameter.requires_grad), None)
         if thawed is not None:
             raise SpecError(

@@ -90,7 +90,9 @@ class _Round:
 
     exchange: Exchange
     accumulator: Accumulator
-    mine: range  # micro-batches of each step
+    rank: int
+    parts: int  # that each step is cut into
+    mine: range  # those of this rank
     reads: Generator[Read] | None = None
     commits: int = 0
     pace: float = 0.0  # seconds of its last step, to the commit
@@ -102,7 +104,7 @@ class _Step:
     """A step under way on this worker."""
 
     number: int
-    spans: tuple[Span, ...]
+    span: Span
     todo: deque[int]
     due: bool
     since: float
@@ -110,9 +112,9 @@ class _Step:
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
 
-    @property
-    def samples(self) -> int:
-        return self.spans[-1].stop - self.spans[0].start
+    def places(self, span: Span) -> Span:
+        """Of samples of an epoch in this step."""
+        return Span(span.start - self.span.start, span.stop - self.span.start)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +125,6 @@ class _Micro:
     weight: float
     since: float
     losses: list[Tensor | None]  # of each optimizer, [1]
-    places: Span  # of its samples in the step
     carried: dict[str, Any]
     taken: int = 0  # of these losses
 
@@ -561,6 +562,8 @@ class Job:
             self._round = _Round(
                 exchange=exchange,
                 accumulator=Accumulator(parts, blocks, exchange.rows),
+                rank=self.members.rank,
+                parts=parts,
                 mine=plan.micro_batches(self.members.rank),
             )
             self._contributions.begin()
@@ -662,8 +665,9 @@ class Job:
             # where it says that the round is over, what was begun of that step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
-                parts = parts_of(self.spec, self.members.world_size)
-                wanted = requests(self._schedule, parts=parts, micro_batches=round.mine, after=self.committed)
+                wanted = requests(
+                    self._schedule, parts=round.parts, micro_batches=round.mine, after=self.committed
+                )
                 loaders = self._part_of(feed.loaders)
                 round.reads = feed.read(wanted, loaders=loaders, meanwhile=self.members.poll)
             yield from self._micro_batches(round, round.reads)
@@ -677,10 +681,12 @@ class Job:
     def _micro_batches(self, round: _Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""
         number = self.committed
-        spans = cut(self._schedule.span(number), parts_of(self.spec, self.members.world_size))
-        due = self.members.rank == 0 and self._checkpoints.is_due(number + 1)
         step = self._step = _Step(
-            number=number, spans=spans, todo=deque(round.mine), due=due, since=time.perf_counter()
+            number=number,
+            span=self._schedule.span(number),
+            todo=deque(round.mine),
+            due=round.rank == 0 and self._checkpoints.is_due(number + 1),
+            since=time.perf_counter(),
         )
         round.accumulator.begin()
         self._optimization.begin()
@@ -696,7 +702,10 @@ class Job:
             self._commit(round, step)
 
     def _skip_empty(self, round: _Round, step: _Step) -> None:
-        while step.todo and not len(step.spans[step.todo[0]]):
+        if len(step.span) >= round.parts:
+            return
+        spans = cut(step.span, round.parts)
+        while step.todo and not len(spans[step.todo[0]]):
             nothing = self._contributions.nothing(stop=self._stop_asked, due=step.due)
             for each in self._carried.values():
                 nothing += each.nothing()
@@ -712,16 +721,14 @@ class Job:
             self._contributions.watch()
         self._contributions.reset()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
-        span, first = read.request.span, step.spans[0].start
-        places = Span(span.start - first, span.stop - first)
-        carried = {name: each.of(places) for name, each in self._carried.items()}
+        span = read.request.span
+        carried = {name: each.of(step.places(span)) for name, each in self._carried.items()}
         since = self._spent("data", started)
         step.micro = _Micro(
             read=read,
-            weight=len(span) / step.samples,
+            weight=len(span) / len(step.span),
             since=since,
             losses=[None] * len(self._optimization.optimizers),
-            places=places,
             carried=carried,
         )
         return MicroBatch(inputs, target, carried)
@@ -824,7 +831,7 @@ class Job:
         if micro.carried or self._carried:
             check_names(self._carried, micro.carried)
             for name, each in self._carried.items():
-                contribution += each.left_by(micro.places, micro.carried[name])
+                contribution += each.left_by(step.places(micro.read.request.span), micro.carried[name])
         round.accumulator.add(step.todo.popleft(), contribution)
         step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
         step.done.append((micro.read.request, micro.read.crc32))
@@ -849,28 +856,28 @@ class Job:
         self._seconds["wait"] += waited
         self._spent("reduce", started + waited)
         before = time.perf_counter()
-        report = msgspec.msgpack.encode(self._report(step))
+        report = msgspec.msgpack.encode(self._report(round, step))
         held = self.members.commit(step.number, report)
         round.pace = time.perf_counter() - step.since
         started = self._spent("wait", before)
         outcome = self._contributions.outcome(total)
-        self._apply(total, outcome, samples=step.samples, shared=round.exchange.shares_result)
+        self._apply(total, outcome, samples=len(step.span), shared=round.exchange.shares_result)
         self._spent("apply", started)
         round.commits += 1
         round.held = held
         return outcome
 
-    def _report(self, step: _Step) -> StepReport:
-        losses = torch.cat(step.losses).double().tolist() if step.losses else []
+    def _report(self, round: _Round, step: _Step) -> StepReport:
+        losses = _numbers(step.losses)
         parts = []
         for (request, crc32), loss in zip(step.done, losses, strict=True):
             start, stop = request.span.start, request.span.stop
-            parts.append(MicroReport(self.members.rank, request.micro, start, stop, crc32, loss))
+            parts.append(MicroReport(round.rank, request.micro, start, stop, crc32, loss))
         report = StepReport(
             epoch=self._schedule.epoch_of(step.number),
             parts=parts,
             seconds=dict(self._seconds),
-            lr=self._optimization.learning_rate() if self.members.rank == 0 else None,
+            lr=self._optimization.learning_rate() if round.rank == 0 else None,
         )
         self._seconds.clear()
         return report
@@ -1073,6 +1080,13 @@ class Job:
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )
+
+
+def _numbers(losses: Sequence[Tensor]) -> list[float]:
+    """What each tensor of one element holds; from a device they come all at once."""
+    if all(loss.is_cpu for loss in losses):
+        return [loss.item() for loss in losses]
+    return torch.cat(list(losses)).tolist()
 
 
 def _check_loss(loss: object) -> None:

@@ -132,7 +132,7 @@ class Optimization:
         None where the optimizers know of no such thing.
         """
         rates = [float(group["lr"]) for group in self._groups() if "lr" in group]
-        return rates if len(set(rates)) > 1 else next(iter(rates), None)
+        return rates if len(set(rates)) > 1 else rates[0] if rates else None
 
     def _name_of(self, index: int) -> str:
         group, name = divmod(index, len(_BY_HAND))
