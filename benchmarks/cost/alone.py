@@ -223,7 +223,8 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
             **{name: lambda side=side: side.turn(seconds) for name, side in sides.items()},
         }
         case.steps = {name: [] for name in turns}
-        for number in range(rounds):  # there and back: what a side leaves behind meets those on both sides of it
+        for number in range(rounds):
+            # There and back: a side may be disturbed by what the one before it leaves.
             for name, turn in list(turns.items())[:: -1 if number % 2 else 1]:
                 case.steps[name].append(turn())
 

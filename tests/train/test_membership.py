@@ -1,4 +1,4 @@
-"""A worker alone in its round goes on behind a commit: it tells of short steps together, and has one answer due at most."""
+"""A worker alone in its round goes on behind a commit: it tells of short steps together, and has one answer due."""
 
 from __future__ import annotations
 
