@@ -110,6 +110,7 @@ class Agent:
         self._template = template
         self._hub = Hub(settings.name)
         self._commits: list[CommitRecord] = []
+        self._committed_at = 0.0  # by the wall clock
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_after = _FLUSH
         self._workers: Workers | None = None
@@ -409,8 +410,11 @@ class Agent:
         steps = [(each.step, wall - (now - each.at), [each.report]) for each in made]
         for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
             held = release.hold and step == release.point.step
+            self._committed_at = max(at, self._committed_at)  # between two clocks' readings time goes by
             self._note_commit(
-                CommitRecord(round=release.round, step=step + 1, at=at, payloads=payloads, held=held)
+                CommitRecord(
+                    round=release.round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
+                )
             )
         if release.hold:  # everybody waits for the next round
             self._flush()
