@@ -11,15 +11,17 @@ import signal
 import socket
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 __all__ = [
     "adopt_orphans",
     "be_called",
+    "birth_of",
     "close_in_children",
     "die_with_adopter",
     "die_with_parent",
+    "outlive_parent",
     "readable",
     "state_of",
     "with_equal_hashes",
@@ -58,6 +60,11 @@ def die_with_adopter(adopter: int) -> None:
     die_with_parent(adopter)
 
 
+def outlive_parent() -> None:
+    """Take `die_with_parent` back: from here on this process sees to its end itself."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a process in which a set of strings has the order that it has in all others of a job.
 
@@ -71,11 +78,20 @@ def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
 
 def state_of(pid: int) -> str:
     """The kernel's letter for what a process is at: `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone."""
+    return _facts_of(pid)[0]
+
+
+def birth_of(pid: int) -> str:
+    """When a process was started, as the kernel counts: with it a number is never another's; empty where it is gone."""
+    return _facts_of(pid)[19]
+
+
+def _facts_of(pid: int) -> Sequence[str]:
+    """What the kernel tells of a process behind its name."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return ""
-    return line.rpartition(")")[2].split()[0]
+        return [""] * 20
 
 
 def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from brim.chaos.promises import run_directory_is_whole
 from e2e.running import DIGITS, FILES, PACED, Run, has_ended, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
@@ -86,21 +87,28 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     assert ledger(tmp_path / "run")["exact"]
 
 
-def test_without_its_agent_the_run_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
-    """Its workers die with it; the command starts another, and steps behind the checkpoint are done again."""
-    job = (*JOB, "--workers", "2", "--checkpoint-every", "20")
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_without_its_agent_the_run_goes_on_from_where_it_stood(tmp_path: Path, workers: str) -> None:
+    """Far from any checkpoint: one worker leaves the state, and the dead agent what its master had not heard."""
+    job = (*JOB, "--workers", workers, "--checkpoint-every", "10000")
     calm = train(tmp_path / "calm", *job[1:])
     with started(tmp_path / "run", *job, *PACED) as run:
-        until(lambda: any(each["step"] == 20 for each in run.events("checkpoint")), "a checkpoint", run)
+        run.wait_for_step(7)
         _process(run, "brim.agent").kill()
+        until(lambda: bool(run.events("restored")), "a restore", run)
+        _process(run, "brim.agent").kill()  # it may be before the new life's first step
+        until(lambda: len(run.events("restored")) > 1, "another restore", run)
         run.hurry()
         summary = run.finish()  # fails where a process is left over
-        assert run.process.returncode == 0
+        assert run.process.returncode == 0, run.err
         assert f"the agent of {socket.gethostname()} was killed; another one goes on" in run.err
         assert "Traceback" not in run.err
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    assert run.events("restored")[-1]["step"] >= 20
+    assert all(event["step"] >= 7 for event in run.events("restored"))
+    assert summary["steps_redone"] <= 2
+    assert [event["epoch"] for event in run.events("epoch")] == list(range(1, 13))
     assert ledger(tmp_path / "run")["exact"]
+    assert run_directory_is_whole(tmp_path / "run") == []
 
 
 def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
 from brim.process import adopt_orphans, be_called
+from brim.storage.heir import UNHEARD, succession
 from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]
@@ -73,7 +74,8 @@ async def _serve_and_keep(
 ) -> int:
     """Serve a run and keep its master; SIGTERM ends the run."""
     clock = SystemClock()
-    master = Conversation(settings.name, dial=dial, keeper=keeper, clock=clock)
+    unheard = settings.run_dir / UNHEARD if succession() else None
+    master = Conversation(settings.name, dial=dial, keeper=keeper, clock=clock, unheard=unheard)
     agent = Agent(settings, master, clock, template)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.ask_to_stop)
     serving, keeping = asyncio.create_task(agent.run()), asyncio.create_task(keeper.run())
@@ -87,6 +89,7 @@ async def _serve_and_keep(
     finally:
         await keeper.end()
         await keeping
+        master.close()
 
 
 def main(start: Start = start_anew) -> None:

@@ -8,8 +8,10 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
 
 from brim.agent.keeper import Keeper
+from brim.agent.unheard import open_unheard
 from brim.coordination.session import Outbox, is_new
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
@@ -17,6 +19,8 @@ from brim.wire.control import AgentStream, NotTheMaster
 from brim.wire.messages import (
     AgentMessage,
     Beat,
+    CommitRecord,
+    Commits,
     Configure,
     FromAgent,
     FromMaster,
@@ -53,14 +57,22 @@ class Conversation:
         dial: opens a stream to whichever master there is.
         keeper: of the master, where it lives on this host.
         clock: for patience.
+        unheard: the file in which the agent that follows this one finds what it has to say; None: none follows.
     """
 
     def __init__(
-        self, agent: str, *, dial: Callable[[], AgentStream], keeper: Keeper | None, clock: Clock
+        self,
+        agent: str,
+        *,
+        dial: Callable[[], AgentStream],
+        keeper: Keeper | None,
+        clock: Clock,
+        unheard: Path | None = None,
     ) -> None:
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
         self._outbox: Outbox[AgentMessage] = Outbox()
+        self._unheard = open_unheard(unheard, self._session) if unheard else None
         self._heard = 0
         self._life = 0
         self._news = asyncio.Event()
@@ -71,13 +83,25 @@ class Conversation:
 
     def post(self, message: AgentMessage) -> None:
         """Say something: the master will hear it, once, as long as there is one."""
-        self._outbox.put(message)
+        number = self._outbox.put(message)
+        if self._unheard is not None and not isinstance(message, Commits):
+            self._unheard.note(number, message)
         self._news.set()
 
     def print(self, worker: str, text: str) -> None:
         """Pass on what a worker printed: in order, and once, but a broken stream loses it."""
         self._aside.append(Printed(worker=worker, text=text))
         self._news.set()
+
+    def foretell(self, record: CommitRecord) -> None:
+        """Make sure that a commit will be heard, whatever becomes of this process: it is a part of the next message."""
+        if self._unheard is not None:
+            self._unheard.note(self._outbox.last + 1, Commits(records=[record]))
+
+    def close(self) -> None:
+        """Nothing more is to be said."""
+        if self._unheard is not None:
+            self._unheard.remove()
 
     def beat(self) -> None:
         """Be heard, and have the master answer."""
@@ -102,9 +126,10 @@ class Conversation:
                     if not admitted.done():
                         if not self._obeys(parcel):
                             break
-                        self._outbox.acknowledge(parcel.heard)
                         admitted.set_result(parcel.heard)
                     self._outbox.acknowledge(parcel.heard)
+                    if self._unheard is not None:
+                        self._unheard.heard(parcel.heard)
                     if isinstance(parcel.message, Configure):
                         yield parcel.message
                     elif parcel.number and is_new(parcel.number, heard=self._heard):
@@ -161,6 +186,7 @@ class Conversation:
             host=socket.gethostname(),
             life=self._life,
             heard=self._heard,
+            unheard=tuple(self._unheard.left) if self._unheard else (),
         )
         with contextlib.suppress(EnvironmentFault):  # whoever listens sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))

@@ -397,25 +397,32 @@ class Agent:
                     round=round, step=point.step, phase=point.phase, payloads=list(payloads)
                 )
                 self._post(arrived)
+            case Release() if is_commit(point):
+                self._commit(answer, arrival.made)
             case Release():
                 self._release(answer)
-                if is_commit(point):
-                    self._committed(answer, arrival.made)
             case _:
                 assert_never(answer)
 
-    def _committed(self, release: Release, made: list[Made]) -> None:
-        """This hub was the root: its release was the commit, of one step or of several of a worker alone."""
+    def _commit(self, release: Release, made: list[Made]) -> None:
+        """This hub is the root: its release is the commit, of one step or of several of a worker alone.
+
+        No worker hears of a commit that could be forgotten.
+        """
         wall, now = self._clock.wall(), self._clock.now()
         steps = [(each.step, wall - (now - each.at), [each.report]) for each in made]
+        records = []
         for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
             held = release.hold and step == release.point.step
             self._committed_at = max(at, self._committed_at)  # between two clocks' readings time goes by
-            self._note_commit(
-                CommitRecord(
-                    round=release.round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
-                )
+            record = CommitRecord(
+                round=release.round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
             )
+            self._master.foretell(record)
+            records.append(record)
+        self._release(release)
+        for record in records:
+            self._note_commit(record)
         if release.hold:  # everybody waits for the next round
             self._flush()
 

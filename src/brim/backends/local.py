@@ -18,7 +18,9 @@ from typing import BinaryIO
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
+from brim.process import birth_of, state_of
 from brim.storage.contact import is_alive, read_contact
+from brim.storage.heir import PATIENCE, SUCCESSION, heir_of
 from brim.storage.job_file import write_job
 from brim.wire.private import make_private
 
@@ -26,6 +28,7 @@ __all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
 
 _CONTROL = "control"  # of a run: the folder of the socket on which its master is called
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
+_STOPPED = ("T", "t")  # of a process that will not go on by itself
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
@@ -36,6 +39,7 @@ class LocalRun:
         agent: its process.
         run_dir: the run's directory.
         again: starts another agent of the same run; None where the run ends with this one.
+        succession: by which these agents' heirs are known.
     """
 
     def __init__(
@@ -43,8 +47,9 @@ class LocalRun:
         agent: subprocess.Popen[bytes],
         run_dir: Path,
         again: Callable[[], subprocess.Popen[bytes]] | None = None,
+        succession: str = "",
     ) -> None:
-        self._agent, self._run_dir, self._again = agent, run_dir, again
+        self._agent, self._run_dir, self._again, self._succession = agent, run_dir, again, succession
         self._lives = 1
         self._died_at: float | None = None
 
@@ -58,8 +63,7 @@ class LocalRun:
         if code is None:
             return None
         again = self._again if code < 0 and self._lives < _MOST_LIVES else None
-        # What a master that goes had still to write, the next one writes from its journal.
-        if code != 0 and self._outlived_by_master(0.0 if again else _GRACE):
+        if code != 0 and self._is_outlived(goes_on=again is not None):
             return None
         if again is not None:
             self._lives, self._died_at = self._lives + 1, None
@@ -69,17 +73,30 @@ class LocalRun:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)
 
-    def _outlived_by_master(self, patience: float) -> bool:
-        """Whether the master is still there, which may write down how the run ended; not for ever."""
+    def _is_outlived(self, *, goes_on: bool) -> bool:
+        """Whether a process is still there that may have something to leave; not for ever.
+
+        What a master that goes had still to write, the next one writes from its journal: where there will be none, it
+        is waited for, and else the heir.
+        """
+        master, heir = self._left_master(), heir_of(self._run_dir, self._succession)
+        if not (master or heir):
+            return False
+        self._died_at = self._died_at or time.monotonic()
+        waited = time.monotonic() - self._died_at
+        if master and (goes_on or waited >= _GRACE):
+            _kill(master)
+        if heir and (not goes_on or waited >= PATIENCE or state_of(heir) in _STOPPED):
+            _kill(heir)
+        return True
+
+    def _left_master(self) -> int:
+        """The process of this agent's master; 0 where there is none."""
         contact = read_contact(self._run_dir)
         # The file may be one that an earlier start left, or that of another command which resumed the run as well.
         if contact is None or contact.keeper != self._agent.pid or not is_alive(contact.pid):
-            return False
-        self._died_at = self._died_at or time.monotonic()
-        if time.monotonic() - self._died_at >= patience:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(contact.pid, signal.SIGKILL)
-        return True
+            return 0
+        return contact.pid
 
     def interrupt(self) -> None:
         """Ask the run to stop at its next step boundary, with a checkpoint."""
@@ -91,6 +108,13 @@ class LocalRun:
         self._again = None
         with contextlib.suppress(ProcessLookupError):
             self._agent.kill()
+        if heir := heir_of(self._run_dir, self._succession):
+            _kill(heir)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> LocalRun:
@@ -109,7 +133,9 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
     command = [sys.executable, "-m", "brim.agent", *prepare(spec, run_dir, listen=listen)]
-    environment = {**os.environ, **spec.env, **fresh_token()}
+    # Only Linux tells a process from another that has its number by now.
+    succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
+    environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
 
     def launch() -> subprocess.Popen[bytes]:
         """In a session of its own: Ctrl-C reaches the foreground command alone.
@@ -127,7 +153,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
                 cwd=spec.directory or None,
             )
 
-    return LocalRun(launch(), run_dir, launch)
+    return LocalRun(launch(), run_dir, launch, succession)
 
 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:

@@ -25,7 +25,11 @@ __all__ = [
 ]
 
 _SHARED = Path("/dev/shm")
-_LOCKS = (".journal.lock", ".agent.lock")  # and one for each other agent; they stay: only the lock goes
+_LOCKS = (
+    ".journal.lock",
+    ".unheard.lock",
+    ".agent.lock",
+)  # and one for each other agent; they stay: only the lock goes
 
 
 def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from brim.coordination.liveness import Liveness
@@ -164,12 +164,28 @@ class Master:
         if join.life:
             return wire.Refused(reason="it was away for too long, and is counted as lost", lost=True)
         if known is not None:
+            self._hear_unheard(join.agent, known, join.unheard)
+        if join.agent in self._decisions.agents:
             self._take(Replaced(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
             return None
         if self.ended.is_set():
             return wire.Refused(reason="the job has ended")
         self._take(Joined(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
         return None
+
+    def _hear_unheard(self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]) -> None:
+        """Hear what an agent that was killed had still to say, before it counts as replaced."""
+        for each in unheard:
+            if self._decisions.agents.get(agent) is not session:
+                return  # what it said made no sense
+            number = each.number or session.heard + 1
+            if each.session not in ("", session.session) or number <= session.heard:
+                continue
+            # Both the agent and its worker may have left the last commit; all else that workers leave may come twice.
+            left = each.message if not each.number else None
+            if isinstance(left, wire.Commits) and left.records[0].step != self._decisions.progress.step + 1:
+                continue
+            self._take(Heard(agent=agent, number=number, message=each.message, **self._stamp()))
 
     def _on_parcel(self, agent: str, session: AgentSession, parcel: wire.FromAgent) -> None:
         session.outbox.acknowledge(parcel.heard)

@@ -195,6 +195,29 @@ class Store:
             self._remove_file(draft.step, before)
         return self.where(draft.step)
 
+    def adopt(self, writer: str, *, at_most: int) -> None:
+        """Make the newest draft of a dead writer official, if it is newer than what there is.
+
+        Args:
+            writer: whose drafts these are.
+            at_most: passes over drafts of later steps.
+
+        Raises:
+            EnvironmentFault: the place does not answer, or did not take the manifest.
+        """
+        newest = max((step for step in self.steps() if step <= at_most), default=0)
+        left = [name for name in self.drafts() if name.endswith(".json")]
+        for name in sorted(left, reverse=True):
+            folder, _, file = name.partition("/")
+            step = _step_of(folder)
+            if step is None or not newest < step <= at_most or file.partition("-")[0] != writer:
+                continue
+            content = self._place.read(name)
+            with contextlib.suppress(EnvironmentFault):  # its writer was killed over it
+                manifest = _read_manifest(content, self._place.where(name))
+                self.publish(Draft(step, f"{folder}/{manifest.file.name}", name, content))
+                return
+
     def prune(
         self,
         *,

@@ -78,6 +78,11 @@ class Journal:
         os.close(self._file)
         self._file, self.size = os.open(self._path, os.O_RDWR | os.O_CLOEXEC), len(content)
 
+    def empty(self) -> None:
+        """Remove everything, at once."""
+        os.ftruncate(self._file, 0)
+        self.size = 0
+
     def set_aside(self) -> Path:
         """Give the file another name, and make way for a new one, which `replace` begins; where it is now."""
         return _set_aside(self._path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from brim.clock import SystemClock
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.heir import succession
 from brim.storage.places import location_of, open_place
 from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
@@ -106,7 +108,18 @@ class Checkpoints:
                 text = f"no checkpoint at step {step}: that of step {busy} is still being written"
                 self._tell(Warn(message=text))
             return
-        self._last = started = time.monotonic()
+        self._last = time.monotonic()
+        checkpoint, self._copy = self._take()
+        self._writer.start(
+            checkpoint,
+            copy=self._copy,
+            needed=needed,
+            unsound_since=self.state.unsound_since,
+        )
+
+    def _take(self) -> tuple[Checkpoint, Copy]:
+        """Begin to copy the state: a checkpoint without its tensors, and these once they are copied."""
+        started, step = time.monotonic(), self.state.committed
         state = self.state.get()
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
@@ -117,13 +130,7 @@ class Checkpoints:
             written_at=SystemClock().wall(),
             metrics=self.state.metrics if self.state.measured == step else {},
         )
-        self._copy = Copy(copied, pause=time.monotonic() - started)
-        self._writer.start(
-            checkpoint,
-            copy=self._copy,
-            needed=needed,
-            unsound_since=self.state.unsound_since,
-        )
+        return checkpoint, Copy(copied, pause=time.monotonic() - started)
 
     def await_copy(self) -> None:
         """The state is about to change: wait until a checkpoint that was begun has all of it."""
@@ -161,6 +168,19 @@ class Checkpoints:
         self._settle(_LONG)
         return self._writer is not None and self._writer.official == self.state.committed
 
+    def leave(self) -> None:
+        """Have this very state in storage as the draft of an heir: `restore` of the next life may go on from it.
+
+        Raises:
+            EnvironmentFault: the place did not take it.
+        """
+        if self._writer is None or self._store is None:
+            return
+        self._writer.give_up()
+        if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
+            checkpoint, copy = self._take()
+            self._store.draft(replace(checkpoint, data=copy.data()), writer=_heir())
+
     def drain(self) -> None:
         """Before this worker leaves: finish what is being written."""
         if not self._settle(_LONG):
@@ -173,7 +193,7 @@ class Checkpoints:
         """Take the newest sound checkpoint, or stay as at the start where there never was one.
 
         Whoever restores is the only writer: the master names such a round when all who had the state are gone.
-        So every draft that is found is a dead writer's.
+        So every draft that is found is a dead writer's; that of an heir has nobody's permission, and needs none.
 
         Args:
             recorded: the last step that is on record, which this must not go beyond; None where nothing is.
@@ -187,6 +207,8 @@ class Checkpoints:
         """
         if self._store is None or self._writer is None:
             return "", []
+        if recorded is not None and succession():
+            self._store.adopt(_heir(), at_most=recorded)
         found, problems = self._store.newest_sound(at_most=recorded)
         if found is None and problems:
             raise SpecError(
@@ -202,6 +224,11 @@ class Checkpoints:
         self.state.put(state_of(found))
         self._writer.official = found.step
         return self._store.where(found.step), problems
+
+
+def _heir() -> str:
+    """The name by which heirs of this start of the run write."""
+    return f"heir_{succession()}"
 
 
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:

@@ -8,8 +8,10 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, NoReturn, Protocol
 
+from brim.clock import SystemClock
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
@@ -19,19 +21,26 @@ from brim.process import close_in_children
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
 from brim.train.exchange import Alone, Exchange, SharedMemory, Shelf, Trade
+from brim.train.heir import Inheritance
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
-from brim.wire.link import WorkerLink
+from brim.wire.link import AgentGone, WorkerLink
 from brim.wire.messages import (
+    AgentMessage,
     Arrive,
     Beat,
+    CommitRecord,
+    Commits,
     Dismissed,
+    Evaluated,
     Facts,
+    FromWorker,
     Hello,
     Installed,
     InstallRound,
     Leave,
+    Logged,
     Made,
     NowWritten,
     Publish,
@@ -83,6 +92,10 @@ class Kept(Protocol):
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a request to make something official."""
+        ...
+
+    def leave(self) -> None:
+        """Have this very state in storage, as something that nobody permits any more; raises EnvironmentFault."""
         ...
 
 
@@ -246,8 +259,15 @@ class Membership:
         self._telling = threading.RLock()
         self._made: list[Made] = []  # steps that count once they are told
         self._told: int | None = None  # the last step that was told, whose answer is on its way
+        self._told_of: list[Made] = []  # it and the steps that were told with it
         self._told_at = 0.0
         self._company = 0.0 if context.spec.faults else _COMPANY  # faults come at a step's number
+        self._orphaned = False  # the agent was killed
+        self._inheritance = Inheritance(context.run_dir)
+        self._has_state = False
+        self._said: list[
+            Evaluated | Logged
+        ] = []  # of the last two steps that had any: it may not have been heard
         self._looked = 0.0
         self._moves = 0  # of the main thread: it does not hang in the user's code
         context.before_failing.append(self._tell_made)
@@ -285,12 +305,17 @@ class Membership:
         return self._world
 
     def tell(self, message: WorkerMessage) -> None:
+        if isinstance(message, Evaluated | Logged):
+            before = max((said.step for said in self._said if said.step < message.step), default=0)
+            self._said = [said for said in self._said if said.step >= before] + [message]
         self._tell_made()
-        self._link.send(message)
+        with contextlib.suppress(EnvironmentFault):  # the agent is gone: whoever looks at the link finds out
+            self._link.send(message)
 
     def _beat(self) -> None:
         """Be heard, also where the main thread is at something long behind steps that nobody knows of."""
-        self.tell(Beat(moves=self._moves))
+        self._tell_made()
+        self._link.send(Beat(moves=self._moves))
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
@@ -300,8 +325,8 @@ class Membership:
 
     # Waiting -----------------------------------------------------------------------------------------------
 
-    def _receive(self) -> WorkerBound:
-        """The next message, however long it takes: the agent's death ends the wait, and only that."""
+    def _receive(self) -> WorkerBound | AgentGone:
+        """The next message, however long it takes."""
         while True:
             self._pass_on_leave_request()
             message = self._link.receive(_LOOK)
@@ -313,9 +338,14 @@ class Membership:
             self._told_to_leave = True
             self.tell(Leave())
 
-    def _take(self, message: WorkerBound) -> None:
+    def _take(self, message: WorkerBound | AgentGone) -> None:
         """A message that ends a wait for something else."""
         match message:
+            case AgentGone() if self._inheritance.is_mine and self._has_state:
+                self._orphaned = True  # the step that is under way is given up
+                raise RoundChanged
+            case AgentGone():
+                raise EnvironmentFault("the agent of this worker is gone")
             case Released() if self._answers(message):
                 self._told = None
                 if message.hold:
@@ -328,6 +358,7 @@ class Membership:
                 self._next = message
                 raise RoundChanged
             case Dismissed():
+                self._inheritance.settle(on_me=False)
                 raise SystemExit(0)
             case WriteNow():  # the job ends here: the step that is under way is given up
                 self._writes = True
@@ -381,8 +412,9 @@ class Membership:
             if self._made:
                 self._told, self._told_at = self._made[-1].step, self._made[-1].at
                 arrival = Arrive(round=self._round.round, step=self._told, phase=COMMIT, made=self._made)
-                self._made = []
-                self._link.send(arrival)
+                self._told_of, self._made = self._made, []
+                with contextlib.suppress(EnvironmentFault):  # as in `tell`
+                    self._link.send(arrival)
 
     def _await_answer(self) -> None:
         while self._told is not None:
@@ -416,11 +448,10 @@ class Membership:
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
         while True:
-            if self._writes:
-                self._write(kept)
-            named = self._next or self._await_round(kept)
+            named = self._await_round(kept)
             self._world, self._next = named.world, None
             self._listener.drop_waiting(self._is_over)
+            self._inheritance.settle(on_me=self.rank == 0 and len(named.world.hosts) == 1)
             try:
                 self._install(named, kept)
                 return self._exchange(named.world)
@@ -432,20 +463,36 @@ class Membership:
 
     def _await_round(self, kept: Kept) -> InstallRound:
         while True:
-            message = self._receive()
-            if isinstance(message, WriteNow):
+            if self._orphaned:
+                self._leave_behind(kept)
+            if self._writes:
                 self._write(kept)
-                continue
-            try:
-                self._take(message)
-            except RoundChanged:
-                assert self._next is not None
+            if self._next is not None:
                 return self._next
+            with contextlib.suppress(RoundChanged):
+                self._take(self._receive())
 
     def _write(self, kept: Kept) -> None:
         self._writes = False
         kept.now()
         self.tell(NowWritten())
+
+    def _leave_behind(self, kept: Kept) -> NoReturn:
+        """Leave to the next agent what this worker has said, then what it has: no state is ahead of the records."""
+        words: list[tuple[int, AgentMessage]] = []
+        with self._telling:
+            made = [*(self._told_of if self._told is not None else []), *self._made]
+        behind = SystemClock().wall() - time.monotonic()
+        for each in made:  # the answer can only be yes (docs/design/decisions.md)
+            commit = CommitRecord(
+                round=self._round.round, step=each.step + 1, at=behind + each.at, payloads=[each.report]
+            )
+            words.append((commit.step, Commits(records=[commit])))
+        for said in self._said:
+            words.append((said.step, FromWorker(worker=self._context.worker, message=said)))
+        self._inheritance.leave_words(word for _, word in sorted(words, key=itemgetter(0)))
+        kept.leave()
+        raise SystemExit(0)
 
     def await_replacement(self) -> None:
         deadline = time.monotonic() + _PATIENCE
@@ -462,6 +509,7 @@ class Membership:
     def _install(self, named: InstallRound, kept: Kept) -> None:
         world, state = named.world, kept.state
         me, members = self._context.worker, {member.worker: member for member in world.members}
+        self._has_state = not world.restore and me not in world.donors
         restored = ""
         if world.restore and world.members[0].worker == me:
             restored, problems = kept.restore(named.recorded)
@@ -474,6 +522,7 @@ class Membership:
             peer = self._listener.accept(greeting, timeout=self._patience, cancelled=self._is_called)
             with peer:
                 send_state(peer, state.get(), timeout=self._patience, cancelled=self._is_called)
+        self._has_state = True
         self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
 
     def _fetch(self, world: World, donor: Member, state: State) -> None:

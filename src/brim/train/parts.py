@@ -72,6 +72,9 @@ class Parts:
     def now(self) -> None:
         """Nothing is left to be written: every committed step is."""
 
+    def leave(self) -> None:
+        """As `now`."""
+
     def permit(self, answer: Publish) -> None:
         """Nothing here needs a permission: whoever writes a step's file writes the same."""
 

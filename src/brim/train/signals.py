@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from brim.errors import EnvironmentFault
+from brim.storage.heir import PATIENCE
 
 __all__ = ["LeaveRequest", "beat_forever"]
 
@@ -28,7 +31,7 @@ class LeaveRequest:
 
 
 def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
-    """Call `beat` every `interval` seconds until the agent is gone. A stopped process sends no heartbeats."""
+    """Call `beat` every `interval` seconds. A stopped process sends no heartbeats; one whose agent is gone ends soon."""
 
     def go_on() -> None:
         stop = threading.Event()
@@ -36,6 +39,7 @@ def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
             try:
                 beat()
             except EnvironmentFault:
-                return
+                time.sleep(PATIENCE)  # the main thread may have something to leave, or hang
+                os._exit(1)
 
     threading.Thread(target=go_on, name="brim-heartbeat", daemon=True).start()

@@ -56,7 +56,7 @@ class Writer:
     ) -> None:
         self._store, self._name, self._spec, self._tell = store, name, spec, tell
         self._orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Publish] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Publish | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.in_flight: int | None = None  # the step of the checkpoint that is being written
         self.official: int | None = None  # the step of the last one that this worker knows to be official
@@ -83,22 +83,25 @@ class Writer:
         """The master's answer to a draft."""
         self._answers.put(answer)
 
+    def give_up(self) -> None:
+        """Leave what is being written a draft: nobody permits anything any more."""
+        self._answers.put(None)
+
     def _run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        with contextlib.suppress(EnvironmentFault):  # the agent is gone: the other threads see to that
-            while True:
-                order = self._orders.get()
-                try:
-                    self._write(order)
-                except EnvironmentFault as fault:
-                    self.fault = fault
-                    if not order.needed:
-                        self._tell(Warn(message=f"{fault}; training goes on without it"))
-                except Exception as error:
-                    self._tell(failure_of(error))  # or everyone would wait for what is in flight
-                    raise
-                self.in_flight = None
+        while True:
+            order = self._orders.get()
+            try:
+                self._write(order)
+            except EnvironmentFault as fault:
+                self.fault = fault
+                if not order.needed:
+                    self._tell(Warn(message=f"{fault}; training goes on without it"))
+            except Exception as error:
+                self._tell(failure_of(error))  # or everyone would wait for what is in flight
+                raise
+            self.in_flight = None
 
     def _write(self, order: _Order) -> None:
         checkpoint = replace(order.checkpoint, data=order.copy.data())
@@ -131,5 +134,7 @@ class Writer:
             with contextlib.suppress(queue.Empty):
                 while True:
                     answer = self._answers.get(timeout=_ASK_AGAIN)
+                    if answer is None:
+                        raise EnvironmentFault("the agent of this worker is gone")
                     if answer.step == draft.step:  # else it was asked for twice
                         return answer

@@ -13,7 +13,11 @@ from brim.process import readable
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 
-__all__ = ["WorkerLink"]
+__all__ = ["AgentGone", "WorkerLink"]
+
+
+class AgentGone:
+    """In place of a message: the agent has ended, and every message that it had sent was received."""
 
 
 class WorkerLink:
@@ -33,6 +37,7 @@ class WorkerLink:
         self._sending = threading.Lock()
         self._frames = FrameBuffer()
         self._inbox: collections.deque[WorkerBound] = collections.deque()
+        self._is_over = False
         self._encode: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._decode: Codec[WorkerBound] = Codec(WorkerBound)
         self.on_publish: Callable[[Publish], None] = lambda _: None
@@ -50,39 +55,37 @@ class WorkerLink:
             raise EnvironmentFault(f"the agent of this worker is gone: {error}") from error
 
     def pending(self) -> bool:
-        """Whether a message is here."""
+        """Whether a message is here, or the end."""
         if not self._inbox:
             self._read(0.0)
-        return bool(self._inbox)
+        return bool(self._inbox) or self._is_over
 
-    def receive(self, timeout: float) -> WorkerBound | None:
-        """The next message, or None when a signal or the timeout came first.
-
-        Raises:
-            EnvironmentFault: the agent is gone.
-        """
+    def receive(self, timeout: float) -> WorkerBound | AgentGone | None:
+        """The next message, or None when a signal or the timeout came first."""
         deadline = time.monotonic() + timeout
-        while not self._inbox:
+        while not (self._inbox or self._is_over):
             left = deadline - time.monotonic()
             if left < 0 or self._read(left):
                 break
-        return self._inbox.popleft() if self._inbox else None
+        if self._inbox:
+            return self._inbox.popleft()
+        return AgentGone() if self._is_over else None
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes, and keep it for `receive`; raises as it does."""
+        """Hear what comes, and keep it for `receive`."""
         self._read(seconds)
 
     def _read(self, timeout: float) -> bool:
         """Wait once; True when a signal ended the wait."""
         wakeup = self._wakeup if timeout else None
-        ready = readable([each.fileno() for each in (self._socket, wakeup) if each], timeout)
-        if self._socket.fileno() in ready:
+        link = None if self._is_over else self._socket
+        ready = readable([each.fileno() for each in (link, wakeup) if each], timeout)
+        if link and link.fileno() in ready:
             try:
                 data = self._socket.recv(1 << 20)
             except ConnectionResetError:
                 data = b""
-            if not data:
-                raise EnvironmentFault("the agent of this worker is gone")
+            self._is_over = not data
             for message in map(self._decode.decode, self._frames.feed(data)):
                 if isinstance(message, Publish):
                     self.on_publish(message)

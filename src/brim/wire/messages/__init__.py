@@ -29,6 +29,7 @@ from brim.wire.messages.agents import (
     Silence,
     StartWorkers,
     ToWorker,
+    Unheard,
     WorkerStarted,
 )
 from brim.wire.messages.codec import (
@@ -123,6 +124,7 @@ __all__ = [
     "TemplateMessage",
     "TemplateReady",
     "ToWorker",
+    "Unheard",
     "Warn",
     "WorkerBound",
     "WorkerForked",

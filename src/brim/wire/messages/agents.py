@@ -41,8 +41,22 @@ __all__ = [
     "Silence",
     "StartWorkers",
     "ToWorker",
+    "Unheard",
     "WorkerStarted",
 ]
+
+
+class Unheard(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was said, or would have been, when an agent was killed.
+
+    Args:
+        session: of that agent; empty where its worker left it, which knows neither this nor the number.
+        number: its place in the session; 0: behind all that was heard.
+    """
+
+    session: str
+    number: int
+    message: AgentMessage
 
 
 class JoinJob(Message, frozen=True):
@@ -54,6 +68,7 @@ class JoinJob(Message, frozen=True):
         host: the name of its host, for people.
         life: of the master that it obeyed last; 0 for an agent that comes new.
         heard: the number of the last message that it has from the master.
+        unheard: what agents of its name have left that were killed, in order.
     """
 
     agent: str
@@ -61,6 +76,7 @@ class JoinJob(Message, frozen=True):
     host: str
     life: int = 0
     heard: int = 0
+    unheard: tuple[Unheard, ...] = ()
 
 
 class AskToStop(Message, frozen=True):

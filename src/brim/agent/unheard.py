@@ -1,0 +1,98 @@
+"""What an agent has said and its master may not have heard, in a file: where it is killed, the next agent says it.
+
+A commit is in there before any worker hears of it: so whatever state a worker can come to is on record in the end. The
+file is not synced: it is for the death of a process, and a power cut ends the workers as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.storage.journal import Journal, set_aside_if_damaged
+from brim.wire.messages import AgentMessage, Codec, Commits, Unheard
+
+__all__ = ["UnheardFile", "open_unheard"]
+
+_LONGEST = 256 << 10  # bytes beyond which the file is written anew, without what was heard
+
+
+class UnheardFile:
+    """The file of an agent.
+
+    Args:
+        path: where it is.
+        session: of this agent.
+
+    `left` has what agents before this one have left there.
+
+    Raises:
+        EnvironmentFault: it cannot be opened, or another process writes it.
+        ProtocolError: an agent of another version wrote it.
+    """
+
+    def __init__(self, path: Path, session: str) -> None:
+        self._path, self._session = path, session
+        self._codec: Codec[Unheard] = Codec(Unheard)
+        set_aside_if_damaged(path)
+        self._journal: Journal | None = Journal(path)
+        self._notes: deque[tuple[int, bytes]] = deque()
+        self.left = _whole(map(self._codec.decode, self._journal.written))
+
+    def note(self, number: int, message: AgentMessage) -> None:
+        """Write down what will be said as the message of this number, or as a part of it."""
+        note = self._codec.encode(Unheard(session=self._session, number=number, message=message))
+        self._notes.append((number, note))
+        self._write(note)
+
+    def heard(self, number: int) -> None:
+        """The master has everything up to this message of this session, and knows nothing of earlier sessions."""
+        while self._notes and self._notes[0][0] <= number:
+            self._notes.popleft()
+        if self._journal is not None and (self.left or self._journal.size > _LONGEST):
+            self.left = []
+            self._journal.empty()
+            for _, note in self._notes:
+                self._write(note)
+
+    def _write(self, note: bytes) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.append(note)
+        except OSError:  # behind a gap nothing is of use
+            self.remove()
+
+    def remove(self) -> None:
+        """Leave nothing: the run has ended, or nothing more can be written."""
+        if self._journal is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            self._journal.close()
+            self._journal = None
+
+
+def _whole(notes: Iterable[Unheard]) -> list[Unheard]:
+    """The messages that were, or would have been, said: commits were noted one by one, and are said together."""
+    whole: list[Unheard] = []
+    for note in notes:
+        last = whole[-1] if whole else None
+        if last and note.number and (last.session, last.number) == (note.session, note.number):
+            assert isinstance(last.message, Commits)
+            assert isinstance(note.message, Commits)
+            together = Commits(records=[*last.message.records, *note.message.records])
+            whole[-1] = Unheard(session=note.session, number=note.number, message=together)
+        else:
+            whole.append(note)
+    return whole
+
+
+def open_unheard(path: Path, session: str) -> UnheardFile | None:
+    """The file, or None where there can be none: the run can do without it."""
+    try:
+        return UnheardFile(path, session)
+    except (EnvironmentFault, ProtocolError):
+        return None
