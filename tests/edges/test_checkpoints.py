@@ -276,3 +276,27 @@ def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counte
     store.publish(draft(store, 30))
     store.prune(keep=1, best=None, newest=30)
     assert store.steps() == [30, 50]
+
+
+def test_of_the_drafts_of_heirs_the_newest_that_is_on_record_becomes_official(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    store = store_in(tmp_path)
+    for step, writer in ((2, "heir"), (5, "heir"), (6, "heir"), (7, "w1"), (9, "heir")):
+        draft(store, step, writer=writer)
+    store.adopt("heir", at_most=8)
+    assert store.steps() == [3, 6]
+    assert store.load(6).data == BYTES * 6
+    store.tidy()
+    store.adopt("heir", at_most=20)
+    assert newest(tmp_path) == (6, [])
+
+
+def test_a_draft_over_which_its_heir_was_killed_is_passed_over(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    draft(store, 4, writer="heir")
+    torn = draft(store, 5, writer="heir")
+    (tmp_path / torn.manifest).write_bytes(torn.content[:-1])
+    lost = draft(store, 6, writer="heir")
+    (tmp_path / lost.file).unlink()
+    store.adopt("heir", at_most=9)
+    assert store.steps() == [4]

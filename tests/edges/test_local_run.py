@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from brim.agent.workers import Callbacks, Workers, start_template
 from brim.backends.local import LocalRun
+from brim.process import birth_of
 from brim.storage.contact import Contact, write_contact
 from brim.storage.job_file import write_job
 from recorded_run import spec
@@ -68,3 +70,70 @@ def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(serve())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def killed() -> subprocess.Popen[bytes]:
+    agent = subprocess.Popen(SLEEP)
+    agent.kill()
+    agent.wait()
+    return agent
+
+
+def known_as_heir(run_dir: Path, process: subprocess.Popen[bytes], start: str = "s") -> None:
+    (run_dir / "heir").write_text(f"{start} {process.pid} {birth_of(process.pid)}")
+
+
+def test_the_next_agent_is_started_once_the_heir_of_the_last_has_ended(
+    tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
+) -> None:
+    known_as_heir(tmp_path, sleeping)
+    lives: list[subprocess.Popen[bytes]] = []
+
+    def again() -> subprocess.Popen[bytes]:
+        assert sleeping.poll() is not None
+        lives.append(subprocess.Popen([sys.executable, "-c", ""]))
+        return lives[-1]
+
+    run = LocalRun(killed, tmp_path, again, "s")
+    assert run.poll() is None
+    assert not lives
+    assert sleeping.poll() is None
+    sleeping.kill()
+    sleeping.wait()
+    assert run.poll() is None
+    assert lives[0].wait() == 0
+    assert run.poll() == 0
+    assert not (tmp_path / "heir").exists()
+
+
+@pytest.mark.parametrize("why", ["is stopped", "takes too long", "has nobody to leave it to"])
+def test_an_heir_is_ended_that(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sleeping: subprocess.Popen[bytes],
+    killed: subprocess.Popen[bytes],
+    why: str,
+) -> None:
+    known_as_heir(tmp_path, sleeping)
+    run = LocalRun(killed, tmp_path, lambda: killed, "s")
+    if why == "is stopped":
+        os.kill(sleeping.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, sleeping.pid, os.WSTOPPED | os.WNOWAIT)
+    elif why == "takes too long":
+        monkeypatch.setattr("brim.backends.local.PATIENCE", 0.0)
+    else:
+        run.interrupt()
+    assert run.poll() is None
+    assert sleeping.wait(10) == -signal.SIGKILL
+
+
+def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
+    tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
+) -> None:
+    known_as_heir(tmp_path, sleeping, start="of another command")
+    LocalRun(killed, tmp_path, lambda: killed, "s").kill()
+    assert sleeping.poll() is None
+    known_as_heir(tmp_path, sleeping)
+    LocalRun(killed, tmp_path, lambda: killed, "s").kill()
+    assert sleeping.wait(10) == -signal.SIGKILL

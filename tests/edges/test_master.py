@@ -88,7 +88,9 @@ class Desk:
         self.close()
         self.records_of_master.close()
 
-    async def join(self, agent: str, *, session: str = "s", life: int = 0) -> None:
+    async def join(
+        self, agent: str, *, session: str = "s", life: int = 0, unheard: tuple[wire.Unheard, ...] = ()
+    ) -> None:
         """Join, or come back, with a new stream."""
         said = self._said[agent] = asyncio.Queue()
         heard = self.heard.setdefault(agent, [])
@@ -104,7 +106,9 @@ class Desk:
                 heard.append(parcel.message)
 
         self._tasks.append(asyncio.create_task(self.master.converse(requests(), reply)))
-        join = wire.JoinJob(agent=agent, session=session, host="h", life=life, heard=len(heard))
+        join = wire.JoinJob(
+            agent=agent, session=session, host="h", life=life, heard=len(heard), unheard=unheard
+        )
         await self._put(agent, wire.FromAgent(0, len(heard), join))
 
     async def leave(self, agent: str) -> None:
@@ -535,3 +539,57 @@ def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
     play(desk, story)
     desk.kill()
     assert {(tmp_path / name).stat().st_ino for name in (EVENTS, STEPS)} <= synced
+
+
+def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(tmp_path: Path) -> None:
+    """Some of it was heard, some was not; the worker that outlived it left the last commit as well."""
+    desk = Desk(tmp_path, workers=1, agents=1)
+    logged = wire.FromWorker(worker="w1", message=wire.Logged(epoch=0, step=4, values={"x": 1.0}))
+
+    def left(number: int, message: wire.AgentMessage) -> wire.Unheard:
+        return wire.Unheard(session="s" if number else "", number=number, message=message)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+        await desk.say("A", commit(1, 1, 1.0))
+        said = desk._numbers["A"]
+        unheard = (
+            left(said, commit(1, 1, 1.0)),
+            left(said + 1, commit(1, 2, 2.0)),
+            left(said + 2, commit(1, 3, 3.0)),
+            left(0, commit(1, 3, 3.1)),
+            left(0, commit(1, 4, 4.0)),
+            left(0, logged),
+        )
+        for session in ("of another process", "of a third"):  # the one was killed as soon as it was let in
+            desk.kill()
+            desk.heard.clear()
+            desk.start()
+            await desk.join("A", session=session, unheard=unheard)
+        desk._numbers.clear()
+        await desk.ready("A", "w4")  # w2 was to be the spare
+        (again,) = [each for each in desk.heard["A"] if isinstance(each, wire.InstallRound)]
+        assert again.recorded == 4
+        assert again.world.restore
+
+    play(desk, story)
+    assert [step["step"] for step in desk.records(STEPS)] == [1, 2, 3, 4]
+    assert [event["values"] for event in desk.records(EVENTS) if event["kind"] == "logged"] == [{"x": 1.0}]
+
+
+def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.ready("A", "w1")
+        desk.kill()
+        desk.heard.clear()
+        desk.start()
+        gap = tuple(wire.Unheard(session="s", number=n, message=commit(1, n, 1.0)) for n in (8, 9))
+        await desk.join("A", session="of another process", unheard=gap)
+        assert desk.master.outcome is Outcome.FAILED
+
+    play(desk, story)

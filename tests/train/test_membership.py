@@ -6,13 +6,16 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from brim.coordination.membership import Member, World
 from brim.domain.job import JobSpec, WorkerRange
-from brim.errors import ProtocolError
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.storage import heir
+from brim.storage.journal import Journal
 from brim.train import failures, membership
 from brim.train.context import WorkerContext
 from brim.train.layout import Layout
@@ -22,14 +25,22 @@ from brim.wire.messages import (
     Arrive,
     Beat,
     Codec,
+    CommitRecord,
+    Commits,
     Evaluated,
     Failed,
+    FromWorker,
     InstallRound,
+    Logged,
     Released,
+    Unheard,
+    Warn,
     WorkerBound,
     WorkerMessage,
     WriteNow,
 )
+
+SAID = Unheard(session="s", number=1, message=Warn(message="of the agent"))
 
 
 class Calm:
@@ -46,6 +57,7 @@ class Nothing:
 
     def __init__(self) -> None:
         self.state = self
+        self.left = False
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         return "", []
@@ -53,6 +65,9 @@ class Nothing:
     def permit(self, answer: object) -> None: ...
 
     def now(self) -> None: ...
+
+    def leave(self) -> None:
+        self.left = True
 
     def get(self) -> None: ...
 
@@ -68,12 +83,21 @@ class Agent:
         self._frames = FrameBuffer()
         self._encode: Codec[WorkerBound] = Codec(WorkerBound)
         self._decode: Codec[WorkerMessage] = Codec(WorkerMessage)
+        self._unheard: Codec[Unheard] = Codec(Unheard)
 
     def say(self, message: WorkerBound) -> None:
         self._end.sendall(frame(self._encode.encode(message)))
 
     def answer(self, step: int, *, hold: bool = False) -> None:
         self.say(Released(round=1, step=step, phase="commit", hold=hold, payloads=[]))
+
+    def die(self, run_dir: Path, *, left: bool = True) -> None:
+        """Its file stays, with what it had said."""
+        journal = Journal(run_dir / heir.UNHEARD)
+        if left:
+            journal.append(self._unheard.encode(SAID))
+        journal.close()
+        self._end.close()
 
     def heard(self) -> list[WorkerMessage]:
         """What has come by now."""
@@ -97,13 +121,16 @@ def world(round: int) -> World:
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Membership, Agent]]:
+def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Membership, Agent]]:
+    monkeypatch.setenv(heir.SUCCESSION, "one-start")
+    monkeypatch.setattr("brim.train.heir.outlive_parent", lambda: None)
+    monkeypatch.setattr("brim.train.heir.die_with_parent", lambda _: None)
     monkeypatch.setattr(membership, "LeaveRequest", Calm)
     monkeypatch.setattr(membership, "beat_forever", lambda *_, **__: None)
     monkeypatch.setattr(membership, "close_in_children", lambda _: None)
     ours, theirs = socket.socketpair()
     context = WorkerContext(
-        worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir="",
+        worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
         host="127.0.0.1", secret=b"", link=ours, memory=os.open(os.devnull, os.O_RDONLY), start_method="alone",
     )  # fmt: skip
     worker, agent = Membership(context), Agent(theirs)
@@ -215,4 +242,99 @@ def test_a_worker_whose_step_may_not_count_gives_its_state_to_nobody(
     worker.commit(0, b"")
     agent.say(message)
     with pytest.raises(ProtocolError, match="before the answer to the commit of step 1"):
+        worker.poll()
+
+
+def left_in(run_dir: Path, worker: Membership) -> list[Unheard]:
+    """What is in the file of the agent, once the worker has ended."""
+    assert worker._inheritance._journal is not None
+    worker._inheritance._journal.close()
+    codec: Codec[Unheard] = Codec(Unheard)
+    return [codec.decode(each) for each in Journal(run_dir / heir.UNHEARD).written]
+
+
+def logged(step: int) -> Logged:
+    return Logged(epoch=0, step=step, values={"x": float(step)})
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_the_heir_leaves_what_the_agent_may_not_have_heard_and_then_its_state(
+    pair: tuple[Membership, Agent], tmp_path: Path, is_answered: bool
+) -> None:
+    worker, agent = pair
+    assert heir.heir_of(tmp_path, "one-start") == os.getpid()
+    assert heir.heir_of(tmp_path, "another start") == 0
+    worker._company = float("inf")
+    for step in range(4):
+        worker.commit(step, b"report")
+        worker.tell(logged(step + 1))
+        agent.answer(step)
+    worker.commit(4, b"told")
+    worker._tell_made()
+    if is_answered:
+        agent.answer(4)
+        worker.commit(5, b"made")
+    agent.die(tmp_path)
+    with pytest.raises(RoundChanged):
+        worker.settle()
+    state = Nothing()
+    with pytest.raises(SystemExit):
+        worker.next_round(state)
+    assert state.left
+    said, *words = left_in(tmp_path, worker)
+    assert said == SAID
+    assert [(each.session, each.number) for each in words] == [("", 0)] * 3
+    *before, commit = (each.message for each in words)
+    assert before == [FromWorker(worker="w1", message=logged(step)) for step in (3, 4)]
+    assert isinstance(commit, Commits)
+    (record,) = commit.records
+    step, report = (6, b"made") if is_answered else (5, b"told")
+    assert record == CommitRecord(round=1, step=step, at=record.at, payloads=[report])
+
+
+def test_a_commit_whose_answer_came_before_the_end_is_not_left_again(
+    pair: tuple[Membership, Agent], tmp_path: Path
+) -> None:
+    worker, agent = pair
+    worker.commit(0, b"")
+    agent.answer(0)
+    agent.die(tmp_path)
+    with pytest.raises(RoundChanged):
+        worker.poll()
+    with pytest.raises(SystemExit):
+        worker.next_round(Nothing())
+    assert left_in(tmp_path, worker) == [SAID]
+
+
+def test_who_waits_for_a_permission_when_the_agent_ends_waits_no_more(
+    pair: tuple[Membership, Agent], tmp_path: Path
+) -> None:
+    worker, agent = pair
+    agent.die(tmp_path)
+    with pytest.raises(RoundChanged):
+        worker.listen(0.01)
+
+
+@pytest.mark.parametrize("why", ["the agent lives", "its file is empty"])
+def test_an_heir_leaves_no_state_that_could_be_ahead_of_the_records(
+    pair: tuple[Membership, Agent], tmp_path: Path, why: str
+) -> None:
+    worker, agent = pair
+    agent.die(tmp_path, left=why == "the agent lives")
+    held = Journal(tmp_path / heir.UNHEARD) if why == "the agent lives" else None
+    state = Nothing()
+    with pytest.raises(RoundChanged):
+        worker.poll()
+    with pytest.raises(EnvironmentFault):
+        worker.next_round(state)
+    assert not state.left
+    if held:
+        held.close()
+
+
+def test_who_is_not_the_heir_ends_with_its_agent(pair: tuple[Membership, Agent], tmp_path: Path) -> None:
+    worker, agent = pair
+    worker._inheritance.settle(on_me=False)
+    agent.die(tmp_path)
+    with pytest.raises(EnvironmentFault, match="the agent of this worker is gone"):
         worker.poll()

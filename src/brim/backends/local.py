@@ -20,7 +20,7 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.process import birth_of, state_of
 from brim.storage.contact import is_alive, read_contact
-from brim.storage.heir import PATIENCE, SUCCESSION, heir_of
+from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import write_job
 from brim.wire.private import make_private
 
@@ -69,6 +69,7 @@ class LocalRun:
             self._lives, self._died_at = self._lives + 1, None
             self._agent = again()
             return None
+        forget_heir(self._run_dir)
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)

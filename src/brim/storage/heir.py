@@ -11,7 +11,7 @@ from pathlib import Path
 
 from brim.process import birth_of, state_of
 
-__all__ = ["PATIENCE", "SUCCESSION", "UNHEARD", "be_heir", "heir_of", "succession"]
+__all__ = ["PATIENCE", "SUCCESSION", "UNHEARD", "be_heir", "forget_heir", "heir_of", "succession"]
 
 SUCCESSION = "BRIM_SUCCESSION"
 PATIENCE = 20.0  # seconds that an heir has from its agent's death to its own end
@@ -36,6 +36,11 @@ def be_heir(run_dir: Path) -> None:
     draft = run_dir / f"{_HEIR}-{os.getpid()}"
     draft.write_text(f"{succession()} {os.getpid()} {birth_of(os.getpid())}")
     draft.replace(run_dir / _HEIR)
+
+
+def forget_heir(run_dir: Path) -> None:
+    """The run has ended."""
+    (run_dir / _HEIR).unlink(missing_ok=True)
 
 
 def heir_of(run_dir: Path, start: str) -> int:

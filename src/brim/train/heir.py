@@ -54,6 +54,10 @@ class Inheritance:
         """
         codec: Codec[Unheard] = Codec(Unheard)
         self._journal = Journal(self._run_dir / UNHEARD)
+        if (
+            not self._journal.written
+        ):  # the agent could not write, so what comes before these words is not there
+            raise EnvironmentFault(f"{self._run_dir / UNHEARD} is empty")
         try:
             for word in words:
                 self._journal.append(codec.encode(Unheard(session="", number=0, message=word)))

@@ -155,7 +155,11 @@ class Members(Protocol):
         ...
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once."""
+        """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once.
+
+        Raises:
+            RoundChanged: nothing will come any more.
+        """
         ...
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
@@ -389,6 +393,8 @@ class Membership:
     def listen(self, seconds: float) -> None:
         self._moves += 1
         self._link.listen(seconds)
+        if self._link.is_over and not self._orphaned:  # what is waited for will not come
+            self._take(AgentGone())
 
     def _is_called(self) -> bool:
         """Whether the agent has something to say to one that waits for another worker, which is no hang of its own."""
@@ -451,9 +457,9 @@ class Membership:
             named = self._await_round(kept)
             self._world, self._next = named.world, None
             self._listener.drop_waiting(self._is_over)
-            self._inheritance.settle(on_me=self.rank == 0 and len(named.world.hosts) == 1)
             try:
                 self._install(named, kept)
+                self._inheritance.settle(on_me=self.rank == 0 and len(named.world.hosts) == 1)
                 return self._exchange(named.world)
             except (Interrupted, PeerLost):
                 self.await_replacement()

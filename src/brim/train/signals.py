@@ -31,7 +31,7 @@ class LeaveRequest:
 
 
 def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
-    """Call `beat` every `interval` seconds. A stopped process sends no heartbeats; one whose agent is gone ends soon."""
+    """Call `beat` every `interval` seconds. A stopped process has no heartbeat; one whose agent is gone ends soon."""
 
     def go_on() -> None:
         stop = threading.Event()

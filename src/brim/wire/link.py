@@ -37,7 +37,7 @@ class WorkerLink:
         self._sending = threading.Lock()
         self._frames = FrameBuffer()
         self._inbox: collections.deque[WorkerBound] = collections.deque()
-        self._is_over = False
+        self.is_over = False  # the agent has ended; what it had said may still have to be received
         self._encode: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._decode: Codec[WorkerBound] = Codec(WorkerBound)
         self.on_publish: Callable[[Publish], None] = lambda _: None
@@ -58,18 +58,18 @@ class WorkerLink:
         """Whether a message is here, or the end."""
         if not self._inbox:
             self._read(0.0)
-        return bool(self._inbox) or self._is_over
+        return bool(self._inbox) or self.is_over
 
     def receive(self, timeout: float) -> WorkerBound | AgentGone | None:
         """The next message, or None when a signal or the timeout came first."""
         deadline = time.monotonic() + timeout
-        while not (self._inbox or self._is_over):
+        while not (self._inbox or self.is_over):
             left = deadline - time.monotonic()
             if left < 0 or self._read(left):
                 break
         if self._inbox:
             return self._inbox.popleft()
-        return AgentGone() if self._is_over else None
+        return AgentGone() if self.is_over else None
 
     def listen(self, seconds: float) -> None:
         """Hear what comes, and keep it for `receive`."""
@@ -78,14 +78,14 @@ class WorkerLink:
     def _read(self, timeout: float) -> bool:
         """Wait once; True when a signal ended the wait."""
         wakeup = self._wakeup if timeout else None
-        link = None if self._is_over else self._socket
+        link = None if self.is_over else self._socket
         ready = readable([each.fileno() for each in (link, wakeup) if each], timeout)
         if link and link.fileno() in ready:
             try:
                 data = self._socket.recv(1 << 20)
             except ConnectionResetError:
                 data = b""
-            self._is_over = not data
+            self.is_over = not data
             for message in map(self._decode.decode, self._frames.feed(data)):
                 if isinstance(message, Publish):
                     self.on_publish(message)
