@@ -111,6 +111,48 @@ def test_without_its_agent_the_run_goes_on_from_where_it_stood(tmp_path: Path, w
     assert run_directory_is_whole(tmp_path / "run") == []
 
 
+def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just_starting(
+    tmp_path: Path,
+) -> None:
+    job = (*JOB, "--workers", "2", "--checkpoint-every", "10000")
+    with started(tmp_path / "run", *job, *PACED) as run:
+        run.wait_for_step(7)
+        agent = _process(run, "brim.agent")
+
+        def masters() -> set[int]:
+            return {each.pid for each in agent.children() if "brim.master" in each.cmdline()}
+
+        (first,) = masters()
+        os.kill(first, signal.SIGKILL)
+        until(lambda: bool(masters() - {first}), "another master", run)
+        agent.kill()  # the command does not know yet of that master, which must not go on by itself
+        until(lambda: bool(run.events("restored")), "a restore", run)
+        run.hurry()
+        summary = run.finish()
+    assert summary["exit"] == "done"
+    assert run.events("restored")[0]["step"] >= 7
+    assert summary["steps_redone"] <= 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """It is ended before anyone else begins: it never wakes to do harm."""
+    job = (*JOB, "--workers", "2", "--checkpoint-every", "5", "--heartbeat-timeout", "1m")
+    with started(tmp_path / "run", *job, *PACED) as run:
+        until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
+        stopped = psutil.Process(run.pid(run.members()[0]))
+        stopped.suspend()
+        _process(run, "brim.agent").kill()
+        until(lambda: bool(run.events("restored")), "a restore", run)
+        assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+        run.hurry()
+        assert run.finish()["exit"] == "done"
+    assert run.events("restored")[0]["step"] % 5 == 0
+    assert ledger(tmp_path / "run")["exact"]
+
+
 def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:
     """They have the state, so nothing is done again; the new agent keeps another master, and they find it."""
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")

@@ -121,7 +121,7 @@ def main(start: Start = start_anew) -> None:
     if arguments.join:
         work = _serve(settings, dial, template)
     else:
-        command = [str(run_dir), "--local", local, *arguments.master]
+        command = [str(run_dir), "--local", local, "--keeper", str(os.getpid()), *arguments.master]
         keeper = Keeper(command, run_dir / "logs" / "master.log", start)
         work = _serve_and_keep(settings, keeper, template, dial)
     try:

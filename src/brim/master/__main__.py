@@ -17,7 +17,7 @@ from brim.errors import EnvironmentFault
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.process import be_called
+from brim.process import be_called, die_with_parent, outlive_parent
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.job_file import digest_of_source, keep_source, read_job
 from brim.wire.control import JobServer
@@ -73,6 +73,7 @@ async def serve(settings: Settings, *, token: str) -> None:
     await server.start()
     contact = Contact(address=server.address, token=token, pid=os.getpid(), keeper=os.getppid())
     write_contact(run_dir, contact)
+    outlive_parent()  # from here on it can be found, and ended; or it says how the run ended
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, master.stop, "it was asked to stop")
     loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
@@ -100,7 +101,14 @@ def main() -> None:
     parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
-    settings = msgspec.convert(vars(parser.parse_args()), Settings)
+    parser.add_argument(
+        "--keeper", type=int, default=os.getppid(), help="process that starts another in its place"
+    )
+    arguments = parser.parse_args()
+    settings = msgspec.convert(vars(arguments), Settings)
+    die_with_parent(
+        arguments.keeper
+    )  # nobody would know of one that takes the journal after its keeper's death
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-master")
     try:
