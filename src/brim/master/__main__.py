@@ -106,9 +106,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     settings = msgspec.convert(vars(arguments), Settings)
-    die_with_parent(
-        arguments.keeper
-    )  # nobody would know of one that takes the journal after its keeper's death
+    die_with_parent(arguments.keeper)  # nobody could find one that takes the journal now
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-master")
     try:
