@@ -69,7 +69,7 @@ class LocalRun:
             self._lives, self._died_at = self._lives + 1, None
             self._agent = again()
             return None
-        forget_heir(self._run_dir)
+        forget_heir(self._run_dir, self._succession)
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)

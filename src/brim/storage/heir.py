@@ -38,9 +38,10 @@ def be_heir(run_dir: Path) -> None:
     draft.replace(run_dir / _HEIR)
 
 
-def forget_heir(run_dir: Path) -> None:
-    """The run has ended."""
-    (run_dir / _HEIR).unlink(missing_ok=True)
+def forget_heir(run_dir: Path, start: str) -> None:
+    """The run has ended; arguments as for `heir_of`."""
+    if _last_heir(run_dir, start) is not None:
+        (run_dir / _HEIR).unlink(missing_ok=True)
 
 
 def heir_of(run_dir: Path, start: str) -> int:
@@ -49,9 +50,13 @@ def heir_of(run_dir: Path, start: str) -> int:
     Args:
         start: of the run, as `succession` names it; a command that resumed the same run has heirs of its own.
     """
+    pid, birth = _last_heir(run_dir, start) or (0, "")
+    return pid if birth_of(pid) == birth and state_of(pid) not in ("Z", "X", "") else 0
+
+
+def _last_heir(run_dir: Path, start: str) -> tuple[int, str] | None:
     try:
         name, pid, birth = (run_dir / _HEIR).read_text().split()
     except (OSError, ValueError):
-        return 0
-    alive = birth_of(int(pid)) == birth and state_of(int(pid)) not in ("Z", "X", "")
-    return int(pid) if alive and name == start else 0
+        return None
+    return (int(pid), birth) if name == start else None

@@ -1,7 +1,7 @@
 """What a worker leaves behind where its agent was killed: all that it had said, then the state of the job.
 
-One worker of a run is its heir: the first of a round whose members are all of one agent. The others die with the agent,
-and if the heir lingered as well, so would its devices. Where no agent follows, there is no heir.
+One worker of a run is its heir: the first of a round whose members are all of one agent. All others die with their
+agent, and so does the first where no agent follows.
 """
 
 from __future__ import annotations

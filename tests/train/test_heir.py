@@ -1,0 +1,76 @@
+"""An heir stores its state although nobody permits it, and the next life goes on from it where that is on record."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.storage.checkpoints import Store
+from brim.storage.heir import SUCCESSION
+from brim.storage.places import open_place
+from brim.train.checkpoints import Checkpoints
+from brim.train.job_state import JobState
+from brim.wire.messages import CheckpointDrafted, WorkerMessage
+
+SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
+
+
+class Counted:
+    """A state that is as many steps old as its weights say."""
+
+    def __init__(self, committed: int = 0) -> None:
+        self.metrics: dict[str, float] = {}
+        self.measured = self.unsound_since = None
+        self.weights = nn.Parameter(torch.zeros(1000))
+        self.go_on(committed)
+
+    @property
+    def committed(self) -> int:
+        return int(self.weights[0])
+
+    def go_on(self, committed: int) -> None:
+        self.weights.data.fill_(committed)
+
+    def get(self) -> dict[str, Any]:
+        return {"model": {"w": self.weights}, "optimizer": {"state": {}}}
+
+    def put(self, tree: dict[str, Any]) -> None:
+        assert tree["model"]["w"].unique().numel() == 1, "a mixture of two states"
+        self.weights.data.copy_(tree["model"]["w"])
+
+
+def checkpoints_of(worker: str, state: Counted, place: Path, said: list[WorkerMessage]) -> Checkpoints:
+    made = Checkpoints(cast(JobState, state), SPEC, context=None, tell=said.append, listen=time.sleep)
+    made.keep_in(str(place), writer=worker)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("recorded", "start", "step"), [(6, "a", 6), (7, "a", 6), (5, "a", 0), (None, "a", 0), (6, "b", 0)]
+)
+def test_the_state_of_an_heir_is_gone_on_from_where_it_is_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: int | None, start: str, step: int
+) -> None:
+    """Another checkpoint of it is under way, and waits for a permission that will not come."""
+    monkeypatch.setenv(SUCCESSION, "a")
+    said: list[WorkerMessage] = []
+    state = Counted(5)
+    heir = checkpoints_of("w1", state, tmp_path, said)
+    heir.begin(ends_epoch=False)
+    heir.await_copy()
+    state.go_on(6)
+    heir.leave()
+    assert said[0] == CheckpointDrafted(step=5)
+    store = Store(open_place(str(tmp_path)))
+    assert store.steps() == []
+    monkeypatch.setenv(SUCCESSION, start)
+    state = Counted()
+    where, problems = checkpoints_of("w3", state, tmp_path, said).restore(recorded)
+    assert (state.committed, bool(where), problems) == (step, bool(step), [])
+    assert store.drafts() == []
