@@ -17,7 +17,7 @@ import recorded_run
 from brim.coordination.membership import Member, World
 from brim.domain.faults import parse_faults
 from brim.domain.quantities import parse_duration
-from brim.errors import BrimError, EnvironmentFault
+from brim.errors import BrimError
 from brim.master import entries
 from brim.master.decisions import Decisions
 from brim.master.snapshot import freeze, thaw
@@ -224,9 +224,3 @@ def test_what_is_nested_without_end_is_refused(decoders: list[Decoder], which: s
 def test_a_checkpoint_whose_checksums_are_right_may_still_be_nonsense(tree: Any, data: bytes) -> None:
     with contextlib.suppress(BrimError):
         state_of(Checkpoint(step=1, tree=tree, versions={}, data=data))
-
-
-def test_a_damaged_snapshot_does_not_ask_for_all_memory() -> None:
-    many = (10**8).to_bytes(4, "little")  # places of a pickle's memo, 8 bytes each and doubled
-    with pytest.raises(EnvironmentFault, match="numbers its memo"):
-        thaw(b"\x80\x05K\x01r" + many + b".")

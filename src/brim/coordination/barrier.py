@@ -8,7 +8,7 @@ releases anything: the round is replaced instead.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brim.errors import ProtocolError
 
@@ -45,6 +45,7 @@ class Release:
     payloads: tuple[bytes, ...]
 
 
+@dataclass(slots=True, kw_only=True)
 class Barrier:
     """The barrier of one hub over all rounds.
 
@@ -55,12 +56,12 @@ class Barrier:
     (b'x', b'y')
     """
 
-    def __init__(self) -> None:
-        self.round = 0
-        self._members: tuple[str, ...] = ()
-        self._arrived: dict[str, bytes] = {}
-        self._point: Point | None = None
-        self._hold = self._closed = False
+    round: int = 0
+    _members: tuple[str, ...] = ()
+    _arrived: dict[str, bytes] = field(default_factory=dict)
+    _point: Point | None = None
+    _hold: bool = False
+    _closed: bool = False
 
     @property
     def late(self) -> tuple[str, ...]:

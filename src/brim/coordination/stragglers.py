@@ -8,9 +8,8 @@ advice doubles the price of the next, so shares cannot swing to and fro.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -113,6 +112,7 @@ class _Trial:
         return self.saved >= _GAIN * self.seconds
 
 
+@dataclass(slots=True, kw_only=True)
 class Stragglers:
     """Watches the members of one job over all its rounds.
 
@@ -123,13 +123,16 @@ class Stragglers:
     'w2 is 4.0 times slower'
     """
 
-    def __init__(self) -> None:
-        self._paces: dict[str, deque[float]] = {}
-        self._round = self._steps = self._advised = 0
-        self._advised_in = 0  # the round that ends with the advice given
-        self._trial: _Trial | None = None
-        self._held_up: dict[str, int] = {}  # worker -> steps in a row that it held everyone up
-        self._told: set[str] = set()
+    _paces: dict[str, list[float]] = field(default_factory=dict)  # the newest of each worker
+    _round: int = 0
+    _steps: int = 0
+    _advised: int = 0
+    _advised_in: int = 0  # the round that ends with the advice given
+    _trial: _Trial | None = None
+    _held_up: dict[str, int] = field(
+        default_factory=dict
+    )  # worker -> steps in a row that it held everyone up
+    _told: set[str] = field(default_factory=set)
 
     def committed(self, round: int, loads: Sequence[Load], *, other: float) -> list[Advice]:
         """Take what the members of a round report of a step.
@@ -145,7 +148,9 @@ class Stragglers:
         if len(loads) < 2 or self._steps <= _SETTLE or any(load.share < 1 for load in loads):
             return []
         for load in loads:
-            self._paces.setdefault(load.worker, deque(maxlen=_WINDOW)).append(load.seconds / load.share)
+            paces = self._paces.setdefault(load.worker, [])
+            paces.append(load.seconds / load.share)
+            del paces[:-_WINDOW]
         if any(len(self._paces[load.worker]) < _WINDOW for load in loads):
             return []
         return self._uneven(loads, other) + self._bottleneck(loads, other)

@@ -45,12 +45,8 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.places import Places
-from brim.coordination.rendezvous import Rendezvous
-from brim.coordination.roster import Roster
 from brim.coordination.session import is_new
-from brim.coordination.stragglers import Bottleneck, Stragglers, Uneven
-from brim.coordination.waits import Hangs
+from brim.coordination.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
 from brim.errors import InternalError, ProtocolError
 from brim.master.asking import refusal
@@ -69,9 +65,9 @@ from brim.master.entries import (
     TookOver,
 )
 from brim.master.pace import loads_of
-from brim.master.progress import Progress, step_fields
+from brim.master.progress import step_fields
 from brim.master.root import Root
-from brim.master.rounds import RoundAccount
+from brim.master.state import State
 from brim.master.strikes import Strikes
 from brim.master.telling import Telling
 from brim.wire import messages as wire
@@ -91,35 +87,64 @@ class Decisions:
 
     Args:
         began: the first entry of its journal.
+        state: where the entries since then have led, as `state` said; None: there were none.
     """
 
-    def __init__(self, began: Began) -> None:
-        spec = began.spec
-        self.spec, self.attempt, self.life = spec, began.attempt, began.life
-        self.progress = Progress(run=began.run, started=began.started, step=began.before.step)
-        self.outcome: Outcome | None = None
-        self._rendezvous = Rendezvous(
-            minimum=spec.workers.minimum,
-            target=spec.workers.maximum,
-            spares=spec.spares,
-            expected_agents=spec.agents,
-            parts=spec.micro_batches if spec.exact else 0,
-            roster=Roster(places=Places(dict(began.places))),
-        )
-        self._stragglers = Stragglers()
+    def __init__(self, began: Began, state: State | None = None) -> None:
+        state = State.after(began) if state is None else state
+        self.began, self.spec, self.attempt = began, began.spec, began.attempt
+        self.life, self.progress, self.outcome = state.life, state.progress, state.outcome
+        self._rendezvous = state.rendezvous
+        self._stragglers = state.stragglers
         self._out = Effects(
-            sizes=dict(began.before.sizes), commits=began.before.commits, at=began.at, now=began.now
+            sizes=state.sizes, commits=state.commits, at=state.at, now=state.now, agents=state.agents
         )
-        self._rounds = RoundAccount()
-        self._root = Root(out=self._out)
-        self._telling = Telling(out=self._out, rendezvous=self._rendezvous, note=began.note)
-        self._strikes = Strikes(spec=spec, rounds=self._rounds, telling=self._telling)
-        self._hangs = Hangs()
-        self._late: dict[str, str] = {}  # worker -> what it has been at for too long
-        self._ended_by_itself = 0
-        self._patience_told = False
-        self._failure_told = False
-        self.grace_ends: float | None = None  # of a run that waits for its last boundary, monotonic
+        self._rounds = state.rounds
+        self._root = Root(out=self._out, hosts=state.hosts, barrier=state.barrier)
+        self._telling = Telling(
+            out=self._out,
+            rendezvous=self._rendezvous,
+            note=began.note,
+            pids=state.pids,
+            ranks=state.ranks,
+        )
+        self._strikes = Strikes(
+            spec=self.spec, rounds=self._rounds, telling=self._telling, faults=state.faults
+        )
+        self._hangs = state.hangs
+        self._late = state.late
+        self._ended_by_itself = state.ended_by_itself
+        self._patience_told = state.patience_told
+        self._failure_told = state.failure_told
+        self.grace_ends = state.grace_ends
+
+    @property
+    def state(self) -> State:
+        """Where they stand between two entries."""
+        return State(
+            life=self.life,
+            at=self._out.at,
+            now=self._out.now,
+            progress=self.progress,
+            rendezvous=self._rendezvous,
+            faults=self._strikes.faults,
+            sizes=self._out.sizes,
+            commits=self._out.commits,
+            agents=self._out.agents,
+            stragglers=self._stragglers,
+            rounds=self._rounds,
+            hosts=self._root.hosts,
+            barrier=self._root.barrier,
+            pids=self._telling.pids,
+            ranks=self._telling.ranks,
+            hangs=self._hangs,
+            late=self._late,
+            ended_by_itself=self._ended_by_itself,
+            patience_told=self._patience_told,
+            failure_told=self._failure_told,
+            outcome=self.outcome,
+            grace_ends=self.grace_ends,
+        )
 
     @property
     def agents(self) -> dict[str, AgentSession]:

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import io
-import pickle
-import pickletools
-from typing import Any
+import msgspec
 
 import brim
+from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.master.decisions import Decisions
+from brim.master.entries import Began
+from brim.master.state import State
 
 __all__ = ["freeze", "thaw"]
 
-# What decisions are made of; nothing else is looked up, so bytes of another origin cannot have anything run.
-_MODULES = (
-    "brim.coordination.",
-    "brim.domain.",
-    "brim.master.decisions",
-    "brim.master.effects",
-    "brim.master.progress",
-    "brim.master.root",
-    "brim.master.rounds",
-    "brim.master.strikes",
-    "brim.master.telling",
-    "brim.wire.messages",
-)
-# `freeze` never writes these: they give a number to a place in memory, and a damaged number asks for all there is.
-_NUMBERED = {"PUT", "BINPUT", "LONG_BINPUT"}
-_OTHERS = {("collections", "deque"), ("builtins", "set"), ("msgspec._utils", "rebuild")}
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be read of every snapshot."""
+
+    version: str
+
+
+class _Snapshot(_Version, frozen=True, kw_only=True):
+    began: Began
+    state: State
+
+
+_encoder = msgspec.msgpack.Encoder()
+_versions = msgspec.msgpack.Decoder(_Version)
+_snapshots = msgspec.msgpack.Decoder(_Snapshot)
 
 
 def freeze(decisions: Decisions) -> bytes:
-    return pickle.dumps((brim.__version__, decisions), protocol=5)
+    return _encoder.encode(_Snapshot(version=brim.__version__, began=decisions.began, state=decisions.state))
 
 
 def thaw(data: bytes) -> Decisions:
@@ -42,18 +41,10 @@ def thaw(data: bytes) -> Decisions:
         EnvironmentFault: the bytes are not of this version of brim.
     """
     try:
-        if any(opcode.name in _NUMBERED for opcode, _, _ in pickletools.genops(data)):
-            raise pickle.UnpicklingError("it numbers its memo")
-        version, decisions = _Reader(io.BytesIO(data)).load()
-    except Exception as error:
+        version = _versions.decode(data).version
+        if version != brim.__version__:
+            raise EnvironmentFault(f"the journal's snapshot is of brim {version}, this is {brim.__version__}")
+        snapshot = _snapshots.decode(data)
+    except UNDECODABLE as error:
         raise EnvironmentFault(f"the journal's snapshot cannot be read: {error}") from error
-    if version != brim.__version__ or not isinstance(decisions, Decisions):
-        raise EnvironmentFault(f"the journal's snapshot is of brim {version}, this is {brim.__version__}")
-    return decisions
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _OTHERS or (module.startswith(_MODULES) and "." not in name):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a snapshot")
+    return Decisions(snapshot.began, snapshot.state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
@@ -21,15 +21,16 @@ _SIGNALS = {
 
 @dataclass(slots=True, kw_only=True)
 class Strikes:
-    """The faults that are still to come, in the order of their steps."""
+    """Performs faults.
+
+    Args:
+        faults: those that are still to come, in the order of their steps.
+    """
 
     spec: JobSpec
     rounds: RoundAccount
     telling: Telling
-    faults: list[Fault] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.faults = sorted(self.spec.faults, key=lambda fault: fault.step)
+    faults: list[Fault]
 
     def due(self, step: int) -> list[Fault]:
         """Those that strike now that `step` is committed; each is given once."""

@@ -43,9 +43,8 @@ class Telling:
         """Have a worker sent a signal, if it is in the job."""
         known = self.rendezvous.workers.get(worker)
         if known is not None:
-            # A plain number: the journal's snapshot, which has what is not acknowledged yet, knows no `Signals`.
             message = wire.SignalWorker(
-                worker=worker, signal=int(number), resume_after=resume_after, reason=reason
+                worker=worker, signal=number, resume_after=resume_after, reason=reason
             )
             self.out.tell(known.agent, message)
 
