@@ -20,6 +20,7 @@ from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
+from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import adopt_orphans, be_called
 from brim.storage.heir import UNHEARD, succession
@@ -40,7 +41,7 @@ def join(master: str, *, token: str) -> int:
             try:
                 return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
             except Displaced as displaced:
-                print(f"brim: {displaced}; joining anew", file=sys.stderr)  # noqa: T201
+                print(printable(f"brim: {displaced}; joining anew"), file=sys.stderr)  # noqa: T201
     raise AssertionError("there is always another attempt")
 
 

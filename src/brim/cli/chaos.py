@@ -22,6 +22,7 @@ from brim.errors import SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.options import option, parse_parameters, some_job_options, whole
 from brim.runs.training_file import check_training_file
+from brim.terminal import console
 
 if TYPE_CHECKING:
     from brim.chaos.results import Calm, Job, Result, Trials
@@ -259,14 +260,13 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda text: click.echo(text, err=True)
         return
-    from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     with Progress(
         *Progress.get_default_columns()[:-1],
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True, highlight=False),
+        console=console(sys.stderr, highlight=False),
     ) as bar:
         task = bar.add_task("runs", total=total)
 

@@ -98,10 +98,12 @@ def _locked(state: Path) -> int | None:
     """The lock, in a directory that is made if it is missing; None where a process has it."""
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import lock
+    from brim.storage.ownership import check_ours, make_ours
 
     try:
         if not state.is_dir():
-            state.mkdir(mode=0o700, parents=True)  # what jobs print is nobody else's business
+            make_ours(state, mode=0o700)  # what jobs print is nobody else's business
+        check_ours(state, field="--state")
         return lock(state / SCHEDULER_LOCK)
     except OSError as error:
         raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None

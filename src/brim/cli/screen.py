@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from brim.errors import EnvironmentFault
+from brim.terminal import console
 
 __all__ = ["keep_showing"]
 
@@ -44,7 +45,7 @@ def _place() -> Iterator[Callable[[str], None]]:
     from rich.live import Live
     from rich.text import Text
 
-    with Live(auto_refresh=False, vertical_overflow="crop") as live:
+    with Live(console=console(sys.stdout), auto_refresh=False, vertical_overflow="crop") as live:
         yield lambda text: live.update(Text(text, no_wrap=True), refresh=True)
 
 

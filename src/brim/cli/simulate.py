@@ -36,6 +36,7 @@ from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.policies.quota import check_quota
 from brim.runs.options import STATE
+from brim.terminal import console
 
 __all__ = ["main", "simulate"]
 
@@ -120,7 +121,7 @@ def simulate(
     """
     if context.invoked_subcommand is not None:
         return
-    err = Console(stderr=True)
+    err = console(sys.stderr)
     names = [name.strip() for name in policies.split(",")]
     check_policies(names, slot)
     hardware = Cluster.parse(cluster)
@@ -258,11 +259,11 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
             f"{m.utilisation:.2f}" if m.utilisation else "-",
             f"{result.cpu_seconds:.2f}",
         )
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    console.print(table)
+    screen = console(sys.stdout, width=None if sys.stdout.isatty() else 110)
+    screen.print(table)
     bounds = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in ceiling.items() if value is not None]
     if bounds:
-        console.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
+        screen.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
 
 
 def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Console) -> None:
@@ -325,7 +326,7 @@ def figures_command(data: Path, out: Path) -> None:
     """Make the paper's figures that the data allows, beside the published values."""
     from brim.backends.simulator.paper import draw  # figures need the `simulate` extra
 
-    err = Console(stderr=True)
+    err = console(sys.stderr)
     cells = draw(out, data, tell=lambda line: err.print(line, style="dim"))
     table = Table(title="Deadlines met (simulated)", title_justify="left")
     for name in ("figure", "trace", "policy", "here", "published"):
@@ -334,7 +335,7 @@ def figures_command(data: Path, out: Path) -> None:
         here = "-" if cell.ratio is None else f"{cell.ratio:.4f}"
         paper = "" if cell.published is None else f"{cell.published:.4f}"
         table.add_row(cell.figure, cell.trace, cell.policy, here, paper)
-    Console(width=None if sys.stdout.isatty() else 110).print(table)
+    console(sys.stdout, width=None if sys.stdout.isatty() else 110).print(table)
 
 
 @simulate.command("replay")

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.terminal import guarded_streams
 
 __all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain", "warn"]
 
@@ -73,26 +74,32 @@ class Verbs(click.Group):
         """Run the verb and leave with its exit code; no stack trace for what brim raises on purpose."""
         extra["standalone_mode"] = False
         words = list(sys.argv[1:] if args is None else args)
+        with guarded_streams():
+            code = self._run(args, prog_name, words, extra)
+        sys.exit(code if isinstance(code, int) else EXIT_DONE)
+
+    def _run(
+        self, args: Sequence[str] | None, prog_name: str | None, words: Sequence[str], extra: dict[str, Any]
+    ) -> Any:
         try:
-            code = super().main(args, prog_name or "brim", **extra)
+            return super().main(args, prog_name or "brim", **extra)
         except click.exceptions.NoArgsIsHelpError as missing:
             click.echo(missing.format_message(), err=True)
-            code = EXIT_USAGE
+            return EXIT_USAGE
         except click.ClickException as wrong:
             click.echo(str(explain(wrong, words)), err=True)
-            code = EXIT_USAGE
+            return EXIT_USAGE
         except SpecError as wrong:
             click.echo(str(wrong), err=True)
-            code = EXIT_USAGE
+            return EXIT_USAGE
         except UserCodeError as failed:
             click.echo(failed.trace, err=True)
-            code = EXIT_FAILED
+            return EXIT_FAILED
         except BrimError as failed:
             click.echo(f"brim: {failed}", err=True)
-            code = EXIT_FAILED
+            return EXIT_FAILED
         except (click.Abort, KeyboardInterrupt):
-            code = EXIT_FAILED
-        sys.exit(code if isinstance(code, int) else EXIT_DONE)
+            return EXIT_FAILED
 
 
 def warn(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from brim.domain.names import check_name
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
@@ -85,7 +86,8 @@ class ClusterSpec:
         grace: seconds that a job has to give up devices before they are taken by force.
 
     Raises:
-        SpecError: a node twice, one without devices, or nothing left for training.
+        SpecError: a node twice, one without devices, a name that no directory can have, or nothing left for
+            training.
     """
 
     cluster: Cluster
@@ -96,6 +98,11 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         names = [node.id for node in self.cluster.nodes]
+        for name in names:
+            check_name(name, field="nodes")
+        for tenant in self.tenants:
+            check_name(tenant.id, field="tenants")
+            check_name(tenant.cohort, field=f"tenant {tenant.id}: cohort")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")

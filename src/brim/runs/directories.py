@@ -62,12 +62,14 @@ def holds_run(path: Path) -> bool:
 def new_run_dir(subject: str, now: float) -> Path:
     """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in one second."""
     stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S")
+    from brim.storage.ownership import make_ours
+
     base = f"{Path(subject).stem or 'run'}-{stamp}"
     path, number = RUNS / base, 2
     while True:
         try:
             # Making it, not looking whether it is there, is what decides between two commands at once.
-            path.mkdir(parents=True)
+            make_ours(path)
             return path
         except FileExistsError:
             path, number = RUNS / f"{base}-{number}", number + 1
@@ -99,8 +101,12 @@ def claim(path: Path, *, newest: bool = True) -> RunDirectory:
             need="a new or empty directory",
             hint=f"--run-dir {path}-1",
         )
+    from brim.storage.ownership import check_ours, make_ours
+
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            make_ours(path)
+        check_ours(path, field="--run-dir")
         (path / ".probe").touch()
         (path / ".probe").unlink()
     except OSError as error:
@@ -156,13 +162,15 @@ def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None)
 
 
 def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
-    """Check that a run has ended before its end.
+    """Check that a run of ours has ended before its end.
 
     Raises:
-        SpecError: it is still alive, it is done, or it never began.
+        SpecError: it is still alive, it is done, it never began, or other accounts may change it.
     """
     from brim.storage.job_file import JOB_FILE
+    from brim.storage.ownership import check_ours
 
+    check_ours(run_dir, field=field)
     done = history.ended is not None and history.ended.summary.get("exit") == "done"
     if done or (history.started is None and not (run_dir / JOB_FILE).is_file()):
         raise SpecError(

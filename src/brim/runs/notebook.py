@@ -10,6 +10,7 @@ from IPython.display import display
 from rich.console import Console
 
 from brim.domain.accounting import StepRecord
+from brim.domain.printable import printable
 from brim.interfaces import Clock
 from brim.runs.live import Drawing
 from brim.telemetry.history import RunHistory
@@ -39,7 +40,7 @@ class NotebookView(Drawing):
         self._redraw()
 
     def say(self, line: str) -> None:
-        print(line)  # noqa: T201 - that is where a notebook shows what is printed
+        print(printable(line))  # noqa: T201 - that is where a notebook shows what is printed
 
     def close(self) -> None:
         self._redraw()

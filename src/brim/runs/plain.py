@@ -11,6 +11,7 @@ from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
 from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event, Failed
+from brim.terminal import guarded
 
 __all__ = ["PlainView", "describe_progress"]
 
@@ -25,7 +26,7 @@ class PlainView:
     """
 
     def __init__(self, stream: TextIO, *, clock: Clock, every: float = 2.0) -> None:
-        self._stream, self._clock, self._every = stream, clock, every
+        self._stream, self._clock, self._every = guarded(stream), clock, every
         self._next_step_line = 0.0
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:

@@ -33,11 +33,10 @@ def choose_view() -> View:
 
         return NotebookView(clock=SystemClock())
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        from rich.console import Console
-
         from brim.runs.live import LiveView
+        from brim.terminal import console
 
-        return LiveView(Console(stderr=True), clock=SystemClock())
+        return LiveView(console(sys.stderr), clock=SystemClock())
     from brim.runs.plain import PlainView
 
     return PlainView(sys.stderr, clock=SystemClock())

@@ -14,6 +14,7 @@ import msgspec
 from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.names import check_name
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
 from brim.domain.submission import Submission
@@ -35,7 +36,6 @@ __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide"]
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
-_LONGEST_NAME = 200  # bytes: it is the name of a directory, with the job's number behind it
 
 
 class LiveCluster(Backend, Protocol):
@@ -82,13 +82,6 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
 def _on(workers: WorkerRange, submission: Submission) -> Submission:
     """The same job with other numbers of workers."""
     return replace(submission, spec=replace(submission.spec, workers=workers))
-
-
-def _check_name(name: str) -> None:
-    """Raises SpecError where a run directory cannot be called so."""
-    if not name or "/" in name or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-        need = f"1 to {_LONGEST_NAME} printable characters without '/'"
-        raise SpecError("name", got=repr(name[:40]), need=need, hint="the name of the training file")
 
 
 def _check_deadline(submission: Submission, now: float) -> None:
@@ -164,7 +157,7 @@ class Scheduler:
         if known is not None:  # asked first: by now its deadline may have passed
             _check_same(known, request)
             return self._view(known)
-        _check_name(request.name)
+        check_name(request.name, field="name", hint="the name of the training file")
         now = self._clock.wall()
         self._check(request.submission)
         _check_deadline(request.submission, now)

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import fcntl
 import os
-import tempfile
+import secrets
 import time
 from pathlib import Path
 
@@ -59,13 +59,14 @@ def _taken(descriptor: int, how: int) -> bool:
     return True
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o644, alone: bool = False) -> None:
+def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = False) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
     The bytes go into a temporary file beside it (a rename is atomic within one file system only), which is
     synced before it is renamed, and then the directory is synced: a rename that is not on disk can be undone.
 
     Args:
+        mode: its rights, of which the process's umask takes some.
         alone: nobody else may be writing it now; so temporary files of earlier writers are left by the dead, and go.
 
     Raises:
@@ -74,12 +75,12 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o644, alone: bool = 
     if alone:
         for left in path.parent.glob(f".{path.name}.*{_DRAFT}"):
             left.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_DRAFT)
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_DRAFT}")
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:

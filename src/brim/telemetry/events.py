@@ -40,7 +40,7 @@ class RecordFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self.size = _end_of_last_line(self._file, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self.size)
 
