@@ -18,7 +18,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.contact import is_alive, read_contact, read_scheduler_contact
+from brim.storage.contact import is_alive, read_contact, read_scheduler_contact, read_token
 from brim.wire.cluster import (
     ChangeView,
     ClusterView,
@@ -30,6 +30,7 @@ from brim.wire.cluster import (
     Range,
     Submit,
     TenantView,
+    Token,
 )
 
 __all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
@@ -40,6 +41,7 @@ _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that 
 _TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
 _AGAIN = 0.2  # seconds between two calls of one who waits
 _SAID = (0.0, 10.0, 60.0, 600.0, 1800.0)  # seconds after which it is said that one waits for a scheduler
+_SCHEDULER = "BRIM_SCHEDULER"
 T = TypeVar("T")
 
 
@@ -64,8 +66,11 @@ class Client:
     port. If the answer to a change is lost, the change is requested again; that never makes a second job or change.
 
     Args:
-        state_dir: state directory of a scheduler on this host; None means `default_state_dir()`.
-        address: `HOST:PORT` of a scheduler on another host; give its `token` too.
+        state_dir: state directory of a scheduler on this host; None means what `$BRIM_SCHEDULER` (`HOST:PORT`) says,
+            or else `default_state_dir()`.
+        address: `HOST:PORT` of a scheduler, of another host or another account.
+        token: to show to a scheduler at an address; empty means the content of the file that `$BRIM_TOKEN_FILE` names,
+            or else `$BRIM_TOKEN`.
         patience: how many seconds to wait for a scheduler that does not answer.
         notice: called with a sentence when a wait for the scheduler begins, and when it answers again; None logs
             warnings to the logger `brim.client`.
@@ -84,8 +89,10 @@ class Client:
         patience: float = _PATIENCE,
         notice: Callable[[str], None] | None = None,
     ) -> None:
+        if state_dir is None:
+            address = address or os.environ.get(_SCHEDULER, "")
         self._state_dir = state_dir or default_state_dir()
-        self._fixed = (address, token) if address else None
+        self._fixed = (address, token or read_token(os.environ)) if address else None
         self._patience = patience
         self._notice = notice or logging.getLogger(__name__).warning
         self._reach()
@@ -175,6 +182,15 @@ class Client:
     def tenants(self) -> list[TenantView]:
         """List what each tenant owns, holds and has borrowed."""
         return self._call("GET", "/v1/tenants", list[TenantView])
+
+    def give_token(self, tenant: str) -> str:
+        """Make a token for a tenant, which cannot be asked for again; the tenant's last one is revoked."""
+        # Not asked again where the answer is lost: it would be another token.
+        return self._call("POST", f"{_path_of_token(tenant)}", Token).token
+
+    def revoke_token(self, tenant: str) -> None:
+        """Refuse a tenant's token from now on."""
+        self._change("DELETE", f"{_path_of_token(tenant)}", Token)
 
     def apply(self, spec: ClusterSpec) -> ClusterView:
         """Change the description of the cluster; running jobs are not stopped for it."""
@@ -268,7 +284,11 @@ class Client:
             raise EnvironmentFault(f"{address} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-        raise EnvironmentFault(problem.detail)
+        raise EnvironmentFault(problem.detail, retryable=answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _path_of_token(tenant: str) -> str:
+    return f"/v1/tenants/{quote(tenant, safe='')}/token"
 
 
 def _path(job: str) -> str:

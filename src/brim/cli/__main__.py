@@ -45,6 +45,7 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
         "explain": ("brim.cli.explain", "explain", "Tell why the scheduler did what it did with a job."),
         "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
         "tenants": ("brim.cli.cluster", "tenants", "Show each tenant's quota and what it holds."),
+        "token": ("brim.cli.token", "token", "Give a tenant a token, or revoke it."),
         "apply": ("brim.cli.cluster", "apply", "Change the cluster: nodes, quotas, policy."),
         "down": ("brim.cli.cluster", "down", "Pause all jobs and stop the scheduler."),
     },

@@ -9,7 +9,9 @@ from brim.domain.job import JobSpec
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["Submission", "fingerprint", "parse_priority"]
+__all__ = ["NO_TENANT", "Submission", "fingerprint", "parse_priority"]
+
+NO_TENANT = "default"  # of who names none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Submission:
     spec: JobSpec
     fingerprint: str
     deadline: float | None = None
-    tenant: str = "default"
+    tenant: str = NO_TENANT
     priority: Priority = Priority.PREEMPTIBLE
 
 

@@ -25,13 +25,15 @@ from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, EnvironmentFault
 from brim.process import be_called
 from brim.scheduler.api import application
+from brim.scheduler.audit import Audit
+from brim.scheduler.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
+from brim.scheduler.keys import Keys
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import (
     SCHEDULER,
     SCHEDULER_LOCK,
     SchedulerContact,
-    token_of,
     write_scheduler_contact,
 )
 from brim.storage.database import Database
@@ -95,14 +97,25 @@ async def offer(
     Args:
         listener: where; it is closed at the end.
     """
-    token = token_of(state_dir)
+    keys = Keys(state_dir, tenants=lambda: scheduler.declared)
+    door = Door()
+    tell_seldom(asyncio.get_running_loop())
     config = uvicorn.Config(
-        application(scheduler, token=token), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
+        application(scheduler, keys=keys, audit=Audit(state_dir, SystemClock()), door=door),
+        http=protocol_behind(door),
+        ws="none",
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=LARGEST_HEADERS,
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=2,
     )
     server = _Server(config)
     host, port = listener.getsockname()[:2]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    write_scheduler_contact(state_dir, SchedulerContact(host=host, port=port, token=token, pid=os.getpid()))
+    write_scheduler_contact(
+        state_dir, SchedulerContact(host=host, port=port, token=keys.administrator, pid=os.getpid())
+    )
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import http
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +22,13 @@ from brim.coordination.lifecycle import Happening
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.rights import RIGHTS, Caller, Holder, Right
+from brim.domain.submission import NO_TENANT
 from brim.errors import BrimError, EnvironmentFault, SpecError
-from brim.scheduler.loop import NO_SUCH_JOB, Scheduler
+from brim.scheduler.audit import Audit
+from brim.scheduler.door import Door
+from brim.scheduler.keys import Keys
+from brim.scheduler.loop import NO_SUCH_JOB, Scheduler, no_such_job
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
@@ -35,6 +41,7 @@ from brim.wire.cluster import (
     Range,
     Submit,
     TenantView,
+    Token,
 )
 
 __all__ = ["application", "openapi"]
@@ -42,6 +49,9 @@ __all__ = ["application", "openapi"]
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
 _LOOK = 0.05
 _LOOK_AT_LOGS = 0.2
+_LARGEST_BODY = 4 << 20  # bytes
+_TO_SEND_BODY = 30.0  # seconds
+_NOT_YOURS = "token"  # the field of the error that says so
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -52,7 +62,8 @@ class _Call:
     Args:
         takes: type of the body, or None.
         gives: type of the answer.
-        handle: (scheduler, request, body) -> answer.
+        handle: (scheduler, request, body) -> answer; `request.state` has the caller and the keys.
+        right: what the caller needs.
         asks: what may be asked in the query: name -> its JSON schema.
     """
 
@@ -62,26 +73,59 @@ class _Call:
     takes: Any
     gives: Any
     handle: Callable[[Scheduler, Request, Any], Awaitable[Any]]
+    right: Right
     asks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def _caller(request: Request) -> Caller:
+    """Whose token came with it."""
+    caller: Caller = request.state.caller
+    return caller
 
 
 def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable[JobView]]:
     async def handle(scheduler: Scheduler, request: Request, _: Any) -> JobView:
-        return scheduler.wish(request.path_params["job"], happening)
+        return scheduler.wish(request.path_params["job"], happening, by=str(_caller(request)))
 
     return handle
 
 
-async def _submit(scheduler: Scheduler, _: Request, body: Submit) -> JobView:
-    return scheduler.submit(body)
+async def _submit(scheduler: Scheduler, request: Request, body: Submit) -> JobView:
+    caller = _caller(request)
+    return scheduler.submit(_as_theirs(body, caller), by=str(caller))
 
 
-async def _forecast(scheduler: Scheduler, _: Request, body: Submit) -> Forecast:
-    return scheduler.forecast(body)
+def _as_theirs(body: Submit, caller: Caller) -> Submit:
+    """A tenant's token says whose job it is, and keys are each tenant's own.
+
+    Raises:
+        SpecError: it is to be another tenant's.
+    """
+    if caller.tenant is None:
+        return body
+    submission = body.submission
+    if submission.tenant == NO_TENANT:
+        submission = replace(submission, tenant=caller.tenant)
+    if not caller.may(Right.SUBMIT, of=submission.tenant):
+        raise _refusal(caller, Right.SUBMIT)
+    key = f"{caller.tenant}: {body.key}" if body.key else ""
+    return msgspec.structs.replace(body, submission=submission, key=key)
 
 
-async def _jobs(scheduler: Scheduler, _: Request, __: Any) -> list[JobView]:
-    return scheduler.jobs()
+async def _forecast(scheduler: Scheduler, request: Request, body: Submit) -> Forecast:
+    """Of jobs that the caller may not see, only their number of workers is told."""
+    caller = _caller(request)
+    forecast = scheduler.forecast(_as_theirs(body, caller))
+    takes = Counter[str]()
+    for job, workers in forecast.takes.items():
+        owner = scheduler.job(job).tenant
+        takes[job if caller.may(Right.SEE_JOB, of=owner) else f"tenant {owner}"] += workers
+    return msgspec.structs.replace(forecast, takes=dict(takes))
+
+
+async def _jobs(scheduler: Scheduler, request: Request, _: Any) -> list[JobView]:
+    caller = _caller(request)
+    return [view for view in scheduler.jobs() if caller.may(Right.SEE_JOB, of=view.tenant)]
 
 
 async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
@@ -135,7 +179,7 @@ async def _explain(scheduler: Scheduler, request: Request, _: Any) -> list[Chang
 
 async def _resize(scheduler: Scheduler, request: Request, body: Range) -> JobView:
     workers = WorkerRange(minimum=body.minimum, maximum=body.maximum)
-    return scheduler.resize(request.path_params["job"], workers)
+    return scheduler.resize(request.path_params["job"], workers, by=str(_caller(request)))
 
 
 async def _cluster(scheduler: Scheduler, _: Request, __: Any) -> ClusterView:
@@ -146,13 +190,24 @@ async def _tenants(scheduler: Scheduler, _: Request, __: Any) -> list[TenantView
     return scheduler.tenants()
 
 
-async def _apply(scheduler: Scheduler, _: Request, body: ClusterSpec) -> ClusterView:
-    return scheduler.reconfigure(body)
+async def _apply(scheduler: Scheduler, request: Request, body: ClusterSpec) -> ClusterView:
+    return scheduler.reconfigure(body, by=str(_caller(request)))
 
 
-async def _down(scheduler: Scheduler, _: Request, body: Down) -> ClusterView:
-    scheduler.down(kill=body.kill)
+async def _down(scheduler: Scheduler, request: Request, body: Down) -> ClusterView:
+    scheduler.down(kill=body.kill, by=str(_caller(request)))
     return scheduler.cluster()
+
+
+async def _give_token(_: Scheduler, request: Request, __: Any) -> Token:
+    keys: Keys = request.state.keys
+    return Token(token=keys.give(request.path_params["tenant"]))
+
+
+async def _revoke_token(_: Scheduler, request: Request, __: Any) -> Token:
+    keys: Keys = request.state.keys
+    keys.revoke(request.path_params["tenant"])
+    return Token(token="")
 
 
 _WAIT: dict[str, Any] = {
@@ -170,54 +225,136 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
 _CALLS = (
-    _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster),
-    _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply),
-    _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants),
-    _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs),
-    _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit),
-    _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
-    _Call("GET", "/v1/jobs/{job}", "One job, at once or later", None, JobView, _job, _WHEN),
-    _Call("GET", "/v1/jobs/{job}/explain", "Its story, with reasons", None, list[ChangeView], _explain),
-    _Call("GET", "/v1/jobs/{job}/logs", "What it printed", None, Logs, _logs, _WHICH_LINES),
-    _Call("POST", "/v1/jobs/{job}/resize", "Let it have other numbers of workers", Range, JobView, _resize),
-    _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD)),
-    _Call("POST", "/v1/jobs/{job}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE)),
-    _Call("POST", "/v1/jobs/{job}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL)),
-    _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down),
+    _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster, Right.SEE_CLUSTER),
+    _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply, Right.APPLY),
+    _Call(
+        "GET",
+        "/v1/tenants",
+        "Who owns what, and holds what",
+        None,
+        list[TenantView],
+        _tenants,
+        Right.SEE_CLUSTER,
+    ),
+    _Call(
+        "POST",
+        "/v1/tenants/{tenant}/token",
+        "Give it a token; its last one is revoked",
+        None,
+        Token,
+        _give_token,
+        Right.GIVE_TOKENS,
+    ),
+    _Call(
+        "DELETE",
+        "/v1/tenants/{tenant}/token",
+        "Revoke its token",
+        None,
+        Token,
+        _revoke_token,
+        Right.GIVE_TOKENS,
+    ),
+    _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs, Right.SEE_JOB),
+    _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
+    _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast, Right.SUBMIT),
+    _Call("GET", "/v1/jobs/{job}", "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
+    _Call(
+        "GET",
+        "/v1/jobs/{job}/explain",
+        "Its story, with reasons",
+        None,
+        list[ChangeView],
+        _explain,
+        Right.SEE_JOB,
+    ),
+    _Call(
+        "GET",
+        "/v1/jobs/{job}/logs",
+        "What it printed",
+        None,
+        Logs,
+        _logs,
+        Right.READ_LOGS,
+        _WHICH_LINES,
+    ),
+    _Call(
+        "POST",
+        "/v1/jobs/{job}/resize",
+        "Let it have other numbers of workers",
+        Range,
+        JobView,
+        _resize,
+        Right.RESIZE,
+    ),
+    _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
+    _Call(
+        "POST",
+        "/v1/jobs/{job}/resume",
+        "Let it run again",
+        None,
+        JobView,
+        _wish(Happening.RELEASE),
+        Right.HOLD,
+    ),
+    _Call(
+        "POST",
+        "/v1/jobs/{job}/cancel",
+        "End it for good",
+        None,
+        JobView,
+        _wish(Happening.CANCEL),
+        Right.CANCEL,
+    ),
+    _Call(
+        "POST",
+        "/v1/down",
+        "Suspend all jobs and end the scheduler",
+        Down,
+        ClusterView,
+        _down,
+        Right.END_SCHEDULER,
+    ),
 )
 
 
-def application(scheduler: Scheduler, *, token: str) -> Starlette:
+def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -> Starlette:
     """The ASGI application.
 
     Args:
-        token: what every caller must present, also on this host: others may have accounts on it, and browsers
+        keys: what every caller must present one of, also on this host: others may have accounts on it, and browsers
             carry out what pages from anywhere ask of it.
+        audit: where changes and refusals are noted.
+        door: which connections this is served on.
     """
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            given = request.headers.get("authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                return _json(Problem(detail="wrong or missing token"), 401)
-            try:
-                body = msgspec.json.decode(await request.body(), type=call.takes) if call.takes else None
-                return _json(await call.handle(scheduler, request, body))
-            except BrimError as error:  # a spec inside a body checks itself
-                return _json(*_problem(error))
-            except UNDECODABLE as error:
-                return _json(Problem(detail=str(error)), 400)
+            origin = request.client.host if request.client else ""
+            deed = f"{request.method} {request.url.path}"
+            caller = keys.caller(request.headers.get("authorization", ""), origin=origin)
+            if caller is None:
+                audit.note_stranger(origin, deed)
+                return _json(Problem(detail=_WHO_IS_THIS), 401, _CLOSE)
+            client = (request.client.host, request.client.port) if request.client else None
+            if not door.admit(client, caller.name, all_room=caller.tenant is None):
+                return _json(Problem(detail="too many requests are being served: ask again"), 503, _CLOSE)
+            request.state.caller, request.state.keys = caller, keys
+            response = await _answer(call, scheduler, request)
+            if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
+                audit.note(caller, deed, response.status_code)
+            return response
 
         return answer
 
     async def document(_: Request) -> Response:
-        return _json(openapi())
+        return _json(openapi(), headers=_CLOSE)
 
     async def nothing(request: Request, error: Exception) -> Response:
         status, headers = (
             (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
         )
-        return _json(Problem(detail=f"there is no {request.method} {request.url.path}"), status, headers)
+        detail = f"there is no {request.method} {request.url.path}"
+        return _json(Problem(detail=detail), status, {**(headers or {}), **_CLOSE})
 
     routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
     return Starlette(
@@ -225,10 +362,64 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
     )
 
 
+_CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
+_WHO_IS_THIS = "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
+
+
+async def _answer(call: _Call, scheduler: Scheduler, request: Request) -> Response:
+    try:
+        _check_right(call, scheduler, request)  # before there is any work with what it sends
+        body = msgspec.json.decode(await _body(request), type=call.takes) if call.takes else None
+        return _json(await call.handle(scheduler, request, body))
+    except BrimError as error:  # a spec inside a body checks itself
+        return _json(*_problem(error))
+    except UNDECODABLE as error:
+        return _json(Problem(detail=str(error)), 400)
+    except TimeoutError:
+        return _json(Problem(detail=f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE)
+    except _TooLarge:
+        return _json(Problem(detail=f"the body is larger than {_LARGEST_BODY} bytes"), 413, _CLOSE)
+
+
+def _check_right(call: _Call, scheduler: Scheduler, request: Request) -> None:
+    """Raises SpecError where the caller may not do this; somebody else's job is not there for it."""
+    caller, job = _caller(request), request.path_params.get("job")
+    if job is not None:
+        if caller.may(call.right, of=scheduler.owner_of(job)):
+            return
+        mine = [view.job for view in scheduler.jobs() if view.tenant == caller.tenant]
+        raise no_such_job(job, mine)
+    if RIGHTS[call.right] is Holder.ADMINISTRATOR and not caller.may(call.right):
+        raise _refusal(caller, call.right)
+
+
+def _refusal(caller: Caller, right: Right) -> SpecError:
+    return SpecError(
+        _NOT_YOURS,
+        got=f"that of tenant {caller.name}, which may not {right.value}",
+        need="the administrator's" if RIGHTS[right] is Holder.ADMINISTRATOR else "that of this tenant",
+    )
+
+
+class _TooLarge(Exception):
+    """A body has no end, or a far one."""
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent. Raises TimeoutError and _TooLarge."""
+    content = bytearray()
+    async with asyncio.timeout(_TO_SEND_BODY):
+        async for part in request.stream():
+            content += part
+            if len(content) > _LARGEST_BODY:
+                raise _TooLarge
+    return bytes(content)
+
+
 def _problem(error: BrimError) -> tuple[Problem, int]:
     match error:
         case SpecError(field=field, got=got, need=need, hint=hint):
-            status = 404 if field == NO_SUCH_JOB else 422
+            status = {NO_SUCH_JOB: 404, _NOT_YOURS: 403}.get(field, 422)
             return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
         case EnvironmentFault():
             return Problem(detail=str(error)), 409
@@ -251,9 +442,13 @@ def openapi() -> dict[str, Any]:
         body = _content(next(named)) | {"required": True} if call.takes else None
         answers = {"200": {"description": call.summary, **_content(next(named))}, "default": _REFUSAL}
         operation = {"summary": call.summary, "responses": answers} | ({"requestBody": body} if body else {})
-        job = {"name": "job", "in": "path", "required": True, "schema": {"type": "string"}}
+        named_in_path = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in ("job", "tenant")
+            if f"{{{name}}}" in call.path
+        ]
         asks = [{"name": name, "in": "query", "schema": schema} for name, schema in call.asks.items()]
-        operation["parameters"] = [job, *asks] if "{job}" in call.path else asks
+        operation["parameters"] = [*named_in_path, *asks]
         paths.setdefault(call.path, {})[call.method.lower()] = operation
     return {
         "openapi": "3.1.0",

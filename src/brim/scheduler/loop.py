@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
-__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide"]
+__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide", "no_such_job"]
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
@@ -79,6 +80,17 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
     return decision if ahead else on_nodes(snapshot, decision)
 
 
+def no_such_job(id: str, known: Collection[str]) -> SpecError:
+    """What is said of a job that is not there.
+
+    Args:
+        known: the ids of those that are, for all that whoever asks may know.
+    """
+    recent = list(known)[-20:]
+    hint = did_you_mean(id, recent) if recent else "there is none yet: brim submit FILE.py"
+    return SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
+
+
 def _on(workers: WorkerRange, submission: Submission) -> Submission:
     """The same job with other numbers of workers."""
     return replace(submission, spec=replace(submission.spec, workers=workers))
@@ -105,6 +117,15 @@ def _check_same(known: JobRecord, request: Submit) -> None:
         )
 
 
+def _by(who: str, what: str = "") -> str:
+    """A sentence for a story.
+
+    >>> _by("ads from 10.0.0.3", "may have 2 workers"), _by("")
+    ('may have 2 workers, by ads from 10.0.0.3', '')
+    """
+    return ", ".join(part for part in (what, f"by {who}" if who else "") if part)
+
+
 class Scheduler:
     """One cluster's scheduler, which goes on where the last cycle of an earlier life ended.
 
@@ -119,6 +140,7 @@ class Scheduler:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
         self.is_over = False  # nobody has to wait for anything any more
+        self._ended_by = ""
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
         self._last_policy = last.policy if last else backend.spec.policy
@@ -131,7 +153,7 @@ class Scheduler:
         self._note("up", self._described())
         try:
             await run_cluster(self._backend, self._decide, self._journal)
-            self._note("down")
+            self._note("down", _by(self._ended_by))
         finally:
             self.is_over = True
             foretelling.cancel()
@@ -147,8 +169,11 @@ class Scheduler:
 
     # Jobs --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Submit) -> JobView:
+    def submit(self, request: Submit, *, by: str = "") -> JobView:
         """Take a job in, or show the one that was taken in with the same key.
+
+        Args:
+            by: who wants it, and from where, for its story; so in all of these.
 
         Raises:
             SpecError: it can never run here, or the key is that of another.
@@ -161,7 +186,7 @@ class Scheduler:
         now = self._clock.wall()
         self._check(request.submission)
         _check_deadline(request.submission, now)
-        record = self._book.submit(request.submission, name=request.name, now=now, key=request.key)
+        record = self._book.submit(request.submission, name=request.name, now=now, key=request.key, by=by)
         self._backend.tell()
         return self._view(record)
 
@@ -210,12 +235,15 @@ class Scheduler:
         """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
         return self._book.story(self._find(id))
 
+    def owner_of(self, id: str) -> str | None:
+        """The tenant of a job; None where there is no such job."""
+        record = self._book.jobs.get(id)
+        return record.submission.tenant if record else None
+
     def _find(self, id: str) -> JobRecord:
         record = self._book.jobs.get(id)
         if record is None:
-            known = list(self._book.jobs)[-20:]
-            hint = did_you_mean(id, known) if known else "there is none yet: brim submit FILE.py"
-            raise SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
+            raise no_such_job(id, self._book.jobs)
         return record
 
     def _view(self, record: JobRecord) -> JobView:
@@ -223,7 +251,7 @@ class Scheduler:
         state = self._backend.state(record, now) if record.running else None
         return view_of(record, state, run_dir=self._folder / record.id, now=now)
 
-    def wish(self, id: str, happening: Happening) -> JobView:
+    def wish(self, id: str, happening: Happening, *, by: str = "") -> JobView:
         """Hold, release or cancel a job; once is as good as twice.
 
         Raises:
@@ -235,7 +263,7 @@ class Scheduler:
         if record.life.ended and not asked_again:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
         with self._book.together():
-            changed = self._book.happen(record, happening, now=self._clock.wall())
+            changed = self._book.happen(record, happening, now=self._clock.wall(), detail=_by(by))
             # What is held has no plan; it is judged again when it is released. Who asks twice takes no promise away.
             if changed and happening is not Happening.CANCEL:
                 record.judged, record.promised, record.standing = False, False, Standing.WAITING
@@ -243,7 +271,7 @@ class Scheduler:
         self._backend.tell()
         return self._view(record)
 
-    def resize(self, id: str, workers: WorkerRange) -> JobView:
+    def resize(self, id: str, workers: WorkerRange, *, by: str = "") -> JobView:
         """Let a job have so many workers, within what its micro-batches allow.
 
         Raises:
@@ -259,9 +287,16 @@ class Scheduler:
             with self._book.together():
                 record.submission = submission
                 self._book.save(record)
-                self._book.note(self._clock.wall(), record, "resized", detail=f"may have {workers} workers")
+                self._book.note(
+                    self._clock.wall(), record, "resized", detail=_by(by, f"may have {workers} workers")
+                )
         self._backend.tell()
         return self._view(record)
+
+    @property
+    def declared(self) -> list[str]:
+        """The tenants of the cluster, by name."""
+        return [tenant.id for tenant in self._backend.spec.tenants]
 
     # The cluster -------------------------------------------------------------------------------------------
 
@@ -306,12 +341,12 @@ class Scheduler:
             )
         return views
 
-    def reconfigure(self, spec: ClusterSpec) -> ClusterView:
+    def reconfigure(self, spec: ClusterSpec, *, by: str = "") -> ClusterView:
         """Another description of the cluster, from the next cycle on."""
         with self._book.together():
             self._database.put(CLUSTER, msgspec.json.encode(spec))
             self._backend.reconfigure(spec)
-            self._note("apply", self._described())
+            self._note("apply", _by(by, self._described()))
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:
@@ -321,6 +356,7 @@ class Scheduler:
         spec = self._backend.spec
         return f"{counted(spec.cluster.devices, 'device')}, policy {spec.policy}"
 
-    def down(self, *, kill: bool) -> None:
+    def down(self, *, kill: bool, by: str = "") -> None:
         """Suspend every job and end; with `kill`, do not wait for their next step."""
+        self._ended_by = by
         self._backend.drain(kill=kill)

@@ -140,12 +140,15 @@ class Book:
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
 
-    def submit(self, submission: Submission, *, name: str, now: float, key: str = "") -> JobRecord:
+    def submit(
+        self, submission: Submission, *, name: str, now: float, key: str = "", by: str = ""
+    ) -> JobRecord:
         """Write a new job down.
 
         Args:
             name: what its id begins with.
             key: by which it is found again, see `keyed`; empty where it has none.
+            by: who wants it, for its story.
         """
         number = self._database.next_number()
         record = JobRecord(
@@ -153,7 +156,7 @@ class Book:
         )
         with self.together():
             self.save(record)
-            self.note(now, record, "submitted")
+            self.note(now, record, "submitted", detail=f"by {by}" if by else "")
         self.jobs[record.id] = record
         if key:
             self._keys[key] = record.id

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from brim.decoding import UNDECODABLE
+from brim.errors import SpecError
 from brim.storage.files import write_whole
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "is_alive",
     "read_contact",
     "read_scheduler_contact",
+    "read_token",
     "token_of",
     "write_contact",
     "write_scheduler_contact",
@@ -72,6 +75,7 @@ def is_alive(pid: int) -> bool:
 
 SCHEDULER = "scheduler.json"
 _TOKEN = "token"
+_TOKEN_FILE, _TOKEN_HERE = "BRIM_TOKEN_FILE", "BRIM_TOKEN"
 
 
 class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +98,31 @@ def token_of(state_dir: Path) -> str:
             return token
     token = secrets.token_hex(16)
     write_whole(path, token.encode(), mode=0o600, alone=True)
+    return token
+
+
+def read_token(environment: Mapping[str, str]) -> str:
+    """The token that these variables name: `BRIM_TOKEN_FILE` a file with it, or `BRIM_TOKEN` itself.
+
+    Raises:
+        SpecError: there is none, the file cannot be read, or others can read it.
+    """
+    name = environment.get(_TOKEN_FILE, "")
+    if not name:
+        if token := environment.get(_TOKEN_HERE, ""):
+            return token
+        need = "a token: the administrator makes one for a tenant with brim token TENANT"
+        raise SpecError(_TOKEN_FILE, got="nothing", need=need, hint=f"export {_TOKEN_FILE}=FILE")
+    path = Path(name)
+    try:
+        token, mode = path.read_text().strip(), path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise SpecError(_TOKEN_FILE, got=f"{name!r} ({error})", need="a file with a token") from None
+    if mode & 0o077:
+        need = "a file that only its owner can read: who has the token acts in its tenant's name"
+        raise SpecError(
+            _TOKEN_FILE, got=f"{name!r} (mode {mode & 0o777:o})", need=need, hint=f"chmod 600 {name}"
+        )
     return token
 
 

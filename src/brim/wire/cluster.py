@@ -21,6 +21,7 @@ __all__ = [
     "Submit",
     "TenantView",
     "Times",
+    "Token",
 ]
 
 
@@ -216,6 +217,12 @@ class Down(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """End the scheduler; `kill` ends the jobs' processes at once instead of at their next step."""
 
     kill: bool = False
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tenant presents from now on; empty: it has none. It is kept nowhere, and cannot be asked for again."""
+
+    token: str
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

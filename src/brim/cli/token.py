@@ -1,0 +1,58 @@
+"""`brim token`: by which a tenant is known to the scheduler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from brim.cli.clients import client_of
+from brim.cli.usage import EXIT_DONE
+from brim.errors import SpecError
+from brim.runs.options import STATE, option
+
+__all__ = ["token"]
+
+
+@click.command()
+@click.argument("tenant", metavar="TENANT")
+@option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write it to a new file that only you can read. [default: print it]",
+)
+@option("--revoke", is_flag=True, help="Refuse the tenant's token from now on; give it no other.")
+@STATE
+def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) -> int:
+    """Make a token for TENANT, a tenant of cluster.yaml. It is shown once; the tenant's last token stops working.
+
+    \b
+    brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to its path)
+    brim token ads --revoke
+    """
+    client = client_of(state)
+    if revoke:
+        client.revoke_token(tenant)
+        click.echo(f"tenant {tenant} has no token any more", err=True)
+    elif output is None:
+        click.echo(client.give_token(tenant))
+    else:
+        _make(output)  # first: a token that nobody can keep would revoke the last one for nothing
+        try:
+            output.write_text(f"{client.give_token(tenant)}\n")
+        except BaseException:
+            output.unlink()
+            raise
+        click.echo(f"wrote {output}: the tenant sets BRIM_SCHEDULER=HOST:PORT and BRIM_TOKEN_FILE", err=True)
+    return EXIT_DONE
+
+
+def _make(output: Path) -> None:
+    """An empty file that only its owner can read."""
+    try:
+        os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        got = f"{str(output)!r} ({error.strerror})"
+        raise SpecError("--output", got=got, need="a file that is not there yet") from None

@@ -1,0 +1,174 @@
+"""The way into the scheduler's HTTP API: who has not shown a token yet has little room in it, and little time.
+
+A connection is a stranger's until a request on it is admitted, and again once that was answered. Strangers may be few,
+and the oldest makes way for the next: so however many connections others hold, one who comes with a token is heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import time
+from collections import Counter
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["BACKLOG", "LARGEST_HEADERS", "Door", "protocol_behind", "tell_seldom"]
+
+BACKLOG = 128  # connections that are taken at once, so that no burst uses up all descriptors
+LARGEST_HEADERS = 16 << 10  # bytes
+_STRANGERS = 256
+_TO_SHOW_TOKEN = 10.0  # seconds until the headers of a request must be complete
+_KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
+_FEWEST = 64  # who may be served at least
+_SELDOM = 60.0  # seconds between two lines of a log that say the same
+
+_log = logging.getLogger(__name__)
+
+
+class Door:
+    """The connections of one listener.
+
+    Args:
+        strangers: how many may be there without a token.
+        guests: requests that are served at once; None: as many as descriptors allow.
+        to_show_token: seconds until a stranger is sent away.
+    """
+
+    def __init__(
+        self,
+        *,
+        strangers: int = _STRANGERS,
+        guests: int | None = None,
+        to_show_token: float = _TO_SHOW_TOKEN,
+    ) -> None:
+        self._most_strangers = strangers
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - strangers - BACKLOG - _KEPT_BACK
+        self._most_guests = max(_FEWEST, room) if guests is None else guests
+        self._to_show_token = to_show_token
+        self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
+        self._guests: dict[H11Protocol, str] = {}
+        self._of_caller = Counter[str]()
+        self._at: dict[tuple[str, int] | None, H11Protocol] = {}
+
+    def opened(self, connection: H11Protocol) -> None:
+        """Somebody has connected, and shown nothing yet."""
+        while len(self._strangers) >= self._most_strangers:
+            self._send_away(self._next_to_go())
+        self._at[connection.client] = connection
+        self._let_wait(connection)
+
+    def admit(self, client: tuple[str, int] | None, caller: str, *, all_room: bool) -> bool:
+        """Serve a request of one who has shown a token; False where there is no room for another.
+
+        Args:
+            client: the address at the other end of the connection.
+            caller: whose token it is.
+            all_room: the caller may have all of it; of a tenant's requests, half of what is served may be.
+        """
+        most = self._most_guests if all_room else max(1, self._most_guests // 2)
+        if len(self._guests) >= self._most_guests or self._of_caller[caller] >= most:
+            return False
+        connection = self._at.get(client)
+        if connection is not None and connection in self._strangers:
+            self._strangers.pop(connection).cancel()
+            self._guests[connection] = caller
+            self._of_caller[caller] += 1
+        return True
+
+    def answered(self, connection: H11Protocol) -> None:
+        """A request was answered; the next one on this connection has to show a token again."""
+        if self._leaves(connection):
+            self._let_wait(connection)
+
+    def closed(self, connection: H11Protocol) -> None:
+        """A connection is no more."""
+        self._leaves(connection)
+        if connection in self._strangers:
+            self._strangers.pop(connection).cancel()
+        if self._at.get(connection.client) is connection:
+            del self._at[connection.client]
+
+    def _leaves(self, connection: H11Protocol) -> bool:
+        caller = self._guests.pop(connection, None)
+        if caller is None:
+            return False
+        self._of_caller[caller] -= 1
+        if not self._of_caller[caller]:
+            del self._of_caller[caller]
+        return True
+
+    def _let_wait(self, connection: H11Protocol, *, again: bool = True) -> None:
+        loop = asyncio.get_running_loop()
+        self._strangers[connection] = loop.call_later(self._to_show_token, self._late, connection, again)
+
+    def _late(self, connection: H11Protocol, again: bool) -> None:
+        """Its time is over; but where it was we who were late, what has come meanwhile is looked at first."""
+        if again and _has_asked(connection):
+            self._let_wait(connection, again=False)
+        else:
+            self._send_away(connection)
+
+    def _next_to_go(self) -> H11Protocol:
+        idle = (each for each in self._strangers if not _has_asked(each))
+        return next(idle, next(iter(self._strangers)))
+
+    def _send_away(self, connection: H11Protocol) -> None:
+        self.closed(connection)
+        connection.transport.abort()
+
+
+def _has_asked(connection: H11Protocol) -> bool:
+    """Whether a request has come that was not answered yet."""
+    return connection.cycle is not None and not connection.cycle.response_complete
+
+
+def protocol_behind(door: Door) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol, whose connections come through this door."""
+
+    class Connection(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            door.opened(self)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            door.closed(self)
+            super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            door.answered(self)
+            super().on_response_complete()
+
+    return Connection
+
+
+class _Seldom(logging.Filter):
+    """Lets a line pass once a minute, however often strangers cause it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self._said.get(str(record.msg), -_SELDOM) < _SELDOM:
+            return False
+        self._said[str(record.msg)] = now
+        return True
+
+
+def tell_seldom(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep logs small whatever strangers do: what they can cause is told at most once a minute."""
+    seldom = _Seldom()
+    for log in (_log, logging.getLogger("uvicorn.error")):
+        log.addFilter(seldom)
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if str(context.get("message", "")).startswith("socket.accept()"):
+            _log.warning("no connection can be accepted: %s", context.get("exception"))
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(handle)

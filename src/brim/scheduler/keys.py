@@ -1,0 +1,102 @@
+"""The tokens of a scheduler: the administrator's in a file of its own, of the tenants' only the digests."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import msgspec
+
+from brim.decoding import UNDECODABLE
+from brim.domain.rights import Caller
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.storage.contact import token_of
+from brim.storage.files import write_whole
+
+__all__ = ["Keys"]
+
+_FILE = "tenant-tokens.json"
+_SCHEME = "Bearer "
+
+
+class Keys:
+    """Who is who.
+
+    Args:
+        state_dir: has the administrator's token, and the digests of the tenants'.
+        tenants: those that the cluster has now: the token of one that it no longer has is worth nothing.
+
+    Raises:
+        EnvironmentFault: the digests cannot be read.
+        OSError: the disk takes no token.
+    """
+
+    def __init__(self, state_dir: Path, *, tenants: Callable[[], Collection[str]]) -> None:
+        self._path, self._tenants = state_dir / _FILE, tenants
+        self.administrator = token_of(state_dir)
+        try:
+            self._digests = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            self._digests = {}
+        except (OSError, *UNDECODABLE) as error:
+            raise EnvironmentFault(
+                f"cannot read {self._path}: {error}\n  hint: remove it, and give tenants new tokens: brim token TENANT"
+            ) from error
+
+    def caller(self, authorization: str, *, origin: str) -> Caller | None:
+        """Whose token this is; None: nobody's. Every token is compared, in constant time.
+
+        Args:
+            authorization: the header.
+            origin: where the request comes from.
+        """
+        given = _digest(authorization.removeprefix(_SCHEME)) if authorization.startswith(_SCHEME) else ""
+        found = None
+        if hmac.compare_digest(given, _digest(self.administrator)):
+            found = Caller(tenant=None, origin=origin)
+        for tenant, digest in self._digests.items():
+            if hmac.compare_digest(given, digest) and tenant in self._tenants():
+                found = Caller(tenant=tenant, origin=origin)
+        return found
+
+    def give(self, tenant: str) -> str:
+        """A new token for a tenant; the one that it had is worth nothing from now on.
+
+        Raises:
+            SpecError: the cluster has no such tenant.
+            EnvironmentFault: the disk does not take it.
+        """
+        known = sorted(self._tenants())
+        if tenant not in known:
+            hint = (
+                did_you_mean(tenant, known)
+                if known
+                else "name it in cluster.yaml, then: brim apply cluster.yaml"
+            )
+            raise SpecError("TENANT", got=repr(tenant), need="a tenant of this cluster", hint=hint)
+        token = secrets.token_hex(16)
+        self._keep({**self._digests, tenant: _digest(token)})
+        return token
+
+    def revoke(self, tenant: str) -> None:
+        """Let no token of a tenant be worth anything; once is as good as twice.
+
+        Raises:
+            EnvironmentFault: the disk does not take it.
+        """
+        self._keep({name: digest for name, digest in self._digests.items() if name != tenant})
+
+    def _keep(self, digests: dict[str, str]) -> None:
+        try:
+            write_whole(self._path, msgspec.json.encode(digests), mode=0o600, alone=True)
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {self._path}: {error.strerror}") from error
+        self._digests = digests
+
+
+def _digest(token: str) -> str:
+    """Tokens are 128 bits of chance: no salt and no slowness would make them harder to find."""
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,164 @@
+"""Who has no token can neither fill the scheduler's connections, nor its memory, nor its log; by real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from brim.client import Client
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.scheduler.loop import CLUSTER
+from brim.storage.contact import SchedulerContact, read_scheduler_contact
+from brim.storage.database import Database
+from e2e.running import until
+
+MANY = 1500
+DESCRIPTORS = 1024
+_SMALL = 64 << 10  # bytes that a log may grow by
+
+
+class Alone(NamedTuple):
+    """A scheduler in a process of its own, without jobs."""
+
+    state: Path
+    process: subprocess.Popen[bytes]
+    contact: SchedulerContact
+
+    @property
+    def log(self) -> Path:
+        return self.state / "scheduler.log"
+
+    def call(self) -> socket.socket:
+        return socket.create_connection((self.contact.host, self.contact.port), timeout=30.0)
+
+    @property
+    def resident_bytes(self) -> int:
+        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return int(fields[1]) * resource.getpagesize()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+    state = tmp_path_factory.mktemp("state")
+    state.chmod(0o700)
+    database = Database(state / "scheduler.db")
+    database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("1x1"))))
+    database.close()
+    with (state / "scheduler.log").open("wb") as log:
+        process = subprocess.Popen(
+            f'ulimit -n {DESCRIPTORS}; exec "{sys.executable}" -m brim.scheduler "{state}"',
+            shell=True,
+            stdout=log,
+            stderr=log,
+        )
+    until(lambda: read_scheduler_contact(state) is not None, "the scheduler")
+    contact = read_scheduler_contact(state)
+    assert contact is not None
+    yield Alone(state, process, contact)
+    with contextlib.suppress(Exception):
+        Client(state).down()
+    try:
+        process.wait(timeout=30.0)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def room() -> Iterator[None]:
+    """Descriptors for those who crowd in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * MANY), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_idle_connections_lock_nobody_out(alone: Alone, room: None) -> None:
+    before = alone.log.stat().st_size
+    with contextlib.ExitStack() as crowd:
+        for _ in range(MANY):
+            crowd.enter_context(alone.call())
+        for _ in range(20):
+            began = time.monotonic()
+            assert Client(alone.state).cluster().devices == 1
+            assert time.monotonic() - began < 5.0
+        descriptors = len(list(Path(f"/proc/{alone.process.pid}/fd").iterdir()))
+        assert descriptors < DESCRIPTORS / 2
+    assert alone.log.stat().st_size - before < _SMALL
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: "], ids=["silent", "headers"]
+)
+def test_who_does_not_come_to_the_point_is_sent_away(alone: Alone, words: bytes) -> None:
+    """One who sends a byte of a header from time to time as well."""
+    began = time.monotonic()
+    with alone.call() as slow:
+        slow.settimeout(1.0)
+        while time.monotonic() - began < 60.0:
+            try:
+                if words:
+                    slow.sendall(words)
+                    words = b"x"
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+    assert 5.0 < time.monotonic() - began < 30.0
+
+
+def test_a_body_is_not_read_before_the_token(alone: Alone) -> None:
+    before = alone.resident_bytes
+    with contextlib.ExitStack() as calls:
+        for _ in range(6):
+            caller = calls.enter_context(alone.call())
+            head = "POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer wrong\r\n"
+            caller.sendall(f"{head}Content-Length: {500 << 20}\r\n\r\n".encode())
+            with contextlib.suppress(ConnectionError):
+                for _ in range(50):
+                    caller.sendall(bytes(1 << 20))
+            with contextlib.suppress(ConnectionError):
+                assert b" 401 " in caller.recv(1000)
+        assert alone.resident_bytes - before < 16 << 20
+
+
+def test_a_body_of_one_with_a_token_has_an_end(alone: Alone) -> None:
+    connection = http.client.HTTPConnection(alone.contact.host, alone.contact.port, timeout=30.0)
+    connection.putrequest("POST", "/v1/jobs")
+    connection.putheader("Authorization", f"Bearer {alone.contact.token}")
+    connection.putheader("Content-Length", str(5 << 20))
+    connection.endheaders()
+    with contextlib.suppress(ConnectionError):
+        for _ in range(5):
+            connection.send(bytes(1 << 20))
+    answer = connection.getresponse()
+    assert answer.status == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert b"larger than" in answer.read()
+    connection.close()
+
+
+def test_headers_without_end_are_refused(alone: Alone) -> None:
+    with alone.call() as caller:
+        caller.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: h\r\nX: " + b"x" * (64 << 10))
+        assert b" 400 " in caller.recv(1000)
+
+
+def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
+    before = alone.log.stat().st_size
+    for _ in range(300):
+        with alone.call() as caller:
+            caller.sendall(b"\x16\x03\x01 no http\r\n\r\n")
+            assert b" 400 " in caller.recv(1000)
+    assert alone.log.stat().st_size - before < _SMALL / 16
