@@ -105,13 +105,46 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(summary["weights_sha256"])
 
 
+TELLS_ITS_ENVIRONMENT = """
+import os
+print("has", *sorted(f"{name}={value}" for name, value in os.environ.items()))
+"""
+
+
+def test_a_job_has_the_environment_that_was_declared_and_no_secrets_of_the_administrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_HOME"):
+        monkeypatch.setenv(name, f"the-administrators-{name}")
+    home = Home(tmp_path)
+    home.brim("up", "--cluster", str(home.file), "--env", "HF_HOME")
+    monkeypatch.setenv("WANDB_API_KEY", "the-tenants")
+    file = tmp_path / "telling.py"
+    file.write_text(Path(DIGITS).read_text() + TELLS_ITS_ENVIRONMENT)
+    plain = ["submit", str(file), "--tenant", "ads", "--epochs", "1"]
+    jobs = [home.brim(*plain).strip(), home.brim(*plain, "--env", "WANDB_API_KEY", "--env", "A=b").strip()]
+    told = []
+    for job in jobs:
+        assert home.finished(job)["exit"] == "done"
+        told.append(home.brim("logs", job))
+    home.brim("down")
+    for text in told:
+        assert "HF_HOME=the-administrators-HF_HOME" in text
+        assert "PATH=" in text
+        assert "AWS_SECRET" not in text
+    assert "WANDB_API_KEY" not in told[0]
+    assert "A=b" in told[1]
+    assert "WANDB_API_KEY=the-tenants" in told[1]
+    assert home.state.stat().st_mode & 0o777 == 0o700
+
+
 DIES_BEFORE_ITS_ANSWER = """
 import os, signal
 from brim.scheduler import loop
 from brim.scheduler.__main__ import main
 submit = loop.Scheduler.submit
-def die(*words):
-    submit(*words)
+def die(*words, **more):
+    submit(*words, **more)
     os.kill(os.getpid(), signal.SIGKILL)
 loop.Scheduler.submit = die
 main()

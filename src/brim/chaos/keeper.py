@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from brim.chaos.processes import MARK
 from brim.interfaces import Clock
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
@@ -71,6 +72,7 @@ class Keeper:
     def _bring_up(self) -> None:
         self._disturbed = False
         words = [] if self.lives else ["--cluster", str(self._cluster)]
+        words += ["--env", MARK]
         with (self._cluster.parent / _LOG).open("ab") as log:
             self._up = subprocess.Popen(
                 [sys.executable, "-m", "brim.cli", "up", *words, "--state", str(self._state)],

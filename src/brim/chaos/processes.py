@@ -8,9 +8,9 @@ import signal
 import time
 from pathlib import Path
 
-__all__ = ["Marked"]
+__all__ = ["MARK", "Marked"]
 
-_NAME = "CHAOS_TRIAL"  # `brim up` keeps what begins with BRIM_ from its jobs
+MARK = "CHAOS_TRIAL"  # names that begin with BRIM_ are reserved
 
 
 class Marked:
@@ -21,8 +21,8 @@ class Marked:
     """
 
     def __init__(self, mark: str) -> None:
-        self.environment = {_NAME: mark}
-        self._needle = f"{_NAME}={mark}".encode()
+        self.environment = {MARK: mark}
+        self._needle = f"{MARK}={mark}".encode()
 
     def alive(self) -> dict[int, str]:
         """Process id -> command line; a zombie can do nothing any more and is not counted."""

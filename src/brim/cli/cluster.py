@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from brim.cli.clients import client_of
 from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
-from brim.runs.options import ADDRESS, STATE, option
+from brim.runs.options import ADDRESS, STATE, option, parse_env
 
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
@@ -42,19 +43,30 @@ _LOOK = 0.05
     show_default=True,
     help="Address at which clients reach it.",
 )
+@option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    envvar=None,
+    help="An environment variable for all jobs, by name alone as it is here.",
+)
 @STATE
-def up(file: Path | None, listen: str, state: Path | None) -> int:
+def up(file: Path | None, listen: str, variables: tuple[str, ...], state: Path | None) -> int:
     """Start the scheduler in the background; it continues the jobs that it had.
 
     \b
     brim up
     brim up --cluster cluster.yaml
     brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state directory)
+    brim up --env HF_HOME              (jobs have PATH and the like, what is named here, and their own --env)
     """
+    from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir
     from brim.storage.cluster_file import read_cluster_file
 
     state = (state or default_state_dir()).resolve()
+    environment = environment_of_jobs(os.environ, parse_env(variables, os.environ))
     spec = read_cluster_file(file) if file else None
     held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
     try:
@@ -62,7 +74,7 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
     finally:
         os.close(held)
     host, _, port = listen.rpartition(":")
-    process = _spawn(state, host, port)
+    process = _spawn(state, host, port, environment)
     _await_scheduler(state, process)
     view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
@@ -125,7 +137,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
         database.close()
 
 
-def _spawn(state: Path, host: str, port: str) -> subprocess.Popen[bytes]:
+def _spawn(state: Path, host: str, port: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
     with (state / "scheduler.log").open("ab") as log:
         return subprocess.Popen(
@@ -134,7 +146,7 @@ def _spawn(state: Path, host: str, port: str) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={key: value for key, value in os.environ.items() if not key.startswith("BRIM_")},
+            env=environment,
         )
 
 

@@ -26,7 +26,7 @@ __all__ = ["token"]
 @option("--revoke", is_flag=True, help="Refuse the tenant's token from now on; give it no other.")
 @STATE
 def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) -> int:
-    """Make a token for TENANT, a tenant of cluster.yaml. It is shown once; the tenant's last token stops working.
+    """Give TENANT, a tenant of cluster.yaml, a token. It is shown once; the tenant's last token stops working.
 
     \b
     brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to its path)
