@@ -33,7 +33,7 @@ from brim.wire.cluster import (
     Token,
 )
 
-__all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
+__all__ = ["Client", "default_state_dir", "jobs_dir", "named_scheduler", "resize", "status", "suspend"]
 
 _TIMEOUT = 30.0
 _POLL = 20.0  # seconds that one request waits for a job; then it is asked again
@@ -41,7 +41,6 @@ _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that 
 _TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
 _AGAIN = 0.2  # seconds between two calls of one who waits
 _SAID = (0.0, 10.0, 60.0, 600.0, 1800.0)  # seconds after which it is said that one waits for a scheduler
-_SCHEDULER = "BRIM_SCHEDULER"
 T = TypeVar("T")
 
 
@@ -52,6 +51,11 @@ class _AnswerLost(EnvironmentFault):
 def default_state_dir() -> Path:
     """Where a scheduler keeps its state: `$BRIM_HOME`, else below the user's home."""
     return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
+
+
+def named_scheduler() -> str:
+    """`HOST:PORT` of the scheduler that the environment names, `$BRIM_SCHEDULER`; empty where it names none."""
+    return os.environ.get("BRIM_SCHEDULER", "")
 
 
 def jobs_dir(state_dir: Path | None = None) -> Path:
@@ -90,7 +94,7 @@ class Client:
         notice: Callable[[str], None] | None = None,
     ) -> None:
         if state_dir is None:
-            address = address or os.environ.get(_SCHEDULER, "")
+            address = address or named_scheduler()
         self._state_dir = state_dir or default_state_dir()
         self._fixed = (address, token or read_token(os.environ)) if address else None
         self._patience = patience

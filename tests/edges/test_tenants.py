@@ -263,7 +263,10 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
     assert refused.exit_code == 2
     assert "that of tenant ads, which may not give or revoke tokens" in refused.stderr
     assert brim("token", "ads", "--revoke", "--state", state).exit_code == 0
-    assert "wrong or missing token" in brim("jobs").stderr
+    for words in ("jobs", "status job-1", "logs job-1"):
+        refused = brim(*words.split())
+        assert refused.exit_code == 1
+        assert "wrong or missing token" in refused.stderr
     monkeypatch.delenv("BRIM_TOKEN_FILE")
     monkeypatch.setenv("BRIM_TOKEN", brim("token", "web", "--state", state).stdout.strip())
     assert [job["job"] for job in msgspec.json.decode(brim("jobs", "--json").stdout)["jobs"]] == ["job-1"]

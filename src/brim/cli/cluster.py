@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.options import ADDRESS, STATE, option, parse_env
@@ -79,6 +79,8 @@ def up(file: Path | None, listen: str, variables: tuple[str, ...], state: Path |
     view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
+    if os.geteuid() == 0 and len(client_of(state).tenants()) > 1:
+        warn("the jobs of all tenants run as root: give the scheduler an account of its own")
     return EXIT_DONE
 
 

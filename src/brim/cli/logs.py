@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -52,7 +53,9 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
     else:
         run_dir = find_run(run, state=state)
         lines = _lines(run_dir, worker, follow=follow)
-    with _progress(run_dir) if follow and not as_json else contextlib.nullcontext():
+    # A job of another account, or of another host, has its records elsewhere.
+    shows_progress = follow and not as_json and os.access(run_dir, os.R_OK | os.X_OK)
+    with _progress(run_dir) if shows_progress else contextlib.nullcontext():
         for name, text in lines:
             click.echo(json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}")
     return EXIT_DONE

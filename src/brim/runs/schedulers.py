@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from brim.client import Client, jobs_dir
+from brim.client import Client, jobs_dir, named_scheduler
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.directories import LATEST, RUNS, holds_run
 
@@ -19,7 +19,7 @@ def scheduler_of(
     must: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> Client | None:
-    """The scheduler of this host, where `name` is one of its jobs and no run of this directory.
+    """The scheduler of this host, or the one that the environment names, where `name` is a job and no run here.
 
     Args:
         state: of the scheduler; None: the usual place.
@@ -27,17 +27,26 @@ def scheduler_of(
         notice: as for `Client`.
 
     Raises:
-        EnvironmentFault: it must, and does not.
+        EnvironmentFault: it must, and does not; or the one that the environment names does not answer.
+        SpecError: the environment names no token for it.
     """
     if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
         return None
+    named = state is None and bool(named_scheduler())
     try:
         client = Client(state, notice=notice)
-        client.job(name)
-    except SpecError:
-        return None
+        return client if _has(client, name) else None
     except EnvironmentFault as error:
+        if named:
+            raise
         if must and (jobs_dir(state) / name).is_dir():
             raise EnvironmentFault(f"{name} is a job of a scheduler; {error}") from error
         return None
-    return client
+
+
+def _has(client: Client, job: str) -> bool:
+    try:
+        client.job(job)
+    except SpecError:
+        return False
+    return True
