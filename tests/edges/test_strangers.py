@@ -162,3 +162,12 @@ def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
             caller.sendall(b"\x16\x03\x01 no http\r\n\r\n")
             assert b" 400 " in caller.recv(1000)
     assert alone.log.stat().st_size - before < _SMALL / 16
+
+
+def test_who_goes_in_the_middle_of_a_body_is_nobodys_trouble(alone: Alone) -> None:
+    before = alone.log.stat().st_size
+    with alone.call() as caller:
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alone.contact.token}\r\n"
+        caller.sendall(f"{head}Content-Length: 100\r\n\r\nhalf".encode())
+    assert Client(alone.state).cluster().devices == 1
+    assert alone.log.stat().st_size == before

@@ -21,6 +21,7 @@ _KEPT = {
     "scheduler.db-wal",
     "scheduler.db-shm",
     "scheduler.log",
+    "audit.jsonl",
     "token",
     "jobs",
     "nodes",

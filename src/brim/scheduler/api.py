@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -224,97 +224,25 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
+_JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster, Right.SEE_CLUSTER),
     _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply, Right.APPLY),
-    _Call(
-        "GET",
-        "/v1/tenants",
-        "Who owns what, and holds what",
-        None,
-        list[TenantView],
-        _tenants,
-        Right.SEE_CLUSTER,
-    ),
-    _Call(
-        "POST",
-        "/v1/tenants/{tenant}/token",
-        "Give it a token; its last one is revoked",
-        None,
-        Token,
-        _give_token,
-        Right.GIVE_TOKENS,
-    ),
-    _Call(
-        "DELETE",
-        "/v1/tenants/{tenant}/token",
-        "Revoke its token",
-        None,
-        Token,
-        _revoke_token,
-        Right.GIVE_TOKENS,
-    ),
+    _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("POST", _TOKEN, "Give a token, and revoke the last one", None, Token, _give_token, Right.GIVE_TOKENS),
+    _Call("DELETE", _TOKEN, "Revoke the token", None, Token, _revoke_token, Right.GIVE_TOKENS),
     _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs, Right.SEE_JOB),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast, Right.SUBMIT),
-    _Call("GET", "/v1/jobs/{job}", "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
-    _Call(
-        "GET",
-        "/v1/jobs/{job}/explain",
-        "Its story, with reasons",
-        None,
-        list[ChangeView],
-        _explain,
-        Right.SEE_JOB,
-    ),
-    _Call(
-        "GET",
-        "/v1/jobs/{job}/logs",
-        "What it printed",
-        None,
-        Logs,
-        _logs,
-        Right.READ_LOGS,
-        _WHICH_LINES,
-    ),
-    _Call(
-        "POST",
-        "/v1/jobs/{job}/resize",
-        "Let it have other numbers of workers",
-        Range,
-        JobView,
-        _resize,
-        Right.RESIZE,
-    ),
-    _Call("POST", "/v1/jobs/{job}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
-    _Call(
-        "POST",
-        "/v1/jobs/{job}/resume",
-        "Let it run again",
-        None,
-        JobView,
-        _wish(Happening.RELEASE),
-        Right.HOLD,
-    ),
-    _Call(
-        "POST",
-        "/v1/jobs/{job}/cancel",
-        "End it for good",
-        None,
-        JobView,
-        _wish(Happening.CANCEL),
-        Right.CANCEL,
-    ),
-    _Call(
-        "POST",
-        "/v1/down",
-        "Suspend all jobs and end the scheduler",
-        Down,
-        ClusterView,
-        _down,
-        Right.END_SCHEDULER,
-    ),
-)
+    _Call("GET", _JOB, "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
+    _Call("GET", f"{_JOB}/explain", "Its story, with reasons", None, list[ChangeView], _explain, Right.SEE_JOB),
+    _Call("GET", f"{_JOB}/logs", "What it printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
+    _Call("POST", f"{_JOB}/resize", "Let it have other numbers of workers", Range, JobView, _resize, Right.RESIZE),
+    _Call("POST", f"{_JOB}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
+    _Call("POST", f"{_JOB}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE), Right.HOLD),
+    _Call("POST", f"{_JOB}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
+    _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
+)  # fmt: skip
 
 
 def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -> Starlette:
@@ -375,6 +303,8 @@ async def _answer(call: _Call, scheduler: Scheduler, request: Request) -> Respon
         return _json(*_problem(error))
     except UNDECODABLE as error:
         return _json(Problem(detail=str(error)), 400)
+    except ClientDisconnect:
+        return _json(Problem(detail="the body did not come to its end"), 400, _CLOSE)
     except TimeoutError:
         return _json(Problem(detail=f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE)
     except _TooLarge:
