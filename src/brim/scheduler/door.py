@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import sys
 import time
 from collections import Counter
 from typing import Any
@@ -45,8 +46,7 @@ class Door:
         to_show_token: float = _TO_SHOW_TOKEN,
     ) -> None:
         self._most_strangers = strangers
-        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - strangers - BACKLOG - _KEPT_BACK
-        self._most_guests = max(_FEWEST, room) if guests is None else guests
+        self._most_guests = _room(strangers) if guests is None else guests
         self._to_show_token = to_show_token
         self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
         self._guests: dict[H11Protocol, str] = {}
@@ -118,6 +118,14 @@ class Door:
     def _send_away(self, connection: H11Protocol) -> None:
         self.closed(connection)
         connection.transport.abort()
+
+
+def _room(strangers: int) -> int:
+    """How many requests descriptors allow to be served at once."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(_FEWEST, limit - strangers - BACKLOG - _KEPT_BACK)
 
 
 def _has_asked(connection: H11Protocol) -> bool:

@@ -216,6 +216,7 @@ class Scheduler:
                 need=f"at least one number that this cluster has: 1 to {capacity}",
                 hint=f"--workers 1:{capacity}",
             )
+        check_name(submission.tenant, field="--tenant")
         known = [tenant.id for tenant in spec.tenants]
         if known and submission.tenant not in known:
             hint = did_you_mean(submission.tenant, known)
