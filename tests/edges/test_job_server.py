@@ -22,7 +22,7 @@ import pytest
 from brim.errors import EnvironmentFault
 from brim.wire.control import JobServer, NotTheMaster, Reply, ask, open_stream
 from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster
-from brim.wire.private import make_private
+from brim.wire.private import PrivateFolder, make_private
 
 TOKEN = "of this run"
 
@@ -230,6 +230,16 @@ def test_a_folder_that_others_may_enter_is_no_place_for_a_socket(tmp_path: Path,
         make_private(folder)
     with pytest.raises(EnvironmentFault, match="another user may listen in it"):
         asked(f"unix:{folder}/master")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_root_calls_where_another_user_listens_and_listens_only_in_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "control"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    PrivateFolder(folder, called=True).close()
+    with pytest.raises(EnvironmentFault, match="must belong to the user of this process"):
+        make_private(folder)
 
 
 def test_a_folder_is_not_followed_elsewhere(tmp_path: Path) -> None:

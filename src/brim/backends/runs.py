@@ -19,6 +19,7 @@ import msgspec
 
 import brim
 from brim import client
+from brim.account import acting_as, environment_of, give, owns
 from brim.backends.local import agent_log, fresh_token, prepare
 from brim.backends.nodes import Nodes
 from brim.backends.processes import NodeSeen, Seen
@@ -76,7 +77,12 @@ class RunProcesses:
         return self.folder / record.id
 
     def look(self, record: JobRecord) -> Seen:
-        """What is so; in this order: who is not alive any more has written its last words."""
+        """What is so. Its directory is its account's, and is looked at with no more rights than that has."""
+        with acting_as(record.user):
+            return self._look(record)
+
+    def _look(self, record: JobRecord) -> Seen:
+        """In this order: who is not alive any more has written its last words."""
         job, run_dir = self._job(record), self.run_dir(record)
         agents = self._agents(job, run_dir)
         alive = self._is_alive(record, job, agents)
@@ -129,19 +135,30 @@ class RunProcesses:
         now = SystemClock().now()
         job.alone_since = job.alone_since or now
         if now - job.alone_since > _TO_FOLLOW:
-            _kill(_master_of(run_dir))
+            _kill(_master_of(run_dir), record.user)
         return True
 
     async def start(self, record: JobRecord, workers: ByNode) -> None:
         """Raises EnvironmentFault where it cannot."""
         try:
-            self._start(record, workers)
+            self._make_directory(record)
+            with acting_as(record.user):
+                self._start(record, workers)
         except OSError as error:
             raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
 
+    def _make_directory(self, record: JobRecord) -> None:
+        """The job's, in which its account alone may be; nobody else looks around in the folders above."""
+        run_dir = self.run_dir(record)
+        if not record.user:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        elif not run_dir.exists():
+            run_dir.mkdir(mode=0o700, parents=True)
+            give(run_dir, record.user)
+            _let_through(self.folder.resolve())
+
     def _start(self, record: JobRecord, workers: ByNode) -> None:
         run_dir = self.run_dir(record)
-        run_dir.mkdir(parents=True, exist_ok=True)
         self._jobs.pop(record.id, None)
         job = self._job(record)
         job.watch.begin(SystemClock().wall())
@@ -181,8 +198,9 @@ class RunProcesses:
                 job=record.id,
                 arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
-                environment={**os.environ, **spec.env, **token},
+                environment={**_surroundings(record.user), **spec.env, **token},
                 directory=spec.directory or os.getcwd(),
+                user=record.user,
             )
             with agent_log(run_dir) as log:
                 self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])
@@ -193,10 +211,13 @@ class RunProcesses:
     async def resize(self, record: JobRecord, workers: ByNode) -> None:
         run_dir, launch = self.run_dir(record), record.launches
         count = sum(workers.values())
+
+        # As ourselves: gRPC starts threads. It is told nothing but what its account wrote, and sends no secret.
         await asyncio.to_thread(client.resize, run_dir, count, places=workers)
-        contact = read_contact(run_dir)
-        if contact is not None and record.launches == launch:
-            self._join(record, workers, contact.address, {"BRIM_TOKEN": contact.token})
+        with acting_as(record.user):
+            contact = read_contact(run_dir)
+            if contact is not None and record.launches == launch:
+                self._join(record, workers, contact.address, {"BRIM_TOKEN": contact.token})
 
     async def leave(self, record: JobRecord, node: str) -> None:
         self._nodes.kill_job(record.id, [node])
@@ -208,10 +229,11 @@ class RunProcesses:
         """End what is beyond so many workers; where nothing is to be left, all processes."""
         if workers:
             for pid in self._job(record).watch.beyond(workers):
-                _kill(pid)
+                _kill(pid, record.user)
             return
         self._nodes.kill_job(record.id)
-        _kill(_master_of(self.run_dir(record)))
+        with acting_as(record.user):
+            _kill(_master_of(self.run_dir(record)), record.user)
 
 
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
@@ -230,7 +252,28 @@ def _master_of(run_dir: Path) -> int:
     return contact.pid if contact and is_locked(run_dir / _JOURNAL_LOCK) else 0
 
 
-def _kill(pid: int) -> None:
-    if pid:
+def _surroundings(user: str) -> dict[str, str]:
+    """What its processes start from: of another account, without the folders of ours."""
+    if not user:
+        return dict(os.environ)
+    ours = ("XDG_", "TMPDIR")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | environment_of(
+        user
+    )
+
+
+def _let_through(folder: Path) -> None:
+    """Let all accounts reach the directories below this one by name; what else is in the one above is ours alone."""
+    for each in folder.parent.iterdir():
+        if each != folder:
+            with contextlib.suppress(FileNotFoundError):  # of the database, some come and go
+                each.chmod(each.stat().st_mode & ~0o077)
+    for each in (folder, folder.parent):
+        each.chmod(each.stat().st_mode & ~0o066 | 0o011)
+
+
+def _kill(pid: int, user: str) -> None:
+    """End a process whose number stands in a file of this account, if it is one of its processes."""
+    if pid and (not user or owns(user, pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

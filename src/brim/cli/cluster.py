@@ -79,8 +79,9 @@ def up(file: Path | None, listen: str, variables: tuple[str, ...], state: Path |
     view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
-    if os.geteuid() == 0 and len(client_of(state).tenants()) > 1:
-        warn("the jobs of all tenants run as root: give the scheduler an account of its own")
+    roots = [tenant.id for tenant in spec.tenants if not tenant.user] if spec and os.geteuid() == 0 else []
+    if roots:
+        warn(f"jobs of {', '.join(roots)} run as root: name a user for each tenant in {file}")
     return EXIT_DONE
 
 
@@ -128,9 +129,11 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
     import msgspec
 
     from brim.backends.this_host import this_host
-    from brim.scheduler.loop import CLUSTER
+    from brim.scheduler.loop import CLUSTER, check_accounts
     from brim.storage.database import Database
 
+    if spec is not None:
+        check_accounts(spec)
     database = Database(state / "scheduler.db")
     try:
         if spec is not None or database.get(CLUSTER) is None:

@@ -170,7 +170,7 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
         name, _, rest = text.partition(":")
         words = dict(part.partition("=")[::2] for part in rest.split(",") if part)
         try:
-            numbers = {
+            numbers: dict[str, Any] = {
                 key: int(words.pop(key)) for key in ("guaranteed", "exclusive", "limit") if key in words
             }
             weight = float(words.pop("weight", "1"))

@@ -19,6 +19,7 @@ class Tenant:
         exclusive: the part of `guaranteed` that is never lent.
         limit: the most it may hold, borrowed devices included; None has no limit.
         weight: its part of the surplus, against the weights of others.
+        user: the account that its jobs run as; empty: that of the scheduler.
 
     The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability are
     guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are guaranteed /
@@ -38,6 +39,7 @@ class Tenant:
     exclusive: int = 0
     limit: int | None = None
     weight: float = 1.0
+    user: str = ""
 
     def __post_init__(self) -> None:
         top = self.guaranteed if self.limit is None else self.limit

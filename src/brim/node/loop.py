@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 import brim
+from brim.account import become
 from brim.agent.births import Forked, fork, perform
 from brim.errors import BrimError
 from brim.process import be_called, die_with_parent, with_equal_hashes
@@ -108,7 +109,9 @@ class NodeAgent:
     def _become(self, request: Begin) -> None:
         """In the child: an agent, in the surroundings that were asked for."""
         os.setsid()  # Ctrl-C reaches the foreground command alone
-        die_with_parent(self._pid)
+        if request.user:
+            become(request.user)  # before anything of the job's is touched
+        die_with_parent(self._pid)  # behind that: the kernel forgets it where the account changes
         os.chdir(request.directory)
         if not self._is_as_asked(request):
             command = [request.python[0], "-m", *sys.argv]
@@ -124,6 +127,8 @@ class NodeAgent:
 
     def _is_as_asked(self, request: Begin) -> bool:
         """Whether a fork of this process is what a new one would be: interpreters read variables as they start."""
+        if request.user:
+            return False  # this process has seen what other tenants' jobs were started with
         mine = self._warm, (sys.executable, brim.__version__), self._environment
         asked = _of_consequence(with_equal_hashes(request.environment))
         return mine == (True, request.python, asked)

@@ -143,6 +143,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.geteuid() == 0:
+        os.setgroups([])  # what is done with the rights of a tenant's account is not done with our groups'
     be_called("brim-scheduler")
     # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at first, are few.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

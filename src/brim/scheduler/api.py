@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 import brim
+from brim.account import acting_as
 from brim.coordination.lifecycle import Happening
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
@@ -160,10 +161,20 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
         raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
-    tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
+    user = scheduler.user_of(job)
+    with acting_as(user):
+        tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
+
+    def fresh() -> list[tuple[str, str]]:
+        try:
+            with acting_as(user):
+                return tail.fresh()
+        except OSError as error:  # whatever its account has made of them
+            raise EnvironmentFault(f"the logs of {job} cannot be read: {error.strerror}") from error
+
     while True:
         ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
-        lines = await asyncio.to_thread(tail.fresh)
+        lines = await asyncio.to_thread(fresh)
         if lines or ended or scheduler.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=after, ended=ended and not lines)

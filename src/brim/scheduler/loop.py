@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from brim.account import check_account
 from brim.coordination.lifecycle import Happening, Phase
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
@@ -33,7 +34,7 @@ from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
-__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide", "no_such_job"]
+__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts", "decide", "no_such_job"]
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
@@ -78,6 +79,13 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
     # Which devices of a node they use is its agents' business.
     decision = cycle(snapshot, POLICIES[policy], placed=False)
     return decision if ahead else on_nodes(snapshot, decision)
+
+
+def check_accounts(spec: ClusterSpec) -> None:
+    """Raises SpecError where jobs cannot be run as the accounts of a cluster's tenants."""
+    for tenant in spec.tenants:
+        if tenant.user:
+            check_account(tenant.user, field=f"tenant {tenant.id}: user")
 
 
 def no_such_job(id: str, known: Collection[str]) -> SpecError:
@@ -186,7 +194,14 @@ class Scheduler:
         now = self._clock.wall()
         self._check(request.submission)
         _check_deadline(request.submission, now)
-        record = self._book.submit(request.submission, name=request.name, now=now, key=request.key, by=by)
+        record = self._book.submit(
+            request.submission,
+            name=request.name,
+            now=now,
+            key=request.key,
+            by=by,
+            user=self._user_of(request.submission.tenant),
+        )
         self._backend.tell()
         return self._view(record)
 
@@ -235,6 +250,13 @@ class Scheduler:
     def story(self, id: str) -> list[Change]:
         """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
         return self._book.story(self._find(id))
+
+    def _user_of(self, tenant: str) -> str:
+        return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
+
+    def user_of(self, id: str) -> str:
+        """The account that owns the directory of a job; empty: the scheduler's. Raises SpecError as `job` does."""
+        return self._find(id).user
 
     def owner_of(self, id: str) -> str | None:
         """The tenant of a job; None where there is no such job."""
@@ -343,7 +365,12 @@ class Scheduler:
         return views
 
     def reconfigure(self, spec: ClusterSpec, *, by: str = "") -> ClusterView:
-        """Another description of the cluster, from the next cycle on."""
+        """Another description of the cluster, from the next cycle on.
+
+        Raises:
+            SpecError: jobs cannot be run as an account that it names.
+        """
+        check_accounts(spec)
         with self._book.together():
             self._database.put(CLUSTER, msgspec.json.encode(spec))
             self._backend.reconfigure(spec)

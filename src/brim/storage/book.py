@@ -63,6 +63,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         not_before: no processes are started before this.
         summary: as `brim train --json` prints it, once it has ended.
         key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
+        user: the account that its processes are of, and its directory; empty: the scheduler's.
     """
 
     number: int
@@ -70,6 +71,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     submission: Submission
     submitted: float
     key: str = ""
+    user: str = ""
     life: Life = Life()
     standing: Standing = Standing.WAITING
     plan: dict[str, int] = {}
@@ -141,7 +143,7 @@ class Book:
         self._amounts: dict[str, int | None] = {}
 
     def submit(
-        self, submission: Submission, *, name: str, now: float, key: str = "", by: str = ""
+        self, submission: Submission, *, name: str, now: float, key: str = "", by: str = "", user: str = ""
     ) -> JobRecord:
         """Write a new job down.
 
@@ -149,10 +151,11 @@ class Book:
             name: what its id begins with.
             key: by which it is found again, see `keyed`; empty where it has none.
             by: who wants it, for its story.
+            user: the account that its processes are to be of.
         """
         number = self._database.next_number()
         record = JobRecord(
-            number=number, id=f"{name}-{number}", submission=submission, submitted=now, key=key
+            number=number, id=f"{name}-{number}", submission=submission, submitted=now, key=key, user=user
         )
         with self.together():
             self.save(record)

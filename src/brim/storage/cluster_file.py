@@ -33,6 +33,7 @@ class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     exclusive: int = 0
     limit: int | None = None
     weight: float = 1.0
+    user: str = ""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,6 +148,7 @@ def _spec_of(file: _File, grace: float) -> ClusterSpec:
                 exclusive=each.exclusive,
                 limit=each.limit,
                 weight=each.weight,
+                user=each.user,
             )
             for each in file.tenants
         ),

@@ -308,7 +308,7 @@ class _Door:
         self._folder: PrivateFolder | None = None
         if address.startswith(_UNIX):
             path = Path(address.removeprefix(_UNIX))
-            self._folder = PrivateFolder(path.parent)
+            self._folder = PrivateFolder(path.parent, called=True)
             self.address = _UNIX + self._folder.path(path.name)
 
     def close(self) -> None:

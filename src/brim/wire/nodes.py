@@ -29,6 +29,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         python: the interpreter that it needs, and of which version brim is there.
         environment: all of it.
         directory: where it works.
+        user: the account that it is to be of; empty: that of the node agent.
     """
 
     job: str
@@ -36,6 +37,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     python: tuple[str, str]
     environment: dict[str, str]
     directory: str
+    user: str = ""
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from brim.account import acting_uid
 from brim.errors import EnvironmentFault
 
 __all__ = ["PrivateFolder", "make_private"]
@@ -32,19 +33,22 @@ class PrivateFolder:
 
     Args:
         folder: where the sockets are.
+        called: a socket in it is only called. Root may call those of every user: a scheduler asks the masters of
+            tenants.
 
     Raises:
         EnvironmentFault: there is none, or another user can enter it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, called: bool = False) -> None:
         self._folder = folder
         try:
             self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise EnvironmentFault(f"cannot open {folder}: {error.strerror}") from error
         found = os.fstat(self._descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        is_ours = acting_uid() == found.st_uid or (called and acting_uid() == 0)
+        if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
             self.close()
             raise EnvironmentFault(
                 f"{folder} must belong to the user of this process, with mode 0700: another user may listen in it"

@@ -1,0 +1,121 @@
+"""Other accounts of this host: a process of root becomes one for good, or touches files with its rights alone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from brim.errors import EnvironmentFault, SpecError
+
+__all__ = ["acting_as", "acting_uid", "become", "check_account", "environment_of", "give", "owns"]
+
+_here = threading.local()
+
+
+def check_account(name: str, *, field: str) -> None:
+    """Check that jobs can be run as this account.
+
+    Args:
+        field: what names it, for the error.
+
+    Raises:
+        SpecError: there is none, it is root, or this process may not become another.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise SpecError(field, got=repr(name), need="an account of this host", hint="getent passwd") from None
+    if found.pw_uid == 0:
+        raise SpecError(field, got="root", need="an account that owns nothing but its own jobs")
+    if os.geteuid() not in (0, found.pw_uid):
+        need = "a scheduler that runs as root, which alone can start processes of others"
+        raise SpecError(
+            field, got=repr(name), need=need, hint="leave user out: jobs then run as this account"
+        )
+
+
+def become(name: str) -> None:
+    """Be a process of this account, with its groups, and never again another.
+
+    Raises:
+        OSError: we may not.
+        EnvironmentFault: there is no such account.
+    """
+    found = _found(name)
+    os.initgroups(name, found.pw_gid)
+    os.setgid(found.pw_gid)
+    os.setuid(found.pw_uid)
+
+
+@contextlib.contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """Within, this thread opens, makes and removes files with the rights of an account, and no others.
+
+    So no link that the account has put somewhere leads to what it could not reach itself. Nobody may wait within, or
+    the event loop would go on as that account; and a thread that was started within would stay that account for good.
+
+    Args:
+        name: of the account; empty: with the rights that we have.
+
+    Raises:
+        EnvironmentFault: there is no such account, or we may not.
+    """
+    if not name or os.geteuid() != 0:
+        yield
+        return
+    found = _found(name)
+    try:
+        _set(found.pw_uid, found.pw_gid)
+        _here.uid = found.pw_uid
+        yield
+    finally:
+        del _here.uid
+        _set(0, 0)
+
+
+def acting_uid() -> int:
+    """The user id by whose rights this thread touches files."""
+    uid: int = getattr(_here, "uid", os.geteuid())
+    return uid
+
+
+def give(path: Path, name: str) -> None:
+    """Give a file or a directory to an account. Raises OSError, and EnvironmentFault where there is none."""
+    found = _found(name)
+    os.chown(path, found.pw_uid, found.pw_gid, follow_symlinks=False)
+
+
+def owns(name: str, pid: int) -> bool:
+    """Whether a process is one of this account: its number may stand in a file that anybody wrote."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == _found(name).pw_uid
+    except OSError:
+        return False
+
+
+def environment_of(name: str) -> dict[str, str]:
+    """The variables that a login of this account begins with. Raises EnvironmentFault where there is none."""
+    found = _found(name)
+    return {"HOME": found.pw_dir, "USER": name, "LOGNAME": name, "SHELL": found.pw_shell}
+
+
+def _found(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise EnvironmentFault(f"this host has no account {name!r}") from None
+
+
+def _set(uid: int, gid: int) -> None:
+    """Of this thread alone; the kernel takes root's power over files with it, and gives it back."""
+    kernel = ctypes.CDLL(None)
+    kernel.setfsgid(gid)
+    kernel.setfsuid(uid)
+    # They tell of no error; asked for an impossible id, they say what is so.
+    if (kernel.setfsuid(-1), kernel.setfsgid(-1)) != (uid, gid):
+        raise EnvironmentFault(f"cannot touch files as user {uid}")

@@ -1,0 +1,181 @@
+"""Where the scheduler runs as root, a tenant's job is a process of the tenant's account, with its rights alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from brim.client import Client
+from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
+from brim.storage.contact import read_contact
+from e2e.running import DIGITS, leftovers, until
+
+NOBODY = 65534
+CLUSTER = """
+nodes: [{name: n1, workers: 2}]
+tenants:
+  - {name: ads, guaranteed: 1, user: nobody}
+  - {name: ops, guaranteed: 1}
+"""
+TRIES = """
+import os
+def tried(path, how):
+    try:
+        with open(path, how) as file:
+            return file.read() if how == "r" else "written"
+    except OSError as error:
+        return type(error).__name__
+STATE = os.path.dirname(os.path.dirname(os.environ["BRIM_RUN_DIR"]))
+print("is", os.getuid(), os.getgid(), sorted(os.getgroups()), os.environ["HOME"])
+for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl"):
+    print("tried", name, tried(os.path.join(STATE, name), "r"))
+print("tried list", "listed" if os.access(STATE, os.R_OK) else "PermissionError")
+"""
+# In a namespace of mounts of its own: the interpreter may lie in a folder that only root can enter.
+REACHABLE = """
+set -e
+hidden=$1 base=$2 scratch=$3
+shift 3
+if [ -n "$hidden" ]; then
+    mount --bind "$hidden" "$scratch"
+    mount -t tmpfs -o mode=755 none "$hidden"
+    mkdir -p "$base"
+    mount --bind "$scratch/${base#"$hidden"/}" "$base"
+fi
+exec "$@"
+"""
+
+
+def _hidden_above(path: Path) -> str:
+    """The outermost folder above an interpreter that others cannot enter; empty where there is none."""
+    closed = [each for each in reversed(path.parents) if not each.stat().st_mode & 0o001]
+    return str(closed[0]) if closed else ""
+
+
+def _can_mount() -> bool:
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of others"),
+    pytest.mark.skipif(
+        shutil.which("unshare") is None or not _can_mount(), reason="no namespaces of mounts here"
+    ),
+]
+
+
+class Home:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state = folder, folder / "state"
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+        (folder / "cluster.yaml").write_text(CLUSTER)
+
+    def brim(self, *words: str) -> str:
+        base = Path(sys.base_prefix)
+        inside = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            REACHABLE,
+            "sh",
+            _hidden_above(base),
+            str(base),
+            self.scratch,
+        ]
+        done = subprocess.run(
+            [*inside, sys.executable, "-m", "brim.cli", *words],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            cwd=self.folder,
+            env={**os.environ, "BRIM_HOME": str(self.state)},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def job(self, file: Path, tenant: str) -> str:
+        words = ["--epochs", "20", "--global-batch-size", "128", "--workers", "1:2"]
+        return self.brim("submit", str(file), *words, "--tenant", tenant).strip()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    folder = Path(tempfile.mkdtemp(prefix="brim-accounts-"))
+    folder.chmod(0o755)
+    home = Home(folder)
+    home.brim("up", "--cluster", "cluster.yaml")
+    yield home
+    home.brim("down", "--kill")
+    until(lambda: not leftovers(home.state), "the end")
+    shutil.rmtree(folder)
+
+
+def accounts_of(run_dir: Path) -> set[int]:
+    found = set()
+    for process in psutil.process_iter(["pid", "uids", "environ"]):
+        environment: dict[str, Any] = process.info["environ"] or {}
+        if str(run_dir) in process.cmdline() or environment.get("BRIM_RUN_DIR") == str(run_dir):
+            found.add(process.info["uids"].effective)
+    return found
+
+
+def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
+    file = home.folder / "tries.py"
+    file.write_text(Path(DIGITS).read_text() + TRIES)
+    job = home.job(file, "ads")
+    client = Client(home.state)
+    run_dir = home.state / "jobs" / job
+    until(lambda: client.job(job).step >= 3, f"steps of {job}")
+    assert accounts_of(run_dir) == {NOBODY}
+    contact = read_contact(run_dir)
+    assert contact is not None
+    assert Path(f"/proc/{contact.pid}").stat().st_uid == NOBODY
+    client.resize(job, WorkerRange(minimum=2, maximum=2))
+    until(lambda: client.job(job).workers == 2, "2 workers")
+    client.suspend(job)
+    until(lambda: client.job(job).state == "suspended", "its checkpoint")
+    client.resume(job)
+    assert client.wait(job, timeout=120.0).summary["exit"] == "done"
+    said = "".join(f"{line}\n" for _, line in client.logs(job))
+    assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in said
+    for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl", "list"):
+        assert f"tried {name} PermissionError" in said, said
+    assert {path.stat().st_uid for path in run_dir.rglob("*")} == {NOBODY}
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:
+    job = home.job(Path(DIGITS), "ads")
+    client = Client(home.state)
+    assert client.wait(job, timeout=120.0).summary["exit"] == "done"
+    log = home.state / "jobs" / job / "logs" / "w9.log"
+    log.symlink_to(home.state / "token")
+    token = (home.state / "token").read_text()
+    (home.state / "token").write_text(f"{token}\n")  # a whole line, for whoever reads lines
+    tenant = Client(address=_address(home), token=client.give_token("ads"))
+    with pytest.raises(EnvironmentFault, match=f"the logs of {job} cannot be read: Permission denied"):
+        list(tenant.logs(job))
+    log.unlink()
+    assert not any(token in line for _, line in tenant.logs(job))
+
+
+def _address(home: Home) -> str:
+    contact = msgspec.json.decode((home.state / "scheduler.json").read_bytes())
+    return f"{contact['host']}:{contact['port']}"
