@@ -268,7 +268,8 @@ class Client:
             raise EnvironmentFault(f"{address} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-        raise EnvironmentFault(problem.detail)
+        holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE
+        raise EnvironmentFault(problem.detail, retryable=holds)
 
 
 def _path(job: str) -> str:

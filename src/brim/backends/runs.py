@@ -78,6 +78,8 @@ class RunProcesses:
     def look(self, record: JobRecord) -> Seen:
         """What is so; in this order: who is not alive any more has written its last words."""
         job, run_dir = self._job(record), self.run_dir(record)
+        if record.step and not run_dir.exists():
+            return self._bereft(record)
         agents = self._agents(job, run_dir)
         alive = self._is_alive(record, job, agents)
         watch = job.watch
@@ -98,6 +100,12 @@ class RunProcesses:
             summary=watch.summary,
             measured=watch.measured,
         )
+
+    def _bereft(self, record: JobRecord) -> Seen:
+        """Its locks are gone with its directory, and nobody can tell any more whether it has processes."""
+        self._nodes.kill_job(record.id)
+        problem = f"{self.run_dir(record)} was removed while it ran, with its records and checkpoints"
+        return Seen(alive=False, step=record.step, outcome="failed", who="user", problem=problem)
 
     def _job(self, record: JobRecord) -> _Job:
         if record.id not in self._jobs:
@@ -141,7 +149,7 @@ class RunProcesses:
 
     def _start(self, record: JobRecord, workers: ByNode) -> None:
         run_dir = self.run_dir(record)
-        run_dir.mkdir(parents=True, exist_ok=True)
+        run_dir.mkdir(exist_ok=True)
         self._jobs.pop(record.id, None)
         job = self._job(record)
         job.watch.begin(SystemClock().wall())

@@ -21,21 +21,23 @@ from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
 from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.errors import BrimError, EnvironmentFault
+from brim.errors import BrimError, EnvironmentFault, StorageFault
 from brim.process import be_called
 from brim.scheduler.api import application
+from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import (
-    SCHEDULER,
     SCHEDULER_LOCK,
     SchedulerContact,
+    remove_scheduler_contact,
     token_of,
     write_scheduler_contact,
 )
-from brim.storage.database import Database
-from brim.storage.files import lock
+from brim.storage.database import Alarm, Database
+from brim.storage.files import is_lock_of, lock
 
 __all__ = ["listen", "main", "offer"]
 
@@ -62,34 +64,56 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings) -> None:
-    """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training."""
+async def serve(settings: Settings, held: int) -> None:
+    """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training.
+
+    Args:
+        held: descriptor of the lock of the state directory.
+    """
     state_dir, clock = settings.state_dir.resolve(), SystemClock()
-    database = Database(state_dir / "scheduler.db")
-    book = Book(database)
-    described = database.get(CLUSTER)
-    if described is None:
-        raise EnvironmentFault(f"{state_dir} has no cluster: brim up makes one")
-    spec = msgspec.json.decode(described, type=ClusterSpec)
+    (state_dir / "jobs").mkdir(exist_ok=True)
     nodes = Nodes(state_dir / "nodes", clock)
-    backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
-    scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
+
+    def begin(alarm: Alarm) -> Scheduler:
+        return _begin(state_dir, nodes, clock, alarm)
+
+    lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
-    scheduling = asyncio.create_task(scheduler.run())
+    scheduling = asyncio.create_task(lives.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
     try:
-        await offer(scheduler, listener, state_dir, until=scheduling)
+        await offer(lives, listener, state_dir, until=scheduling)
         if not scheduling.cancelled():
             await nodes.end()
     finally:
+        if not lives.is_there():  # nobody else would ever find what it started
+            nodes.kill()
+        lives.now.close()
+
+
+def _begin(state_dir: Path, nodes: Nodes, clock: SystemClock, alarm: Alarm) -> Scheduler:
+    """Open what is on disk. Raises StorageFault where it cannot be read."""
+    path = state_dir / "scheduler.db"
+    database = Database(path, create=False, alarm=alarm)
+    try:
+        book = Book(database)
+        described = database.get(CLUSTER)
+        if described is None:
+            raise StorageFault(f"{path} has no cluster: brim up makes one")
+        spec = msgspec.json.decode(described, type=ClusterSpec)
+        backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
+        return Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
+    except (LookupError, TypeError, *UNDECODABLE) as error:
         database.close()
+        raise StorageFault(f"{path} cannot be decoded: {error}") from error
+    except BaseException:
+        database.close()
+        raise
 
 
-async def offer(
-    scheduler: Scheduler, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]
-) -> None:
+async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]) -> None:
     """Answer people until the scheduling has ended, and let them know where.
 
     Args:
@@ -97,7 +121,7 @@ async def offer(
     """
     token = token_of(state_dir)
     config = uvicorn.Config(
-        application(scheduler, token=token), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
+        application(lives, token=token), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
     )
     server = _Server(config)
     host, port = listener.getsockname()[:2]
@@ -106,7 +130,7 @@ async def offer(
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        (state_dir / SCHEDULER).unlink(missing_ok=True)
+        remove_scheduler_contact(state_dir, pid=os.getpid())
         server.should_exit = True
         await serving
     if not until.cancelled():
@@ -138,9 +162,11 @@ def main() -> None:
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, held))
     except BrimError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{settings.state_dir}: {error}")
 
 
 if __name__ == "__main__":

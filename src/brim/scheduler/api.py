@@ -21,8 +21,9 @@ from brim.coordination.lifecycle import Happening
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
-from brim.errors import BrimError, EnvironmentFault, SpecError
-from brim.scheduler.loop import NO_SUCH_JOB, Scheduler
+from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
+from brim.scheduler.lives import Lives
+from brim.scheduler.loop import NO_SUCH_JOB
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
@@ -52,7 +53,7 @@ class _Call:
     Args:
         takes: type of the body, or None.
         gives: type of the answer.
-        handle: (scheduler, request, body) -> answer.
+        handle: (lives, request, body) -> answer.
         asks: what may be asked in the query: name -> its JSON schema.
     """
 
@@ -61,30 +62,30 @@ class _Call:
     summary: str
     takes: Any
     gives: Any
-    handle: Callable[[Scheduler, Request, Any], Awaitable[Any]]
+    handle: Callable[[Lives, Request, Any], Awaitable[Any]]
     asks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable[JobView]]:
-    async def handle(scheduler: Scheduler, request: Request, _: Any) -> JobView:
-        return scheduler.wish(request.path_params["job"], happening)
+def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[JobView]]:
+    async def handle(lives: Lives, request: Request, _: Any) -> JobView:
+        return lives.to_change.wish(request.path_params["job"], happening)
 
     return handle
 
 
-async def _submit(scheduler: Scheduler, _: Request, body: Submit) -> JobView:
-    return scheduler.submit(body)
+async def _submit(lives: Lives, _: Request, body: Submit) -> JobView:
+    return lives.to_change.submit(body)
 
 
-async def _forecast(scheduler: Scheduler, _: Request, body: Submit) -> Forecast:
-    return scheduler.forecast(body)
+async def _forecast(lives: Lives, _: Request, body: Submit) -> Forecast:
+    return lives.now.forecast(body)
 
 
-async def _jobs(scheduler: Scheduler, _: Request, __: Any) -> list[JobView]:
-    return scheduler.jobs()
+async def _jobs(lives: Lives, _: Request, __: Any) -> list[JobView]:
+    return lives.now.jobs()
 
 
-async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
+async def _job(lives: Lives, request: Request, _: Any) -> JobView:
     """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or the scheduler's."""
     job = request.path_params["job"]
     reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
@@ -92,10 +93,10 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
     if until not in reached:
         raise SpecError("until", got=repr(until), need="ended or judged")
     end = _end_of_wait(request)
-    view = scheduler.job(job)
-    while not (reached[until](view) or scheduler.is_over) and asyncio.get_running_loop().time() < end:
+    view = lives.now.job(job)
+    while not (reached[until](view) or lives.is_over) and asyncio.get_running_loop().time() < end:
         await asyncio.sleep(_LOOK)
-        view = scheduler.job(job)
+        view = lives.now.job(job)
     return view
 
 
@@ -108,7 +109,7 @@ def _end_of_wait(request: Request) -> float:
         raise SpecError("wait", got=repr(asked), need="seconds") from None
 
 
-async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
+async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
     """With `wait` seconds, not before there is a line, or the end of the job, of them or of the scheduler."""
     job, asked = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
@@ -116,43 +117,43 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
         raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
-    tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
+    tail = Tail(Path(lives.now.job(job).run), asked.get("worker", ""), places)
     while True:
-        ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
+        ended = lives.now.job(job).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(tail.fresh)
-        if lines or ended or scheduler.is_over or asyncio.get_running_loop().time() >= end:
+        if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=after, ended=ended and not lines)
         await asyncio.sleep(_LOOK_AT_LOGS)
 
 
-async def _explain(scheduler: Scheduler, request: Request, _: Any) -> list[ChangeView]:
-    story = scheduler.story(request.path_params["job"])
+async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:
+    story = lives.now.story(request.path_params["job"])
     return [
         ChangeView(**{key: value for key, value in each._asdict().items() if key != "job"}) for each in story
     ]
 
 
-async def _resize(scheduler: Scheduler, request: Request, body: Range) -> JobView:
+async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     workers = WorkerRange(minimum=body.minimum, maximum=body.maximum)
-    return scheduler.resize(request.path_params["job"], workers)
+    return lives.to_change.resize(request.path_params["job"], workers)
 
 
-async def _cluster(scheduler: Scheduler, _: Request, __: Any) -> ClusterView:
-    return scheduler.cluster()
+async def _cluster(lives: Lives, _: Request, __: Any) -> ClusterView:
+    return lives.cluster()
 
 
-async def _tenants(scheduler: Scheduler, _: Request, __: Any) -> list[TenantView]:
-    return scheduler.tenants()
+async def _tenants(lives: Lives, _: Request, __: Any) -> list[TenantView]:
+    return lives.now.tenants()
 
 
-async def _apply(scheduler: Scheduler, _: Request, body: ClusterSpec) -> ClusterView:
-    return scheduler.reconfigure(body)
+async def _apply(lives: Lives, _: Request, body: ClusterSpec) -> ClusterView:
+    return lives.to_change.reconfigure(body)
 
 
-async def _down(scheduler: Scheduler, _: Request, body: Down) -> ClusterView:
-    scheduler.down(kill=body.kill)
-    return scheduler.cluster()
+async def _down(lives: Lives, _: Request, body: Down) -> ClusterView:
+    lives.to_change.down(kill=body.kill)
+    return lives.cluster()
 
 
 _WAIT: dict[str, Any] = {
@@ -187,7 +188,7 @@ _CALLS = (
 )
 
 
-def application(scheduler: Scheduler, *, token: str) -> Starlette:
+def application(lives: Lives, *, token: str) -> Starlette:
     """The ASGI application.
 
     Args:
@@ -202,7 +203,7 @@ def application(scheduler: Scheduler, *, token: str) -> Starlette:
                 return _json(Problem(detail="wrong or missing token"), 401)
             try:
                 body = msgspec.json.decode(await request.body(), type=call.takes) if call.takes else None
-                return _json(await call.handle(scheduler, request, body))
+                return _json(await call.handle(lives, request, body))
             except BrimError as error:  # a spec inside a body checks itself
                 return _json(*_problem(error))
             except UNDECODABLE as error:
@@ -230,6 +231,8 @@ def _problem(error: BrimError) -> tuple[Problem, int]:
         case SpecError(field=field, got=got, need=need, hint=hint):
             status = 404 if field == NO_SUCH_JOB else 422
             return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
+        case StorageFault():
+            return Problem(detail=str(error)), 503
         case EnvironmentFault():
             return Problem(detail=str(error)), 409
         case _:

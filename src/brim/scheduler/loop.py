@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from brim.domain.job import WorkerRange
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
 from brim.domain.submission import Submission
-from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory, cycle
@@ -50,6 +51,8 @@ class LiveCluster(Backend, Protocol):
     def problem(self) -> str: ...
 
     def tell(self) -> None: ...
+
+    def close(self) -> None: ...
 
     def reconfigure(self, spec: ClusterSpec) -> None: ...
 
@@ -125,23 +128,48 @@ class Scheduler:
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
-        self.is_over = False  # nobody has to wait for anything any more
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
         self._last_policy = last.policy if last else backend.spec.policy
         if last is not None:
             backend.memory = decode_memory(last.memory, policy=last.policy)
 
-    async def run(self) -> None:
-        """Decide and act, until it is told to end."""
+    async def run(self, held: str = "") -> None:
+        """Decide and act, until it is told to end.
+
+        Args:
+            held: why and for how long this process decided nothing before; empty where it has just come up.
+        """
         foretelling = asyncio.create_task(self._foretelling.run())
-        self._note("up", self._described())
+        if held:
+            self._note("went on", held)
+        else:
+            self._note("up", self._described())
         try:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down")
         finally:
-            self.is_over = True
             foretelling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StorageFault):
+                await foretelling
+
+    @property
+    def damage(self) -> str:
+        """What cannot be read of its book, and could be decided about only wrongly; empty where there is nothing."""
+        damaged = [
+            f"the record of {job} cannot be decoded ({why})" for job, why in self._book.damaged.items()
+        ]
+        more = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
+        return f"{damaged[0]}{more}" if damaged else ""
+
+    def prove(self) -> None:
+        """Raises StorageFault where it could not write anything down."""
+        self._database.prove()
+
+    def close(self) -> None:
+        """Its life is over: it writes nothing more."""
+        self._backend.close()
+        self._database.close()
 
     def _decide(self, snapshot: Snapshot, *, ahead: bool = False) -> Decision:
         return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy, ahead=ahead)
