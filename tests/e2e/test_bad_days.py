@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,3 +173,34 @@ def test_one_removed_run_directory_fails_its_job_alone(home: Home, calm: str) ->
 def gone(folder: Path) -> bool:
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
+
+
+def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(tmp_path: Path, calm: str) -> None:
+    home = Home(tmp_path)
+    with foreground(home, "--cluster", str(home.file)) as first:
+        job = home.submit("--workers", "2", *PACED)
+        home.wait_for_step(job, 5)
+        assert pid(home) == first.pid
+        first.send_signal(signal.SIGINT)
+        _, said = first.communicate(timeout=60)
+        assert first.returncode == 0
+        assert "its jobs train on" in said
+    before = steps(home, job)
+    until(lambda: steps(home, job) > before + 5, "steps without a scheduler")
+    with foreground(home) as second:
+        hurry(home, job)
+        end = home.finished(job)
+        assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
+        home.brim("down")
+        assert second.wait(60) == 0
+
+
+@contextlib.contextmanager
+def foreground(home: Home, *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = home.begin("up", "--foreground", *words)
+    until(lambda: read_scheduler_contact(home.state) is not None and pid(home) == process.pid, "it")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

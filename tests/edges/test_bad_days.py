@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from brim.backends.processes import NodeSeen
+from brim.cli.__main__ import cli
 from brim.client import Client
 from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.book import Book
+from brim.storage.contact import read_scheduler_contact
 from brim.storage.database import Database
 from brim.storage.files import is_lock_of, lock
-from e2e.running import until
+from e2e.running import ROOT, until
 from edges.test_scheduler import Served, ask, brim, served
 
 __all__ = ["served"]
@@ -192,3 +197,37 @@ def test_a_node_that_cannot_be_looked_at_ends_nothing_and_is_shown(served: Serve
     assert "no space left" in brim("status", "job-1").stderr
     del served.processes.others["node0"]
     until(lambda: client.job("job-1").workers == 4, "4 workers")
+
+
+def asked(served: Served, path: str) -> tuple[int, str]:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{contact.port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_health_and_readiness_need_no_token_and_tell_no_secrets(served: Served) -> None:
+    assert asked(served, "/healthz") == asked(served, "/readyz") == (200, "ok\n")
+    served.client.submit(ask("1:4"))
+    with locked(served.folder):
+        until(lambda: asked(served, "/readyz")[0] == 503, "the hold")
+        assert str(served.folder) not in asked(served, "/readyz")[1]
+        assert asked(served, "/healthz")[0] == 200
+    until(lambda: asked(served, "/readyz")[0] == 200, "its end")
+
+
+def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
+    unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
+    calls = [line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("Exec")]
+    assert [words[1] for words in calls] == ["up", "down"]
+    for _, verb, *words in calls:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        command.make_parser(click.Context(command)).parse_args(
+            words
+        )  # raises for an option that there is not
+    assert "KillMode=process" in unit
+    assert "Restart=on-failure" in unit

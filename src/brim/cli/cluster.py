@@ -42,13 +42,19 @@ _LOOK = 0.05
     show_default=True,
     help="Address at which clients reach it.",
 )
+@click.option(
+    "--foreground",
+    is_flag=True,
+    help="Be the scheduler instead of starting it, as service managers want it; log on stderr.",
+)
 @STATE
-def up(file: Path | None, listen: str, state: Path | None) -> int:
+def up(file: Path | None, listen: str, foreground: bool, state: Path | None) -> int:
     """Start the scheduler in the background; it continues the jobs that it had.
 
     \b
     brim up
     brim up --cluster cluster.yaml
+    brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
     brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state directory)
     """
     from brim.client import default_state_dir
@@ -61,8 +67,9 @@ def up(file: Path | None, listen: str, state: Path | None) -> int:
         _describe(state, spec)
     finally:
         os.close(held)
-    host, _, port = listen.rpartition(":")
-    process = _spawn(state, host, port)
+    if foreground:
+        os.execve(sys.executable, [*_command(state, listen), "--foreground"], _environment())
+    process = _spawn(state, listen)
     _await_scheduler(state, process)
     view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
@@ -123,16 +130,26 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
         database.close()
 
 
-def _spawn(state: Path, host: str, port: str) -> subprocess.Popen[bytes]:
+def _command(state: Path, listen: str) -> list[str]:
+    host, _, port = listen.rpartition(":")
+    return [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port]
+
+
+def _environment() -> dict[str, str]:
+    """Of the scheduler, and so of its jobs: what is meant for this command is not theirs."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+
+
+def _spawn(state: Path, listen: str) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
     with (state / "scheduler.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port],
+            _command(state, listen),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={key: value for key, value in os.environ.items() if not key.startswith("BRIM_")},
+            env=_environment(),
         )
 
 

@@ -50,11 +50,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         state_dir: has its database, the jobs' run directories, and how to reach it.
         host, port: where it listens; port 0 picks one.
+        foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
     """
 
     state_dir: Path
     host: str
     port: int
+    foreground: bool
 
 
 class _Server(uvicorn.Server):
@@ -82,7 +84,11 @@ async def serve(settings: Settings, held: int) -> None:
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
     scheduling = asyncio.create_task(lives.run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
+    for each in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
+        asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
+    if settings.foreground:
+        host, port = listener.getsockname()[:2]
+        sys.stderr.write(f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n")
     try:
         await offer(lives, listener, state_dir, until=scheduling)
         if not scheduling.cancelled():
@@ -152,6 +158,7 @@ def main() -> None:
     parser.add_argument("state_dir", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--foreground", action="store_true")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called("brim-scheduler")

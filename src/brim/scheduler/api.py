@@ -13,7 +13,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import brim
@@ -214,6 +214,15 @@ def application(lives: Lives, *, token: str) -> Starlette:
     async def document(_: Request) -> Response:
         return _json(openapi())
 
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_: Request) -> Response:
+        # Anybody may ask, so it does not say why.
+        if lives.problem:
+            return PlainTextResponse("it decides nothing for now: brim jobs says why\n", 503)
+        return PlainTextResponse("ok\n")
+
     async def nothing(request: Request, error: Exception) -> Response:
         status, headers = (
             (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
@@ -222,7 +231,13 @@ def application(lives: Lives, *, token: str) -> Starlette:
 
     routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
     return Starlette(
-        routes=[Route("/openapi.json", document), *routes], exception_handlers={404: nothing, 405: nothing}
+        routes=[
+            Route("/openapi.json", document),
+            Route("/healthz", healthy),
+            Route("/readyz", ready),
+            *routes,
+        ],
+        exception_handlers={404: nothing, 405: nothing},
     )
 
 

@@ -136,9 +136,9 @@ class Database:
             self._tell(fault)
             raise
         except (sqlite3.Error, OSError) as error:
-            fault = StorageFault(f"{self._path}: {error}")
-            self._tell(fault)
-            raise fault from error
+            said = StorageFault(f"{self._path}: {error}")
+            self._tell(said)
+            raise said from error
 
     def _tell(self, fault: StorageFault) -> None:
         if self._alarm is not None:
