@@ -9,7 +9,9 @@ from brim.domain.job import JobSpec
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["Submission", "fingerprint", "parse_priority"]
+__all__ = ["FARTHEST_DEADLINE", "Submission", "fingerprint", "parse_priority"]
+
+FARTHEST_DEADLINE = 10 * 365 * 86_400.0  # seconds from the submission; what is later was meant otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

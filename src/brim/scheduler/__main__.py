@@ -38,6 +38,7 @@ from brim.storage.contact import (
 )
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
+from brim.storage.own_clock import own_clock
 
 __all__ = ["listen", "main", "offer"]
 
@@ -72,7 +73,8 @@ async def serve(settings: Settings, held: int) -> None:
     Args:
         held: descriptor of the lock of the state directory.
     """
-    state_dir, clock = settings.state_dir.resolve(), SystemClock()
+    state_dir = settings.state_dir.resolve()
+    clock = own_clock(state_dir, keep=True)
     (state_dir / "jobs").mkdir(exist_ok=True)
     nodes = Nodes(state_dir / "nodes", clock)
 

@@ -17,7 +17,7 @@ from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
-from brim.domain.submission import Submission
+from brim.domain.submission import FARTHEST_DEADLINE, Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
@@ -26,7 +26,7 @@ from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
-from brim.scheduler.views import forecast_of, times_of, view_of
+from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
@@ -36,6 +36,8 @@ __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "decide"]
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
+_LONGEST_KEY = 200
+_MOST_BYTES = 128 << 10  # of what is submitted: it is written with each change of the job, and sent to nodes
 _LONGEST_NAME = 200  # bytes: it is the name of a directory, with the job's number behind it
 
 
@@ -100,6 +102,20 @@ def _check_deadline(submission: Submission, now: float) -> None:
         raise SpecError(
             "--deadline", got="a time that has passed", need="a time in the future", hint="--deadline 2h"
         )
+    if submission.deadline is not None and submission.deadline > now + FARTHEST_DEADLINE:
+        got = f"a time in {(submission.deadline - now) / 3600.0:.3g} hours"
+        raise SpecError("--deadline", got=got, need="a time within 10 years", hint="leave it out for none")
+
+
+def _check_size(request: Submit) -> None:
+    """Raises SpecError where no node could be told of it, or what is shown of it would be nothing but its key."""
+    if len(request.key) > _LONGEST_KEY:
+        got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
+        raise SpecError("--key", got=got, need=need, hint="--key nightly-2026-11-21")
+    size = len(msgspec.msgpack.encode(request.submission))
+    if size > _MOST_BYTES:
+        got, need = f"{size >> 10:,} KiB", f"at most {_MOST_BYTES >> 10} KiB"
+        raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
 def _check_same(known: JobRecord, request: Submit) -> None:
@@ -193,10 +209,11 @@ class Scheduler:
             _check_same(known, request)
             return self._view(known)
         _check_name(request.name)
-        now = self._clock.wall()
-        self._check(request.submission)
-        _check_deadline(request.submission, now)
-        record = self._book.submit(request.submission, name=request.name, now=now, key=request.key)
+        _check_size(request)
+        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        self._check(submission)
+        _check_deadline(submission, now)
+        record = self._book.submit(submission, name=request.name, now=now, key=request.key)
         self._backend.tell()
         return self._view(record)
 
@@ -206,15 +223,22 @@ class Scheduler:
         Raises:
             SpecError: it can never run here.
         """
-        now = self._clock.wall()
-        self._check(request.submission)
-        _check_deadline(request.submission, now)
-        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=request.submission, submitted=now)
-        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
+        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        self._check(submission)
+        _check_deadline(submission, now)
+        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=submission, submitted=now)
+        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
         snapshot = self._backend.snapshot([*others, newcomer], now)
         outlook = what_if(snapshot, newcomer.id, partial(self._decide, ahead=True))
-        return forecast_of(outlook, known=known)
+        return forecast_of(outlook, known=known, set_by=self._clock.set_by())
+
+    def _by_own_clock(self, submission: Submission) -> Submission:
+        """Whoever submits goes by the host's clock, which somebody may have set; what is promised goes by our own."""
+        by = self._clock.set_by()
+        if submission.deadline is None or not by:
+            return submission
+        return replace(submission, deadline=submission.deadline - by)
 
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
@@ -243,7 +267,8 @@ class Scheduler:
 
     def story(self, id: str) -> list[Change]:
         """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
-        return self._book.story(self._find(id))
+        by = self._clock.set_by()
+        return [change._replace(at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _find(self, id: str) -> JobRecord:
         record = self._book.jobs.get(id)
@@ -256,7 +281,8 @@ class Scheduler:
     def _view(self, record: JobRecord) -> JobView:
         now = self._clock.wall()
         state = self._backend.state(record, now) if record.running else None
-        return view_of(record, state, run_dir=self._folder / record.id, now=now)
+        view = view_of(record, state, run_dir=self._folder / record.id, now=now)
+        return by_the_hosts_clock(view, self._clock.set_by())
 
     def wish(self, id: str, happening: Happening) -> JobView:
         """Hold, release or cancel a job; once is as good as twice.

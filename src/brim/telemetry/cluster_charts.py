@@ -8,12 +8,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from brim.domain.quantities import counted
-from brim.telemetry.charts import ON_PAGE, Mark, Series, as_svg, colour_of, flag, size, style, wrapped
+from brim.telemetry.charts import (
+    ON_PAGE,
+    Mark,
+    Series,
+    as_svg,
+    colour_of,
+    drawing,
+    flag,
+    name_of,
+    size,
+    wrapped,
+)
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory, Span
 from brim.telemetry.pages import light_colours
 
@@ -36,7 +46,7 @@ def colour_name(number: int) -> str:
 
 def devices_chart(history: ClusterHistory, marks: Sequence[Mark], *, narrow: bool = False) -> str:
     """Who had the devices, job by job, and below it tenant by tenant."""
-    with matplotlib.rc_context(style(ON_PAGE)):
+    with drawing(ON_PAGE):
         shown = _shown(history)
         tall = size(3.2 + 1.05 * len(shown), narrow=narrow)
         figure = Figure(figsize=tall, layout="constrained")
@@ -73,7 +83,7 @@ def _tenant_line(history: ClusterHistory, tenant: str) -> Series:
 def jobs_chart(history: ClusterHistory, *, narrow: bool = False) -> str:
     """Each job from its submission to its end: when it waited, and on how many workers it ran."""
     tips: list[str] = []
-    with matplotlib.rc_context(style(ON_PAGE)):
+    with drawing(ON_PAGE):
         figure = Figure(figsize=size(_height(history), narrow=narrow), layout="constrained")
         _draw_jobs(figure.subplots(), history, ON_PAGE, tips, narrow=narrow)
         svg = as_svg(figure, "jobs", "Each job over time", narrow=narrow)
@@ -83,7 +93,7 @@ def jobs_chart(history: ClusterHistory, *, narrow: bool = False) -> str:
 def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
     """Both in one picture, on white."""
     paint = light_colours()
-    with matplotlib.rc_context(style(paint)):
+    with drawing(paint):
         panels, below = 1 + len(_shown(history)), _height(history)
         heights = [3.2, *[1.0] * (panels - 1), below]
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
@@ -176,7 +186,7 @@ def _draw_tenant(axis: Axes, history: ClusterHistory, tenant: str, paint: Mappin
     )
     most = max(*(n for _, n in points), *(n for _, n in owned), 1)
     axis.set_ylim(0, most * 1.15)
-    axis.set_title(f"tenant {tenant} (line: guaranteed {owned[-1][1]})", fontsize=9)
+    axis.set_title(f"tenant {name_of(tenant)} (line: guaranteed {owned[-1][1]})", fontsize=9)
 
 
 def _draw_jobs(
@@ -194,7 +204,7 @@ def _draw_jobs(
             axis.plot(at(history.end), row, ">", color=paint["faint"], markersize=4, clip_on=False)
     small = len(history.jobs) > 40
     axis.set_yticks(
-        range(len(history.jobs)), [job.job for job in history.jobs], fontsize=6.5 if small else 8.5
+        range(len(history.jobs)), [name_of(job.job) for job in history.jobs], fontsize=6.5 if small else 8.5
     )
     axis.set_ylim(len(history.jobs) - 0.4, -0.6)
     axis.set_xlim(0, at(history.end))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple, Protocol
+
+from brim.clock import local_time
 
 __all__ = ["ClusterHistory", "Happening", "JobHistory", "Line", "Rights", "Span", "sentence_of"]
 
@@ -130,7 +131,7 @@ class ClusterHistory:
     @property
     def when(self) -> str:
         """From when to when."""
-        start, end = (datetime.fromtimestamp(at) for at in (self.start, self.end))
+        start, end = (local_time(at) for at in (self.start, self.end))
         until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
         return f"{start.strftime('%-d %B %Y, %H:%M')} to {until}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from html import escape
 
+from brim.clock import local_time
 from brim.telemetry.charts import Mark, both_widths, marks_of
 from brim.telemetry.cluster_charts import colour_name, devices_chart, draw_png, jobs_chart
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory
@@ -141,4 +141,4 @@ def _stories(history: ClusterHistory) -> str:
 
 
 def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    return local_time(at).strftime("%H:%M:%S")
