@@ -84,6 +84,8 @@ class RunProcesses:
         alive = self._is_alive(record, job, agents)
         watch = job.watch
         watch.poll()
+        if not alive:
+            del self._jobs[record.id]  # another start reads what it needs
         return Seen(
             alive=alive,
             workers=watch.by_agent if alive else {},

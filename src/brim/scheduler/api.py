@@ -41,8 +41,6 @@ from brim.wire.cluster import (
 __all__ = ["application", "openapi"]
 
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
-_LOOK = 0.05
-_LOOK_AT_LOGS = 0.2
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -95,7 +93,7 @@ async def _job(lives: Lives, request: Request, _: Any) -> JobView:
     end = _end_of_wait(request)
     view = lives.now.job(job)
     while not (reached[until](view) or lives.is_over) and asyncio.get_running_loop().time() < end:
-        await asyncio.sleep(_LOOK)
+        await lives.waiting.news(job, until=end)
         view = lives.now.job(job)
     return view
 
@@ -117,14 +115,15 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
         raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
-    tail = Tail(Path(lives.now.job(job).run), asked.get("worker", ""), places)
+    folder = Path(lives.now.job(job).run)
+    tail = Tail(folder, asked.get("worker", ""), places)
     while True:
         ended = lives.now.job(job).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(tail.fresh)
         if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=after, ended=ended and not lines)
-        await asyncio.sleep(_LOOK_AT_LOGS)
+        await lives.waiting.lines(job, folder / "logs", until=end)
 
 
 async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:

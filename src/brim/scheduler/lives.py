@@ -18,6 +18,7 @@ import msgspec
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.scheduler.loop import Scheduler
+from brim.scheduler.waiting import Waiting
 from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
 
@@ -40,6 +41,7 @@ class Lives:
         now: the present scheduler, for questions. While it holds, nothing else may be asked of it.
         problem: why it holds; empty while it schedules.
         is_over: nobody has to wait for anything any more.
+        waiting: those who wait for news of jobs.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Lives:
         self._count = 0
         self.problem = ""
         self.is_over = False
+        self.waiting = Waiting()
         self.now = self._open()
 
     async def run(self) -> None:
@@ -71,6 +74,7 @@ class Lives:
                 held = await self._hold()
         finally:
             self.is_over = True
+            self.waiting.ring_all()
 
     @property
     def to_change(self) -> Scheduler:
@@ -104,7 +108,9 @@ class Lives:
 
     def _open(self) -> Scheduler:
         self._count += 1
-        return self._begin(partial(self._alarm, self._count))
+        life = self._begin(partial(self._alarm, self._count))
+        life.tell(self.waiting.ring)
+        return life
 
     def _alarm(self, life: int, fault: StorageFault) -> None:
         """The present life is over: nobody is to see what it could not write down any more."""
@@ -145,6 +151,7 @@ class Lives:
             return problem
         self.now.close()
         self.now = life
+        self.waiting.ring_all()
         return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,6 +178,10 @@ class Scheduler:
         ]
         more = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
         return f"{damaged[0]}{more}" if damaged else ""
+
+    def tell(self, hear: Callable[[str], None]) -> None:
+        """Have `hear` called with the id of each job of which there is news."""
+        self._book.tell = hear
 
     def prove(self) -> None:
         """Raises StorageFault where it could not write anything down."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -124,6 +124,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return sum(self.told.values())
 
 
+def _nobody(_: str) -> None:
+    pass
+
+
 class Book:
     """All jobs of one scheduler.
 
@@ -133,10 +137,12 @@ class Book:
     Attributes:
         jobs: by id, in the order of their submission.
         damaged: jobs whose records cannot be decoded, with the reason.
+        tell: is called with the id of each job that is written down.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.tell: Callable[[str], None] = _nobody
         self.jobs: dict[str, JobRecord] = {}
         self.damaged: dict[str, str] = {}
         decoder = msgspec.msgpack.Decoder(JobRecord)
@@ -204,6 +210,7 @@ class Book:
 
     def save(self, record: JobRecord) -> None:
         self._database.put_job(record.number, record.id, msgspec.msgpack.encode(record))
+        self.tell(record.id)
 
     def note(
         self,
