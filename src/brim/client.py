@@ -35,6 +35,7 @@ from brim.wire.cluster import (
 __all__ = ["Client", "default_state_dir", "jobs_dir", "resize", "status", "suspend"]
 
 _TIMEOUT = 30.0
+_PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
 _TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
@@ -108,9 +109,20 @@ class Client:
         """Predict what would happen to a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
-    def jobs(self) -> list[JobView]:
-        """List all jobs in the order of their submission, including those that have ended."""
-        return self._call("GET", "/v1/jobs", list[JobView])
+    def jobs(self, *, unfinished: bool = False) -> list[JobView]:
+        """List all jobs in the order of their submission.
+
+        Args:
+            unfinished: leave out those that have ended.
+        """
+        found: list[JobView] = []
+        asked = {"limit": _PAGE, "unfinished": "true" if unfinished else "false"}
+        while True:
+            after = {"after": found[-1].job} if found else {}
+            page = self._call("GET", f"/v1/jobs?{urlencode(asked | after)}", list[JobView])
+            found += page
+            if len(page) < _PAGE:
+                return found
 
     def job(self, job: str) -> JobView:
         """Return the current state of a job."""

@@ -187,7 +187,7 @@ def down(kill: bool, state: Path | None) -> int:
 
     state = (state or default_state_dir()).resolve()
     client = client_of(state)
-    running = [view.job for view in client.jobs() if view.state == "running"]
+    running = [view.job for view in client.jobs(unfinished=True) if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
     while is_locked(state / SCHEDULER_LOCK):

@@ -66,7 +66,7 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
 
 
 def _look(client: Client, everything: bool) -> list[JobView]:
-    return [view for view in client.jobs() if everything or not view.has_ended]
+    return client.jobs(unfinished=not everything)
 
 
 def _screen(client: Client, everything: bool) -> str:

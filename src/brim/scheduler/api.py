@@ -40,6 +40,7 @@ from brim.wire.cluster import (
 
 __all__ = ["application", "openapi"]
 
+_LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -79,8 +80,18 @@ async def _forecast(lives: Lives, _: Request, body: Submit) -> Forecast:
     return lives.now.forecast(body)
 
 
-async def _jobs(lives: Lives, _: Request, __: Any) -> list[JobView]:
-    return lives.now.jobs()
+async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
+    asked = request.query_params
+    try:
+        limit = int(asked.get("limit") or _LONGEST_PAGE)
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= _LONGEST_PAGE:
+        raise SpecError("limit", got=repr(asked["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}")
+    unfinished = asked.get("unfinished") or "false"
+    if unfinished not in ("true", "false"):
+        raise SpecError("unfinished", got=repr(unfinished), need="true or false")
+    return lives.now.jobs(after=asked.get("after", ""), limit=limit, unfinished=unfinished == "true")
 
 
 async def _job(lives: Lives, request: Request, _: Any) -> JobView:
@@ -169,11 +180,16 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
+_WHICH_JOBS: dict[str, dict[str, Any]] = {
+    "after": {"type": "string", "description": "The id of the last job of the page before."},
+    "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
+    "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
+}
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster),
     _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply),
     _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants),
-    _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs),
+    _Call("GET", "/v1/jobs", "Jobs by order of submission, a page", None, list[JobView], _jobs, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit),
     _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast),
     _Call("GET", "/v1/jobs/{job}", "One job, at once or later", None, JobView, _job, _WHEN),

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -262,9 +263,21 @@ class Scheduler:
                 "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
             )
 
-    def jobs(self) -> list[JobView]:
-        """All jobs, by order of submission."""
-        return [self._view(record) for record in self._book.jobs.values()]
+    def jobs(self, *, after: str = "", limit: int | None = None, unfinished: bool = False) -> list[JobView]:
+        """Jobs by order of submission.
+
+        Args:
+            after: the id of the job behind which they begin; empty: with the first.
+            limit: at most so many; None: all.
+            unfinished: without those that have ended.
+
+        Raises:
+            SpecError: there is no such job.
+        """
+        number = self._find(after).number if after else 0
+        records = self._book.unfinished() if unfinished else self._book.jobs.values()
+        page = islice((record for record in records if record.number > number), limit)
+        return [self._view(record) for record in page]
 
     def job(self, id: str) -> JobView:
         """Raises SpecError where there is no such job."""
