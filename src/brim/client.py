@@ -36,7 +36,8 @@ from brim.wire.cluster import (
 __all__ = ["Client", "default_state_dir", "jobs_dir", "named_scheduler", "resize", "status", "suspend"]
 
 _TIMEOUT = 30.0
-_POLL = 20.0  # seconds that one request waits for a job; then it is asked again
+_PAGE = 500  # jobs that are asked for at once
+_POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
 _TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
 _AGAIN = 0.2  # seconds between two calls of one who waits
@@ -119,9 +120,20 @@ class Client:
         """Predict what would happen to a job if it were submitted now."""
         return self._call("POST", "/v1/forecast", Forecast, request)
 
-    def jobs(self) -> list[JobView]:
-        """List all jobs in the order of their submission, including those that have ended."""
-        return self._call("GET", "/v1/jobs", list[JobView])
+    def jobs(self, *, unfinished: bool = False) -> list[JobView]:
+        """List all jobs in the order of their submission.
+
+        Args:
+            unfinished: leave out those that have ended.
+        """
+        found: list[JobView] = []
+        asked = {"limit": _PAGE, "unfinished": "true" if unfinished else "false"}
+        while True:
+            after = {"after": found[-1].job} if found else {}
+            page = self._call("GET", f"/v1/jobs?{urlencode(asked | after)}", list[JobView])
+            found += page
+            if len(page) < _PAGE:
+                return found
 
     def job(self, job: str) -> JobView:
         """Return the current state of a job."""
@@ -133,7 +145,7 @@ class Client:
         while True:
             seconds = max(0.0, min(end - time.monotonic(), _POLL))
             path = f"{_path(job)}?wait={seconds}&until={until}"
-            view = self._patiently("GET", path, JobView, until=end)
+            view = self._patiently("GET", path, JobView, until=end, longer=seconds)
             if view.has_ended or (until == "judged" and view.judged) or time.monotonic() >= end:
                 return view
             time.sleep(_AGAIN)  # a scheduler that is ending answers at once
@@ -150,7 +162,7 @@ class Client:
             wait = _POLL if follow and not more else 0.0
             question = urlencode({"worker": worker, "after": after, "wait": wait})
             path = f"{_path(job)}/logs?{question}"
-            logs = self._patiently("GET", path, Logs, until=float("inf") if follow else 0.0)
+            logs = self._patiently("GET", path, Logs, until=float("inf") if follow else 0.0, longer=wait)
             yield from logs.lines
             if logs.ended:
                 return
@@ -225,16 +237,26 @@ class Client:
             except EnvironmentFault as error:
                 raise _AnswerLost(str(lost)) if error.retryable else error from lost
 
-    def _patiently(self, method: str, path: str, gives: type[T], body: object = None, *, until: float) -> T:
+    def _patiently(
+        self,
+        method: str,
+        path: str,
+        gives: type[T],
+        body: object = None,
+        *,
+        until: float,
+        longer: float = 0.0,
+    ) -> T:
         """The answer of a scheduler that may be away for a while.
 
         Args:
             until: by the monotonic clock; no longer than the client's patience in any case.
+            longer: seconds that it was asked to wait before it answers.
         """
         since, said = 0.0, 0
         while True:
             try:
-                answer = self._call(method, path, gives, body)
+                answer = self._call(method, path, gives, body, longer=longer)
             except EnvironmentFault as error:
                 now = time.monotonic()
                 since = since or now
@@ -263,12 +285,12 @@ class Client:
         since = f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
         return f"{what}{since}; waiting for brim up"
 
-    def _call(self, method: str, path: str, gives: type[T], body: object = None) -> T:
+    def _call(self, method: str, path: str, gives: type[T], body: object = None, *, longer: float = 0.0) -> T:
         content = msgspec.json.encode(body) if body is not None else None
         address, token = self._reach()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         # A connection for each call: one that is kept may belong to a scheduler that is gone.
-        connection = http.client.HTTPConnection(address, timeout=_TIMEOUT)
+        connection = http.client.HTTPConnection(address, timeout=_TIMEOUT + longer)
         fault = EnvironmentFault
         try:
             connection.connect()
@@ -288,7 +310,8 @@ class Client:
             raise EnvironmentFault(f"{address} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
-        raise EnvironmentFault(problem.detail, retryable=answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE)
+        holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE
+        raise EnvironmentFault(problem.detail, retryable=holds)
 
 
 def _path_of_token(tenant: str) -> str:

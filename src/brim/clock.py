@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 
-__all__ = ["SystemClock", "VirtualClock"]
+__all__ = ["SystemClock", "VirtualClock", "local_time"]
 
 # It goes on while the host sleeps, which the monotonic clock of Linux does not.
 _BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_A_STEP = 1.0  # seconds; what is less may be the work of a time server, which sets no clock for it
+_FIRST, _LAST = -62_135_500_000.0, 253_402_200_000.0  # of years 1 to 9999, in any time zone
+
+
+def local_time(at: float) -> datetime:
+    """Seconds since 1970 in the host's time zone; what lies behind the last day that has a name is that day.
+
+    >>> local_time(1e300).year, local_time(float("nan")).year
+    (9999, 9999)
+    """
+    return datetime.fromtimestamp(max(_FIRST, at) if at < _LAST else _LAST)
 
 
 class SystemClock:
@@ -16,16 +28,30 @@ class SystemClock:
     The wall clock is read once and goes on by that of the host's life: somebody may set it while a run is under way,
     and what the run records must stay in order. Of a night's sleep it knows, as every process does that starts later;
     `now` does not, or all heartbeats would be late in the morning.
+
+    Args:
+        offset: that of an earlier clock of this host's life, which this one continues; None reads the wall clock.
+
+    Attributes:
+        offset: from the seconds of the host's life to those since 1970.
     """
 
-    def __init__(self) -> None:
-        self._offset = time.time() - time.clock_gettime(_BOOT)
+    def __init__(self, *, offset: float | None = None) -> None:
+        self.offset = time.time() - time.clock_gettime(_BOOT) if offset is None else offset
+        self._set_by = 0.0
 
     def now(self) -> float:
         return time.monotonic()
 
     def wall(self) -> float:
-        return time.clock_gettime(_BOOT) + self._offset
+        return time.clock_gettime(_BOOT) + self.offset
+
+    def set_by(self) -> float:
+        """Seconds by which somebody has set the host's clock, and it is ahead of this one; 0 up to a second."""
+        by = time.time() - self.wall()
+        if abs(by - self._set_by) > _A_STEP:
+            self._set_by = by if abs(by) > _A_STEP else 0.0
+        return self._set_by
 
     def cpu(self) -> float:
         """Seconds of processor time that this process has used."""
@@ -49,6 +75,9 @@ class VirtualClock:
 
     def wall(self) -> float:
         return self._now
+
+    def set_by(self) -> float:
+        return 0.0
 
     def advance(self, seconds: float) -> None:
         assert seconds >= 0, f"time does not run backwards: {seconds}"

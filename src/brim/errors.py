@@ -5,6 +5,7 @@ BrimError
 ├── SpecError          the user: a spec, a flag, a file or its data is wrong; nothing was started (exit 2)
 ├── UserCodeError      the user: their model, loss or dataset raised; carries their traceback (exit 1)
 ├── EnvironmentFault   the environment: a host, disk or network failed (`retryable`: try again?)
+│   └── StorageFault   what a scheduler remembers cannot be read, or nothing can be added to it now
 ├── ProtocolError      a peer: it sent what no peer of this version sends
 └── InternalError      us: an invariant of brim does not hold
 ```
@@ -23,6 +24,7 @@ __all__ = [
     "InternalError",
     "ProtocolError",
     "SpecError",
+    "StorageFault",
     "UserCodeError",
     "did_you_mean",
 ]
@@ -72,6 +74,13 @@ class EnvironmentFault(BrimError):
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         self.retryable = retryable
         super().__init__(message)
+
+
+class StorageFault(EnvironmentFault):
+    """What a scheduler remembers cannot be read, or nothing can be added to it now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
 
 
 class ProtocolError(BrimError):

@@ -10,11 +10,16 @@ __all__ = ["Backend", "Clock"]
 
 
 class Clock(Protocol):
-    """Reads time. `now` is monotonic seconds and orders events; `wall` is seconds since 1970, for people."""
+    """Reads time. `now` is monotonic seconds and orders events; `wall` is seconds since 1970, for people.
+
+    `wall` is never set. `set_by` says by how much the host's clock, by which people go, has been set since.
+    """
 
     def now(self) -> float: ...
 
     def wall(self) -> float: ...
+
+    def set_by(self) -> float: ...
 
 
 class Backend(Protocol):

@@ -58,7 +58,11 @@ class Home:
         return out
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
-        return self.brim("submit", *JOB, *words, "--tenant", tenant).strip()
+        return self.brim("submit", *self.words(tenant), *words).strip()
+
+    def words(self, tenant: str) -> tuple[str, ...]:
+        """Of a submission."""
+        return *JOB, "--tenant", tenant
 
     def job(self, job: str) -> JobView:
         client = Client(self.state)

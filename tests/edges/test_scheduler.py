@@ -25,6 +25,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brim import client as client_module
+from brim.backends.live import LiveBackend
 from brim.backends.processes import NodeSeen, Seen
 from brim.cli.__main__ import cli
 from brim.cli.jobs import end_of, status_of
@@ -37,15 +38,16 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
+from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
-from brim.storage.book import JobRecord
+from brim.storage.book import Book, JobRecord
 from brim.storage.contact import (
     SchedulerContact,
     read_scheduler_contact,
     token_of,
     write_scheduler_contact,
 )
-from brim.storage.database import Database
+from brim.storage.database import Alarm, Database
 from brim.wire.cluster import Submit
 from conformance.worlds import LiveWorld, measured
 from e2e.running import DIGITS, until
@@ -74,14 +76,18 @@ class Served(LiveWorld):
     async def _serve(self) -> None:
         self.clock = SystemClock()  # type: ignore[assignment]
         self.loop = asyncio.get_running_loop()
-        database = Database(self.folder / "scheduler.db")
-        backend = self.revive()
-        scheduler = Scheduler(
-            self.book, database, backend, jobs_folder=self.folder / "jobs", clock=self.clock
-        )
-        scheduling, obeying = asyncio.create_task(scheduler.run()), asyncio.create_task(self._obey())
-        await offer(scheduler, listen("127.0.0.1", 0), self.folder, until=scheduling)
+        lives = Lives(self._begin, is_there=lambda: self.folder.exists(), clock=self.clock)
+        scheduling, obeying = asyncio.create_task(lives.run()), asyncio.create_task(self._obey())
+        await offer(lives, listen("127.0.0.1", 0), self.folder, until=scheduling)
         obeying.cancel()
+
+    def _begin(self, alarm: Alarm) -> Scheduler:
+        database = Database(self.folder / "scheduler.db", alarm=alarm)
+        self.book = Book(database)
+        self.backend = LiveBackend(self.book, self.processes, self.spec, clock=self.clock)
+        return Scheduler(
+            self.book, database, self.backend, jobs_folder=self.folder / "jobs", clock=self.clock
+        )
 
     def close(self) -> None:
         if self.thread.is_alive():

@@ -47,6 +47,7 @@ _REPLAN = 15.0  # seconds after which plans are made anew from measured progress
 _RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
+_LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
 
 
 class LiveBackend:
@@ -81,6 +82,10 @@ class LiveBackend:
     def tell(self) -> None:
         """Something has changed: decide again."""
         self._news.set()
+
+    def close(self) -> None:
+        """Ask nobody anything more, and hear no answer."""
+        self._questions.close()
 
     def reconfigure(self, spec: ClusterSpec) -> None:
         """Another policy, other rights, more or fewer devices: from the next cycle on."""
@@ -204,11 +209,11 @@ class LiveBackend:
         """See what the processes do, write down what has become of them, and take the next steps."""
         began = self._clock.now()
         self._picture.look(self._clock.wall())
-        if self._presence.look(self.spec.cluster, self._processes):
-            self.tell()
-        for event, detail in self._presence.news:
-            self.book.note_cluster(self._clock.wall(), event, detail)
         with self.book.together():  # the disk is waited for once
+            if self._presence.look(self.spec.cluster, self._processes):
+                self.tell()
+            for event, detail in self._presence.news:
+                self.book.note_cluster(self._clock.wall(), event, detail)
             for record in self.book.unfinished():
                 if record.running and not isinstance(self._questions.open(record.id), Start):
                     self._see(record)
@@ -338,7 +343,7 @@ class LiveBackend:
                     await self._force(record, workers)
                 case _:
                     assert_never(action)
-        except EnvironmentFault:
+        except (EnvironmentFault, OSError):
             pass  # it is asked again
 
     async def _start(self, record: JobRecord, workers: ByNode) -> None:
@@ -355,7 +360,18 @@ class LiveBackend:
         try:
             await self._processes.start(record, workers)
         except EnvironmentFault as fault:
-            self._settle(record, Seen(alive=False, step=record.step, problem=str(fault)), now)
+            self._started_in_vain(record, str(fault), now)
+        else:
+            record.vain = 0
+
+    def _started_in_vain(self, record: JobRecord, why: str, now: float) -> None:
+        """No fault of the job's: it is started again, for as long as that takes."""
+        record.told, record.coming, record.problem = {}, {}, why
+        self._picture.end(record, now)
+        record.not_before = now + min(_LONGEST_BACKOFF, _BACKOFF * 2**record.vain)
+        record.vain += 1
+        self.book.must(record, Happening.STOP, now=now, detail=why)
+        self.tell()
 
     def _asked(self, record: JobRecord, workers: ByNode, launch: int) -> None:
         """Its processes said yes, unless they have ended meanwhile."""

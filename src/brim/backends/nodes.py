@@ -57,6 +57,7 @@ class Nodes:
     """The node agents below `folder`, by the names of their nodes; each lives as long as its lock is held."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder, self._clock = folder, clock
         self._nodes: dict[str, _Node] = {}
         self._new = True  # it has not looked for those of an earlier life
@@ -65,7 +66,11 @@ class Nodes:
         """Start what is not there, and let go what is not named once it has no jobs; nobody waits here."""
         wanted = list(names)
         for name in wanted:
-            self._look(self._nodes.setdefault(name, _Node(self._folder / name)))
+            node = self._nodes.setdefault(name, _Node(self._folder / name))
+            try:
+                self._look(node)
+            except OSError as error:  # nobody can tell now; nobody knows more of it than before
+                node.problem = f"nobody can tell whether its agent is there: {error}"
         for name in self._found() - set(wanted):
             self._let_go(name, self._nodes.setdefault(name, _Node(self._folder / name)))
         return {name: self._seen(self._nodes[name]) for name in wanted}
@@ -100,6 +105,13 @@ class Nodes:
         for name in self._nodes if names is None else names:
             with contextlib.suppress(EnvironmentFault):  # then it has none
                 self.ask(name, Kill(job=job))
+
+    def kill(self) -> None:
+        """End all of them at once, and with them whatever they started."""
+        for node in self._nodes.values():
+            if node.line is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid_of(node.line), signal.SIGKILL)
 
     async def end(self) -> None:
         """See all off: there is nothing left for them to do."""
@@ -198,7 +210,7 @@ class Nodes:
 
 def _start(node: _Node) -> subprocess.Popen[bytes] | None:
     """Hold the lock before it is there, and hand it over; None where another process was faster."""
-    node.folder.mkdir(parents=True, exist_ok=True)
+    node.folder.mkdir(exist_ok=True)  # and no more: a state directory that was deleted is not made again
     held = lock(node.lock)
     if held is None:
         return None

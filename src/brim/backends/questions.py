@@ -26,6 +26,12 @@ class Questions:
         self._asked: dict[str, float] = {}
         self._open: dict[tuple[str, bool], tuple[Action, asyncio.Task[None]]] = {}
 
+    def close(self) -> None:
+        """Nobody hears answers any more."""
+        for _, task in self._open.values():
+            task.cancel()
+        self._open.clear()
+
     def open(self, job: str) -> Action | None:
         """What was asked of a job and is not answered yet."""
         action, _ = self._open.get((job, False), (None, None))

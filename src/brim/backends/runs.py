@@ -84,10 +84,14 @@ class RunProcesses:
     def _look(self, record: JobRecord) -> Seen:
         """In this order: who is not alive any more has written its last words."""
         job, run_dir = self._job(record), self.run_dir(record)
+        if record.step and not run_dir.exists():
+            return self._bereft(record)
         agents = self._agents(job, run_dir)
         alive = self._is_alive(record, job, agents)
         watch = job.watch
         watch.poll()
+        if not alive:
+            del self._jobs[record.id]  # another start reads what it needs
         return Seen(
             alive=alive,
             workers=watch.by_agent if alive else {},
@@ -104,6 +108,12 @@ class RunProcesses:
             summary=watch.summary,
             measured=watch.measured,
         )
+
+    def _bereft(self, record: JobRecord) -> Seen:
+        """Its locks are gone with its directory, and nobody can tell any more whether it has processes."""
+        self._nodes.kill_job(record.id)
+        problem = f"{self.run_dir(record)} was removed while it ran, with its records and checkpoints"
+        return Seen(alive=False, step=record.step, outcome="failed", who="user", problem=problem)
 
     def _job(self, record: JobRecord) -> _Job:
         if record.id not in self._jobs:
@@ -151,9 +161,9 @@ class RunProcesses:
         """The job's, in which its account alone may be; nobody else looks around in the folders above."""
         run_dir = self.run_dir(record)
         if not record.user:
-            run_dir.mkdir(parents=True, exist_ok=True)
+            run_dir.mkdir(exist_ok=True)
         elif not run_dir.exists():
-            run_dir.mkdir(mode=0o700, parents=True)
+            run_dir.mkdir(mode=0o700)
             give(run_dir, record.user)
             _let_through(self.folder.resolve())
 

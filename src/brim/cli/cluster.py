@@ -51,13 +51,21 @@ _LOOK = 0.05
     envvar=None,
     help="An environment variable for all jobs, by name alone as it is here.",
 )
+@click.option(
+    "--foreground",
+    is_flag=True,
+    help="Be the scheduler instead of starting it, as service managers want it; log on stderr.",
+)
 @STATE
-def up(file: Path | None, listen: str, variables: tuple[str, ...], state: Path | None) -> int:
+def up(
+    file: Path | None, listen: str, variables: tuple[str, ...], foreground: bool, state: Path | None
+) -> int:
     """Start the scheduler in the background; it continues the jobs that it had.
 
     \b
     brim up
     brim up --cluster cluster.yaml
+    brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
     brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state directory)
     brim up --env HF_HOME              (jobs have PATH and the like, what is named here, and their own --env)
     """
@@ -73,8 +81,9 @@ def up(file: Path | None, listen: str, variables: tuple[str, ...], state: Path |
         _describe(state, spec)
     finally:
         os.close(held)
-    host, _, port = listen.rpartition(":")
-    process = _spawn(state, host, port, environment)
+    if foreground:
+        os.execve(sys.executable, [*_command(state, listen), "--foreground"], environment)
+    process = _spawn(state, listen, environment)
     _await_scheduler(state, process)
     view = client_of(state).cluster()
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
@@ -142,11 +151,16 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
         database.close()
 
 
-def _spawn(state: Path, host: str, port: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _command(state: Path, listen: str) -> list[str]:
+    host, _, port = listen.rpartition(":")
+    return [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port]
+
+
+def _spawn(state: Path, listen: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
     with (state / "scheduler.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port],
+            _command(state, listen),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -189,7 +203,7 @@ def down(kill: bool, state: Path | None) -> int:
 
     state = (state or default_state_dir()).resolve()
     client = client_of(state)
-    running = [view.job for view in client.jobs() if view.state == "running"]
+    running = [view.job for view in client.jobs(unfinished=True) if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
     while is_locked(state / SCHEDULER_LOCK):

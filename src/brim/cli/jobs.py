@@ -66,7 +66,7 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
 
 
 def _look(client: Client, everything: bool) -> list[JobView]:
-    return [view for view in client.jobs() if everything or not view.has_ended]
+    return client.jobs(unfinished=not everything)
 
 
 def _screen(client: Client, everything: bool) -> str:
@@ -117,15 +117,17 @@ def status_of(client: Client, job: str, *, wait: bool, as_json: bool) -> int:
     """Show a job, at once or once it has ended."""
     if wait:
         return end_of(wait_for(client, job), as_json=as_json)
-    view = client.job(job)
+    view, cluster = client.job(job), client.cluster()
     history = _records_of(view)
+    if cluster.problem and not view.has_ended:
+        click.echo(cluster.problem, err=True)
     if as_json:
         from brim.runs.outcome import facts_of
 
         progress = {"progress": facts_of(history)} if history.started else {}
         click.echo(json.dumps({**_fields(view), **progress}))
     else:
-        click.echo("\n".join([_render(view, client.cluster()), *_progress(view, history)]))
+        click.echo("\n".join([_render(view, cluster), *_progress(view, history)]))
     return EXIT_DONE
 
 

@@ -95,16 +95,16 @@ def report(run: str | None, cluster: bool, last: str | None, state: Path | None)
 
 def _report_cluster(state: Path | None, last: str | None) -> int:
     from brim.cli.state import database_of
-    from brim.clock import SystemClock
     from brim.domain.quantities import parse_duration
     from brim.scheduler.story import cluster_history
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked, write_whole
+    from brim.storage.own_clock import own_clock
     from brim.telemetry.cluster_report import render_cluster_png, render_cluster_report
 
     since = parse_duration(last, field="--last") if last else None
     with database_of(state) as (folder, database):
-        now = SystemClock().wall() if is_locked(folder / SCHEDULER_LOCK) else None
+        now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
         history = cluster_history(database, subject=str(folder), now=now, since=since)
     path = folder / "report.html"
     write_whole(path, render_cluster_report(history).encode())

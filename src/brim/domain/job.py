@@ -26,6 +26,7 @@ TRANSPORTS = ("auto", "distributed")
 DEVICES = ("auto", "cpu", "cuda")
 ON_NAN = ("warn", "skip", "stop")
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
+LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 LARGEST_SEED = 2**63 - 1
 
@@ -38,10 +39,11 @@ class WorkerRange:
     maximum: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.minimum <= self.maximum:
-            raise SpecError(
-                "--workers", got=repr(str(self)), need="1 <= MINIMUM <= MAXIMUM", hint="--workers 1:4"
-            )
+        if not 1 <= self.minimum <= self.maximum <= LARGEST_COUNT:
+            need = "1 <= MINIMUM <= MAXIMUM"
+            if self.maximum > LARGEST_COUNT:
+                need = f"at most {LARGEST_COUNT:,}"
+            raise SpecError("--workers", got=repr(str(self)), need=need, hint="--workers 1:4")
 
     def __str__(self) -> str:
         """As `parse` reads it."""
@@ -228,6 +230,8 @@ class JobSpec:
         ):
             if got < least:
                 raise SpecError(name, got=str(got), need=f"a whole number from {least}", hint=hint)
+            if got > LARGEST_COUNT and name != "--seed":
+                raise SpecError(name, got=f"{got:,}", need=f"at most {LARGEST_COUNT:,}", hint=hint)
         if self.seed > LARGEST_SEED:
             raise SpecError("--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0")
 

@@ -9,8 +9,9 @@ from brim.domain.job import JobSpec
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["NO_TENANT", "Submission", "fingerprint", "parse_priority"]
+__all__ = ["FARTHEST_DEADLINE", "NO_TENANT", "Submission", "fingerprint", "parse_priority"]
 
+FARTHEST_DEADLINE = 10 * 365 * 86_400.0  # seconds from the submission; what is later was meant otherwise
 NO_TENANT = "default"  # of who names none
 
 

@@ -98,6 +98,10 @@ class NodeAgent:
     def _begin(self, request: Begin, descriptors: list[int]) -> None:
         self._parting = False
         stdin, output, *keep = descriptors
+        if (
+            request.job in self._agents
+        ):  # whoever asks has lost its lock with its directory: a job has one agent here
+            self._agents[request.job].kill()
         pid = os.fork()
         if pid:
             agent = self._agents[request.job] = Forked(pid)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from brim.domain.quantities import parse_duration
-from brim.domain.submission import Submission, fingerprint, parse_priority
+from brim.domain.submission import FARTHEST_DEADLINE, Submission, fingerprint, parse_priority
 from brim.errors import SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.options import build_spec, job_options_but, option
@@ -123,8 +123,11 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
 def parse_deadline(text: str | None, *, now: float) -> float | None:
     """Read `2h` from now, or a date and time of this host's clock; seconds since 1970.
 
+    Args:
+        now: by this host's clock.
+
     Raises:
-        SpecError: neither, or a time that has passed.
+        SpecError: neither, or a time that has passed, or is more than 10 years away.
 
     >>> parse_deadline("1h30m", now=100.0)
     5500.0
@@ -140,11 +143,20 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
                 need="a time in the future",
                 hint="--deadline 2h",
             )
-        return when
+        return _near(text, when, now)
     try:
-        return now + parse_duration(text, field="--deadline")
+        seconds = parse_duration(text, field="--deadline")
     except SpecError:
         need = "a duration or a date and time"
         raise SpecError(
             "--deadline", got=repr(text), need=need, hint="--deadline 2h, or 2026-12-01T08:00"
         ) from None
+    return _near(text, now + seconds, now)
+
+
+def _near(text: str, when: float, now: float) -> float:
+    if when > now + FARTHEST_DEADLINE:
+        raise SpecError(
+            "--deadline", got=repr(text), need="a time within 10 years", hint="leave it out for none"
+        )
+    return when

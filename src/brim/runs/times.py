@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from brim.clock import local_time
+
 __all__ = ["clock_time", "left"]
 
 
 def clock_time(at: float) -> str:
     """The time, and the date where that is not today's."""
-    when = datetime.fromtimestamp(at)
+    when = local_time(at)
     return when.strftime("%H:%M:%S" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
 
 

@@ -21,23 +21,26 @@ from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
 from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.errors import BrimError, EnvironmentFault
+from brim.errors import BrimError, EnvironmentFault, StorageFault
 from brim.process import be_called
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
 from brim.scheduler.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.scheduler.keys import Keys
+from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import (
-    SCHEDULER,
     SCHEDULER_LOCK,
     SchedulerContact,
+    remove_scheduler_contact,
     write_scheduler_contact,
 )
-from brim.storage.database import Database
-from brim.storage.files import lock
+from brim.storage.database import Alarm, Database
+from brim.storage.files import is_lock_of, lock
+from brim.storage.own_clock import own_clock
 
 __all__ = ["listen", "main", "offer"]
 
@@ -50,11 +53,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         state_dir: has its database, the jobs' run directories, and how to reach it.
         host, port: where it listens; port 0 picks one.
+        foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
     """
 
     state_dir: Path
     host: str
     port: int
+    foreground: bool
 
 
 class _Server(uvicorn.Server):
@@ -64,44 +69,71 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Settings) -> None:
-    """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training."""
-    state_dir, clock = settings.state_dir.resolve(), SystemClock()
-    database = Database(state_dir / "scheduler.db")
-    book = Book(database)
-    described = database.get(CLUSTER)
-    if described is None:
-        raise EnvironmentFault(f"{state_dir} has no cluster: brim up makes one")
-    spec = msgspec.json.decode(described, type=ClusterSpec)
+async def serve(settings: Settings, held: int) -> None:
+    """Schedule until everything is suspended, or SIGTERM: that leaves the jobs training.
+
+    Args:
+        held: descriptor of the lock of the state directory.
+    """
+    state_dir = settings.state_dir.resolve()
+    clock = own_clock(state_dir, keep=True)
+    (state_dir / "jobs").mkdir(exist_ok=True)
     nodes = Nodes(state_dir / "nodes", clock)
-    backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
-    scheduler = Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
+
+    def begin(alarm: Alarm) -> Scheduler:
+        return _begin(state_dir, nodes, clock, alarm)
+
+    lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
-    scheduling = asyncio.create_task(scheduler.run())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, scheduling.cancel)
+    scheduling = asyncio.create_task(lives.run())
+    for each in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
+        asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
+    if settings.foreground:
+        host, port = listener.getsockname()[:2]
+        sys.stderr.write(f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n")
     try:
-        await offer(scheduler, listener, state_dir, until=scheduling)
+        await offer(lives, listener, state_dir, until=scheduling)
         if not scheduling.cancelled():
             await nodes.end()
     finally:
+        if not lives.is_there():  # nobody else would ever find what it started
+            nodes.kill()
+        lives.now.close()
+
+
+def _begin(state_dir: Path, nodes: Nodes, clock: SystemClock, alarm: Alarm) -> Scheduler:
+    """Open what is on disk. Raises StorageFault where it cannot be read."""
+    path = state_dir / "scheduler.db"
+    database = Database(path, create=False, alarm=alarm)
+    try:
+        book = Book(database)
+        described = database.get(CLUSTER)
+        if described is None:
+            raise StorageFault(f"{path} has no cluster: brim up makes one")
+        spec = msgspec.json.decode(described, type=ClusterSpec)
+        backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
+        return Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
+    except (LookupError, TypeError, *UNDECODABLE) as error:
         database.close()
+        raise StorageFault(f"{path} cannot be decoded: {error}") from error
+    except BaseException:
+        database.close()
+        raise
 
 
-async def offer(
-    scheduler: Scheduler, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]
-) -> None:
+async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]) -> None:
     """Answer people until the scheduling has ended, and let them know where.
 
     Args:
         listener: where; it is closed at the end.
     """
-    keys = Keys(state_dir, tenants=lambda: scheduler.declared)
+    keys = Keys(state_dir, tenants=lambda: lives.now.declared)
     door = Door()
     tell_seldom(asyncio.get_running_loop())
     config = uvicorn.Config(
-        application(scheduler, keys=keys, audit=Audit(state_dir, SystemClock()), door=door),
+        application(lives, keys=keys, audit=Audit(state_dir, SystemClock()), door=door),
         http=protocol_behind(door),
         ws="none",
         backlog=BACKLOG,
@@ -119,7 +151,7 @@ async def offer(
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        (state_dir / SCHEDULER).unlink(missing_ok=True)
+        remove_scheduler_contact(state_dir, pid=os.getpid())
         server.should_exit = True
         await serving
     if not until.cancelled():
@@ -141,6 +173,7 @@ def main() -> None:
     parser.add_argument("state_dir", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--foreground", action="store_true")
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.geteuid() == 0:
@@ -153,9 +186,11 @@ def main() -> None:
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")
     try:
-        asyncio.run(serve(settings))
+        asyncio.run(serve(settings, held))
     except BrimError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"{settings.state_dir}: {error}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import brim
@@ -25,11 +25,12 @@ from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.rights import RIGHTS, Caller, Holder, Right
 from brim.domain.submission import NO_TENANT
-from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.scheduler.audit import Audit
 from brim.scheduler.door import Door
 from brim.scheduler.keys import Keys
-from brim.scheduler.loop import NO_SUCH_JOB, Scheduler, no_such_job
+from brim.scheduler.lives import Lives
+from brim.scheduler.loop import NO_SUCH_JOB, no_such_job
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
@@ -47,9 +48,8 @@ from brim.wire.cluster import (
 
 __all__ = ["application", "openapi"]
 
+_LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
-_LOOK = 0.05
-_LOOK_AT_LOGS = 0.2
 _LARGEST_BODY = 4 << 20  # bytes
 _TO_SEND_BODY = 30.0  # seconds
 _NOT_YOURS = "token"  # the field of the error that says so
@@ -63,7 +63,7 @@ class _Call:
     Args:
         takes: type of the body, or None.
         gives: type of the answer.
-        handle: (scheduler, request, body) -> answer; `request.state` has the caller and the keys.
+        handle: (lives, request, body) -> answer; `request.state` has the caller and the keys.
         right: what the caller needs.
         asks: what may be asked in the query: name -> its JSON schema.
     """
@@ -73,7 +73,7 @@ class _Call:
     summary: str
     takes: Any
     gives: Any
-    handle: Callable[[Scheduler, Request, Any], Awaitable[Any]]
+    handle: Callable[[Lives, Request, Any], Awaitable[Any]]
     right: Right
     asks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -84,16 +84,16 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-def _wish(happening: Happening) -> Callable[[Scheduler, Request, Any], Awaitable[JobView]]:
-    async def handle(scheduler: Scheduler, request: Request, _: Any) -> JobView:
-        return scheduler.wish(request.path_params["job"], happening, by=str(_caller(request)))
+def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[JobView]]:
+    async def handle(lives: Lives, request: Request, _: Any) -> JobView:
+        return lives.to_change.wish(request.path_params["job"], happening, by=str(_caller(request)))
 
     return handle
 
 
-async def _submit(scheduler: Scheduler, request: Request, body: Submit) -> JobView:
+async def _submit(lives: Lives, request: Request, body: Submit) -> JobView:
     caller = _caller(request)
-    return scheduler.submit(_as_theirs(body, caller), by=str(caller))
+    return lives.to_change.submit(_as_theirs(body, caller), by=str(caller))
 
 
 def _as_theirs(body: Submit, caller: Caller) -> Submit:
@@ -113,23 +113,35 @@ def _as_theirs(body: Submit, caller: Caller) -> Submit:
     return msgspec.structs.replace(body, submission=submission, key=key)
 
 
-async def _forecast(scheduler: Scheduler, request: Request, body: Submit) -> Forecast:
+async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
     """Of jobs that the caller may not see, only their number of workers is told."""
     caller = _caller(request)
-    forecast = scheduler.forecast(_as_theirs(body, caller))
+    forecast = lives.now.forecast(_as_theirs(body, caller))
     takes = Counter[str]()
     for job, workers in forecast.takes.items():
-        owner = scheduler.job(job).tenant
+        owner = lives.now.job(job).tenant
         takes[job if caller.may(Right.SEE_JOB, of=owner) else f"tenant {owner}"] += workers
     return msgspec.structs.replace(forecast, takes=dict(takes))
 
 
-async def _jobs(scheduler: Scheduler, request: Request, _: Any) -> list[JobView]:
-    caller = _caller(request)
-    return [view for view in scheduler.jobs() if caller.may(Right.SEE_JOB, of=view.tenant)]
+async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
+    asked = request.query_params
+    try:
+        limit = int(asked.get("limit") or _LONGEST_PAGE)
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= _LONGEST_PAGE:
+        raise SpecError("limit", got=repr(asked["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}")
+    unfinished = asked.get("unfinished") or "false"
+    if unfinished not in ("true", "false"):
+        raise SpecError("unfinished", got=repr(unfinished), need="true or false")
+    caller, after = _caller(request), asked.get("after", "")
+    if after and not caller.may(Right.SEE_JOB, of=lives.now.owner_of(after)):
+        raise no_such_job(after, [])
+    return lives.now.jobs(after=after, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant)
 
 
-async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
+async def _job(lives: Lives, request: Request, _: Any) -> JobView:
     """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or the scheduler's."""
     job = request.path_params["job"]
     reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
@@ -137,10 +149,10 @@ async def _job(scheduler: Scheduler, request: Request, _: Any) -> JobView:
     if until not in reached:
         raise SpecError("until", got=repr(until), need="ended or judged")
     end = _end_of_wait(request)
-    view = scheduler.job(job)
-    while not (reached[until](view) or scheduler.is_over) and asyncio.get_running_loop().time() < end:
-        await asyncio.sleep(_LOOK)
-        view = scheduler.job(job)
+    view = lives.now.job(job)
+    while not (reached[until](view) or lives.is_over) and asyncio.get_running_loop().time() < end:
+        await lives.waiting.news(job, until=end)
+        view = lives.now.job(job)
     return view
 
 
@@ -153,7 +165,7 @@ def _end_of_wait(request: Request) -> float:
         raise SpecError("wait", got=repr(asked), need="seconds") from None
 
 
-async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
+async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
     """With `wait` seconds, not before there is a line, or the end of the job, of them or of the scheduler."""
     job, asked = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
@@ -161,9 +173,10 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
         raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
-    user = scheduler.user_of(job)
+    folder = Path(lives.now.job(job).run)
+    user = lives.now.user_of(job)
     with acting_as(user):
-        tail = Tail(Path(scheduler.job(job).run), asked.get("worker", ""), places)
+        tail = Tail(folder, asked.get("worker", ""), places)
 
     def fresh() -> list[tuple[str, str]]:
         try:
@@ -173,49 +186,49 @@ async def _logs(scheduler: Scheduler, request: Request, _: Any) -> Logs:
             raise EnvironmentFault(f"the logs of {job} cannot be read: {error.strerror}") from error
 
     while True:
-        ended = scheduler.job(job).has_ended  # asked first: what it printed at its very end is read as well
+        ended = lives.now.job(job).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(fresh)
-        if lines or ended or scheduler.is_over or asyncio.get_running_loop().time() >= end:
+        if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
             return Logs(lines=lines, after=after, ended=ended and not lines)
-        await asyncio.sleep(_LOOK_AT_LOGS)
+        await lives.waiting.lines(job, folder / "logs", until=end)
 
 
-async def _explain(scheduler: Scheduler, request: Request, _: Any) -> list[ChangeView]:
-    story = scheduler.story(request.path_params["job"])
+async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:
+    story = lives.now.story(request.path_params["job"])
     return [
         ChangeView(**{key: value for key, value in each._asdict().items() if key != "job"}) for each in story
     ]
 
 
-async def _resize(scheduler: Scheduler, request: Request, body: Range) -> JobView:
+async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     workers = WorkerRange(minimum=body.minimum, maximum=body.maximum)
-    return scheduler.resize(request.path_params["job"], workers, by=str(_caller(request)))
+    return lives.to_change.resize(request.path_params["job"], workers, by=str(_caller(request)))
 
 
-async def _cluster(scheduler: Scheduler, _: Request, __: Any) -> ClusterView:
-    return scheduler.cluster()
+async def _cluster(lives: Lives, _: Request, __: Any) -> ClusterView:
+    return lives.cluster()
 
 
-async def _tenants(scheduler: Scheduler, _: Request, __: Any) -> list[TenantView]:
-    return scheduler.tenants()
+async def _tenants(lives: Lives, _: Request, __: Any) -> list[TenantView]:
+    return lives.now.tenants()
 
 
-async def _apply(scheduler: Scheduler, request: Request, body: ClusterSpec) -> ClusterView:
-    return scheduler.reconfigure(body, by=str(_caller(request)))
+async def _apply(lives: Lives, request: Request, body: ClusterSpec) -> ClusterView:
+    return lives.to_change.reconfigure(body, by=str(_caller(request)))
 
 
-async def _down(scheduler: Scheduler, request: Request, body: Down) -> ClusterView:
-    scheduler.down(kill=body.kill, by=str(_caller(request)))
-    return scheduler.cluster()
+async def _down(lives: Lives, request: Request, body: Down) -> ClusterView:
+    lives.to_change.down(kill=body.kill, by=str(_caller(request)))
+    return lives.cluster()
 
 
-async def _give_token(_: Scheduler, request: Request, __: Any) -> Token:
+async def _give_token(_: Lives, request: Request, __: Any) -> Token:
     keys: Keys = request.state.keys
     return Token(token=keys.give(request.path_params["tenant"]))
 
 
-async def _revoke_token(_: Scheduler, request: Request, __: Any) -> Token:
+async def _revoke_token(_: Lives, request: Request, __: Any) -> Token:
     keys: Keys = request.state.keys
     keys.revoke(request.path_params["tenant"])
     return Token(token="")
@@ -235,6 +248,11 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
+_WHICH_JOBS: dict[str, dict[str, Any]] = {
+    "after": {"type": "string", "description": "The id of the last job of the page before."},
+    "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
+    "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
+}
 _JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster, Right.SEE_CLUSTER),
@@ -242,7 +260,7 @@ _CALLS = (
     _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants, Right.SEE_CLUSTER),
     _Call("POST", _TOKEN, "Give a token, and revoke the last one", None, Token, _give_token, Right.GIVE_TOKENS),
     _Call("DELETE", _TOKEN, "Revoke the token", None, Token, _revoke_token, Right.GIVE_TOKENS),
-    _Call("GET", "/v1/jobs", "All jobs", None, list[JobView], _jobs, Right.SEE_JOB),
+    _Call("GET", "/v1/jobs", "Jobs by order of submission", None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast, Right.SUBMIT),
     _Call("GET", _JOB, "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
@@ -256,7 +274,7 @@ _CALLS = (
 )  # fmt: skip
 
 
-def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -> Starlette:
+def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starlette:
     """The ASGI application.
 
     Args:
@@ -278,7 +296,7 @@ def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -
             if not door.admit(client, caller.name, all_room=caller.tenant is None):
                 return _json(Problem(detail="too many requests are being served: ask again"), 503, _CLOSE)
             request.state.caller, request.state.keys = caller, keys
-            response = await _answer(call, scheduler, request)
+            response = await _answer(call, lives, request)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
                 audit.note(caller, deed, response.status_code)
             return response
@@ -287,6 +305,15 @@ def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -
 
     async def document(_: Request) -> Response:
         return _json(openapi(), headers=_CLOSE)
+
+    async def healthy(_: Request) -> Response:
+        return PlainTextResponse("ok\n", headers=_CLOSE)
+
+    async def ready(_: Request) -> Response:
+        # Anybody may ask, so it does not say why.
+        if lives.problem:
+            return PlainTextResponse("it decides nothing for now: brim jobs says why\n", 503, _CLOSE)
+        return PlainTextResponse("ok\n", headers=_CLOSE)
 
     async def nothing(request: Request, error: Exception) -> Response:
         status, headers = (
@@ -297,7 +324,13 @@ def application(scheduler: Scheduler, *, keys: Keys, audit: Audit, door: Door) -
 
     routes = [Route(call.path, endpoint(call), methods=[call.method]) for call in _CALLS]
     return Starlette(
-        routes=[Route("/openapi.json", document), *routes], exception_handlers={404: nothing, 405: nothing}
+        routes=[
+            Route("/openapi.json", document),
+            Route("/healthz", healthy),
+            Route("/readyz", ready),
+            *routes,
+        ],
+        exception_handlers={404: nothing, 405: nothing},
     )
 
 
@@ -305,11 +338,11 @@ _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
 _WHO_IS_THIS = "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
 
 
-async def _answer(call: _Call, scheduler: Scheduler, request: Request) -> Response:
+async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
     try:
-        _check_right(call, scheduler, request)  # before there is any work with what it sends
+        _check_right(call, lives, request)  # before there is any work with what it sends
         body = msgspec.json.decode(await _body(request), type=call.takes) if call.takes else None
-        return _json(await call.handle(scheduler, request, body))
+        return _json(await call.handle(lives, request, body))
     except BrimError as error:  # a spec inside a body checks itself
         return _json(*_problem(error))
     except UNDECODABLE as error:
@@ -322,14 +355,13 @@ async def _answer(call: _Call, scheduler: Scheduler, request: Request) -> Respon
         return _json(Problem(detail=f"the body is larger than {_LARGEST_BODY} bytes"), 413, _CLOSE)
 
 
-def _check_right(call: _Call, scheduler: Scheduler, request: Request) -> None:
+def _check_right(call: _Call, lives: Lives, request: Request) -> None:
     """Raises SpecError where the caller may not do this; somebody else's job is not there for it."""
     caller, job = _caller(request), request.path_params.get("job")
     if job is not None:
-        if caller.may(call.right, of=scheduler.owner_of(job)):
+        if caller.may(call.right, of=lives.now.owner_of(job)):
             return
-        mine = [view.job for view in scheduler.jobs() if view.tenant == caller.tenant]
-        raise no_such_job(job, mine)
+        raise no_such_job(job, lives.now.ids_of(caller.tenant))
     if RIGHTS[call.right] is Holder.ADMINISTRATOR and not caller.may(call.right):
         raise _refusal(caller, call.right)
 
@@ -362,6 +394,8 @@ def _problem(error: BrimError) -> tuple[Problem, int]:
         case SpecError(field=field, got=got, need=need, hint=hint):
             status = {NO_SUCH_JOB: 404, _NOT_YOURS: 403}.get(field, 422)
             return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
+        case StorageFault():
+            return Problem(detail=str(error)), 503
         case EnvironmentFault():
             return Problem(detail=str(error)), 409
         case _:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +21,8 @@ from brim.domain.job import WorkerRange
 from brim.domain.names import check_name
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, JobState, Snapshot, Standing
-from brim.domain.submission import Submission
-from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.domain.submission import FARTHEST_DEADLINE, Submission
+from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory, cycle
@@ -28,7 +30,7 @@ from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
-from brim.scheduler.views import forecast_of, times_of, view_of
+from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import Database
@@ -38,6 +40,8 @@ __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
+_LONGEST_KEY = 200
+_MOST_BYTES = 128 << 10  # of what is submitted: it is written with each change of the job, and sent to nodes
 
 
 class LiveCluster(Backend, Protocol):
@@ -52,6 +56,8 @@ class LiveCluster(Backend, Protocol):
     def problem(self) -> str: ...
 
     def tell(self) -> None: ...
+
+    def close(self) -> None: ...
 
     def reconfigure(self, spec: ClusterSpec) -> None: ...
 
@@ -110,6 +116,20 @@ def _check_deadline(submission: Submission, now: float) -> None:
         raise SpecError(
             "--deadline", got="a time that has passed", need="a time in the future", hint="--deadline 2h"
         )
+    if submission.deadline is not None and submission.deadline > now + FARTHEST_DEADLINE:
+        got = f"a time in {(submission.deadline - now) / 3600.0:.3g} hours"
+        raise SpecError("--deadline", got=got, need="a time within 10 years", hint="leave it out for none")
+
+
+def _check_size(request: Submit) -> None:
+    """Raises SpecError where no node could be told of it, or what is shown of it would be nothing but its key."""
+    if len(request.key) > _LONGEST_KEY:
+        got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
+        raise SpecError("--key", got=got, need=need, hint="--key nightly-2026-11-21")
+    size = len(msgspec.msgpack.encode(request.submission))
+    if size > _MOST_BYTES:
+        got, need = f"{size >> 10:,} KiB", f"at most {_MOST_BYTES >> 10} KiB"
+        raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
 def _check_same(known: JobRecord, request: Submit) -> None:
@@ -147,7 +167,6 @@ class Scheduler:
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
-        self.is_over = False  # nobody has to wait for anything any more
         self._ended_by = ""
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
@@ -155,16 +174,46 @@ class Scheduler:
         if last is not None:
             backend.memory = decode_memory(last.memory, policy=last.policy)
 
-    async def run(self) -> None:
-        """Decide and act, until it is told to end."""
+    async def run(self, held: str = "") -> None:
+        """Decide and act, until it is told to end.
+
+        Args:
+            held: why and for how long this process decided nothing before; empty where it has just come up.
+        """
         foretelling = asyncio.create_task(self._foretelling.run())
-        self._note("up", self._described())
+        if held:
+            self._note("went on", held)
+        else:
+            self._note("up", self._described())
         try:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down", _by(self._ended_by))
         finally:
-            self.is_over = True
             foretelling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StorageFault):
+                await foretelling
+
+    @property
+    def damage(self) -> str:
+        """What cannot be read of its book, and could be decided about only wrongly; empty where there is nothing."""
+        damaged = [
+            f"the record of {job} cannot be decoded ({why})" for job, why in self._book.damaged.items()
+        ]
+        more = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
+        return f"{damaged[0]}{more}" if damaged else ""
+
+    def tell(self, hear: Callable[[str], None]) -> None:
+        """Have `hear` called with the id of each job of which there is news."""
+        self._book.tell = hear
+
+    def prove(self) -> None:
+        """Raises StorageFault where it could not write anything down."""
+        self._database.prove()
+
+    def close(self) -> None:
+        """Its life is over: it writes nothing more."""
+        self._backend.close()
+        self._database.close()
 
     def _decide(self, snapshot: Snapshot, *, ahead: bool = False) -> Decision:
         return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy, ahead=ahead)
@@ -191,17 +240,12 @@ class Scheduler:
             _check_same(known, request)
             return self._view(known)
         check_name(request.name, field="name", hint="the name of the training file")
-        now = self._clock.wall()
-        self._check(request.submission)
-        _check_deadline(request.submission, now)
-        record = self._book.submit(
-            request.submission,
-            name=request.name,
-            now=now,
-            key=request.key,
-            by=by,
-            user=self._user_of(request.submission.tenant),
-        )
+        _check_size(request)
+        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        self._check(submission)
+        _check_deadline(submission, now)
+        user = self._user_of(submission.tenant)
+        record = self._book.submit(submission, name=request.name, now=now, key=request.key, by=by, user=user)
         self._backend.tell()
         return self._view(record)
 
@@ -211,15 +255,22 @@ class Scheduler:
         Raises:
             SpecError: it can never run here.
         """
-        now = self._clock.wall()
-        self._check(request.submission)
-        _check_deadline(request.submission, now)
-        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=request.submission, submitted=now)
-        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(request.submission))
+        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        self._check(submission)
+        _check_deadline(submission, now)
+        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=submission, submitted=now)
+        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
         snapshot = self._backend.snapshot([*others, newcomer], now)
         outlook = what_if(snapshot, newcomer.id, partial(self._decide, ahead=True))
-        return forecast_of(outlook, known=known)
+        return forecast_of(outlook, known=known, set_by=self._clock.set_by())
+
+    def _by_own_clock(self, submission: Submission) -> Submission:
+        """Whoever submits goes by the host's clock, which somebody may have set; what is promised goes by our own."""
+        by = self._clock.set_by()
+        if submission.deadline is None or not by:
+            return submission
+        return replace(submission, deadline=submission.deadline - by)
 
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
@@ -239,9 +290,36 @@ class Scheduler:
                 "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
             )
 
-    def jobs(self) -> list[JobView]:
-        """All jobs, by order of submission."""
-        return [self._view(record) for record in self._book.jobs.values()]
+    def jobs(
+        self,
+        *,
+        after: str = "",
+        limit: int | None = None,
+        unfinished: bool = False,
+        tenant: str | None = None,
+    ) -> list[JobView]:
+        """Jobs by order of submission.
+
+        Args:
+            after: the id of the job behind which they begin; empty: with the first.
+            limit: at most so many; None: all.
+            unfinished: without those that have ended.
+            tenant: only those of this one; None: of all.
+
+        Raises:
+            SpecError: there is no such job.
+        """
+        number = self._find(after).number if after else 0
+        records = self._book.unfinished() if unfinished else self._book.jobs.values()
+        page = islice(
+            (
+                record
+                for record in records
+                if record.number > number and tenant in (None, record.submission.tenant)
+            ),
+            limit,
+        )
+        return [self._view(record) for record in page]
 
     def job(self, id: str) -> JobView:
         """Raises SpecError where there is no such job."""
@@ -249,7 +327,8 @@ class Scheduler:
 
     def story(self, id: str) -> list[Change]:
         """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
-        return self._book.story(self._find(id))
+        by = self._clock.set_by()
+        return [change._replace(at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _user_of(self, tenant: str) -> str:
         return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
@@ -257,6 +336,10 @@ class Scheduler:
     def user_of(self, id: str) -> str:
         """The account that owns the directory of a job; empty: the scheduler's. Raises SpecError as `job` does."""
         return self._find(id).user
+
+    def ids_of(self, tenant: str | None) -> list[str]:
+        """The jobs of a tenant, by order of submission."""
+        return [id for id, record in self._book.jobs.items() if record.submission.tenant == tenant]
 
     def owner_of(self, id: str) -> str | None:
         """The tenant of a job; None where there is no such job."""
@@ -272,7 +355,8 @@ class Scheduler:
     def _view(self, record: JobRecord) -> JobView:
         now = self._clock.wall()
         state = self._backend.state(record, now) if record.running else None
-        return view_of(record, state, run_dir=self._folder / record.id, now=now)
+        view = view_of(record, state, run_dir=self._folder / record.id, now=now)
+        return by_the_hosts_clock(view, self._clock.set_by())
 
     def wish(self, id: str, happening: Happening, *, by: str = "") -> JobView:
         """Hold, release or cancel a job; once is as good as twice.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
+
+import msgspec
 
 from brim.coordination.lifecycle import Phase
 from brim.domain.estimates import Estimate
@@ -12,7 +15,7 @@ from brim.policies.what_if import Outlook
 from brim.storage.book import JobRecord
 from brim.wire.cluster import EstimateView, Forecast, JobView, Times
 
-__all__ = ["forecast_of", "times_of", "view_of"]
+__all__ = ["by_the_hosts_clock", "forecast_of", "times_of", "view_of"]
 
 
 def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
@@ -56,6 +59,31 @@ def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: fl
     )
 
 
+# All but when it started: that is in the records of its run, whose clock is another.
+_MOMENTS = ("submitted", "ended", "deadline", "earliest", "estimate", "finish")
+
+
+def by_the_hosts_clock(view: JobView, set_by: float) -> JobView:
+    """A view with times as people read them from their clocks.
+
+    Args:
+        set_by: seconds by which the host's clock was set.
+    """
+    if not set_by:
+        return view
+    moments = {name: getattr(view, name) for name in _MOMENTS}
+    estimates = {name: getattr(view, name) for name in ("first_estimate", "half_estimate")}
+    return msgspec.structs.replace(
+        view,
+        **{name: at + set_by for name, at in moments.items() if at is not None},
+        **{
+            name: msgspec.structs.replace(each, at=each.at + set_by, finish=each.finish + set_by)
+            for name, each in estimates.items()
+            if each is not None
+        },
+    )
+
+
 def _finish(record: JobRecord, state: JobState | None, now: float) -> float | None:
     """When it is expected to end; where nobody has looked ahead yet, on the workers that it has."""
     if record.expected is not None and not record.life.ended:
@@ -67,7 +95,7 @@ def _finish(record: JobRecord, state: JobState | None, now: float) -> float | No
 
 
 def _estimate(estimate: Estimate | None, record: JobRecord) -> EstimateView | None:
-    if estimate is None:
+    if estimate is None or not math.isfinite(estimate.finish):
         return None
     ended = record.ended if record.life.phase is Phase.DONE else None
     return EstimateView(
@@ -79,8 +107,12 @@ def _estimate(estimate: Estimate | None, record: JobRecord) -> EstimateView | No
     )
 
 
-def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
-    """What would happen, as far as anything is known of the job."""
+def forecast_of(outlook: Outlook, *, known: bool, set_by: float = 0.0) -> Forecast:
+    """What would happen, as far as anything is known of the job.
+
+    Args:
+        set_by: see `by_the_hosts_clock`.
+    """
     verdict = outlook.verdict
     admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
     return Forecast(
@@ -90,8 +122,8 @@ def forecast_of(outlook: Outlook, *, known: bool) -> Forecast:
         detail=verdict.detail if verdict else "its steps are measured first: no job like it has run here",
         workers=outlook.workers,
         takes=dict(outlook.takes),
-        finish=outlook.finish if known else None,
-        earliest=outlook.earliest if known else None,
+        finish=outlook.finish + set_by if known and outlook.finish is not None else None,
+        earliest=outlook.earliest + set_by if known and outlook.earliest is not None else None,
     )
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from brim.coordination.lifecycle import Happening, Life, Phase, after
+from brim.decoding import UNDECODABLE
 from brim.domain.estimates import Estimate
 from brim.domain.measuring import Measured
 from brim.domain.profiling import Profile
 from brim.domain.schedule import Standing
 from brim.domain.submission import Submission
-from brim.errors import InternalError
+from brim.errors import BrimError, InternalError
 from brim.storage.database import Database
 
 __all__ = ["Book", "Change", "JobRecord"]
@@ -60,6 +61,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         profile: how far its model was measured, while it is.
         launches: how often its processes were started.
         setbacks: ends of its processes in a row that brought no step.
+        vain: starts in a row that the environment did not allow.
         not_before: no processes are started before this.
         summary: as `brim train --json` prints it, once it has ended.
         key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
@@ -97,6 +99,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     profile: Profile | None = None
     launches: int = 0
     setbacks: int = 0
+    vain: int = 0
     not_before: float = 0.0
     step: int = 0
     steps: int | None = None
@@ -123,19 +126,34 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return sum(self.told.values())
 
 
+def _nobody(_: str) -> None:
+    pass
+
+
 class Book:
     """All jobs of one scheduler.
 
     Args:
         database: where they are kept.
+
+    Attributes:
+        jobs: by id, in the order of their submission.
+        damaged: jobs whose records cannot be decoded, with the reason.
+        tell: is called with the id of each job that is written down.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.tell: Callable[[str], None] = _nobody
+        self.jobs: dict[str, JobRecord] = {}
+        self.damaged: dict[str, str] = {}
         decoder = msgspec.msgpack.Decoder(JobRecord)
-        found = [decoder.decode(record) for record in database.jobs()]
-        self.jobs: dict[str, JobRecord] = {record.id: record for record in found}
-        self._keys = {record.key: record.id for record in found if record.key}
+        for id, content in database.jobs():
+            try:
+                self.jobs[id] = decoder.decode(content)
+            except (BrimError, *UNDECODABLE) as error:  # a spec in it checks itself
+                self.damaged[id] = str(error)
+        self._keys = {record.key: record.id for record in self.jobs.values() if record.key}
         costs = database.get(_COSTS)
         self._costs = msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         # Nobody else writes these, and every cycle asks for each job.
@@ -198,6 +216,7 @@ class Book:
 
     def save(self, record: JobRecord) -> None:
         self._database.put_job(record.number, record.id, msgspec.msgpack.encode(record))
+        self.tell(record.id)
 
     def note(
         self,

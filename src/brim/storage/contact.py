@@ -25,6 +25,7 @@ __all__ = [
     "read_contact",
     "read_scheduler_contact",
     "read_token",
+    "remove_scheduler_contact",
     "token_of",
     "write_contact",
     "write_scheduler_contact",
@@ -129,6 +130,13 @@ def read_token(environment: Mapping[str, str]) -> str:
 def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
     """Raises OSError where the disk does not take it."""
     write_whole(state_dir / SCHEDULER, msgspec.json.encode(contact), mode=0o600, alone=True)
+
+
+def remove_scheduler_contact(state_dir: Path, *, pid: int) -> None:
+    """Nobody can reach this process any more; another scheduler's contact stays."""
+    contact = read_scheduler_contact(state_dir)
+    if contact is not None and contact.pid == pid:
+        (state_dir / SCHEDULER).unlink(missing_ok=True)
 
 
 def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, StorageFault
 
-__all__ = ["CycleRow", "Database"]
+__all__ = ["Alarm", "CycleRow", "Database"]
 
 _FORMAT = 3
 _CYCLES_KEPT = 20_000
@@ -46,7 +48,14 @@ delete from cycles where number <= :oldest or number < (
 )
 """
 
+# What a few cycles need. Below that nothing is written any more: a log that is full would fail in the middle of things,
+# and the processes of jobs could not be started either.
+_ROOM_BYTES = 4 << 20
+_PATIENCE = 0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
+
 HistoryRow = tuple[float, str, str, int, int, str, str]
+Alarm = Callable[[StorageFault], None]
+"""Called where a database fails, before anybody hears of it in another way."""
 
 
 class CycleRow(NamedTuple):
@@ -62,20 +71,27 @@ class Database:
     """Rows in, rows out; each call is one transaction, on disk when it returns, and so is each `together`.
 
     Args:
-        path: the file; made if it is missing.
+        path: the file.
+        create: whether it is made if it is missing.
+        alarm: hears of every fault first, since who caused it may not pass it on.
 
     Raises:
-        EnvironmentFault: it cannot be opened, or is of another version.
+        StorageFault: it cannot be opened. All methods raise it too, where they cannot read, or must not write: because
+            the disk is almost full, or the file is not the one of that path any more.
+        EnvironmentFault: it is of another version.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True, alarm: Alarm | None = None) -> None:
+        self._path, self._alarm = path, alarm
+        uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
-            self._sql = sqlite3.connect(path, isolation_level=None)
+            self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
             self._sql.execute("pragma journal_mode = wal")
             self._sql.execute("pragma synchronous = full")
             self._prepare(path)
-        except sqlite3.Error as error:
-            raise EnvironmentFault(f"cannot open {path}: {error}") from error
+            self._file = _identity(path)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageFault(f"cannot open {path}: {error}") from error
 
     def _prepare(self, path: Path) -> None:
         (format,) = self._sql.execute("pragma user_version").fetchone()
@@ -93,34 +109,91 @@ class Database:
         if self._sql.in_transaction:
             yield  # it belongs to something larger
             return
-        self._sql.execute("begin")
+        with self._sound():
+            self._check()
+            self._sql.execute("begin")
         try:
             yield
+            with self._sound():
+                self._sql.execute("commit")
         except BaseException:
-            self._sql.execute("rollback")
+            with contextlib.suppress(sqlite3.Error):  # a full disk has ended it already
+                self._sql.execute("rollback")
             raise
-        self._sql.execute("commit")
+
+    def prove(self) -> None:
+        """Write something, to find out whether that is possible."""
+        self.put("proof", b"")
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        """What SQLite finds wrong is a StorageFault, of which the alarm hears first."""
+        try:
+            yield
+        except sqlite3.ProgrammingError:  # ours
+            raise
+        except StorageFault as fault:
+            self._tell(fault)
+            raise
+        except (sqlite3.Error, OSError) as error:
+            said = StorageFault(f"{self._path}: {error}")
+            self._tell(said)
+            raise said from error
+
+    def _tell(self, fault: StorageFault) -> None:
+        if self._alarm is not None:
+            self._alarm(fault)
+
+    def _check(self) -> None:
+        """Raises StorageFault where nothing may be written: SQLite itself would go on with a file that was removed."""
+        try:
+            same = _identity(self._path) == self._file
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise StorageFault(f"{self._path} was removed or replaced")
+        disk = os.statvfs(self._path)
+        room = disk.f_bavail * disk.f_frsize
+        if room < _ROOM_BYTES:
+            need = f"{_ROOM_BYTES >> 20} MiB are needed"
+            raise StorageFault(f"the disk of {self._path} is full: {room / 2**20:.1f} MiB are free, {need}")
+
+    def _write(self, statement: str, values: Any) -> int:
+        """The number of the row that was added."""
+        with self._sound():
+            if not self._sql.in_transaction:
+                self._check()
+            return self._sql.execute(statement, values).lastrowid or 0
+
+    def _rows(self, statement: str, values: Any = ()) -> list[Any]:
+        with self._sound():
+            return self._sql.execute(statement, values).fetchall()
+
+    def _row(self, statement: str, values: Any = ()) -> Any:
+        """The only row, or None."""
+        with self._sound():
+            return self._sql.execute(statement, values).fetchone()
 
     # Jobs --------------------------------------------------------------------------------------------------
 
-    def jobs(self) -> Iterator[bytes]:
-        """The records of all jobs, by order of submission."""
-        for (record,) in self._sql.execute("select record from jobs order by number"):
-            yield record
+    def jobs(self) -> Iterator[tuple[str, bytes]]:
+        """The ids of all jobs and their records, by order of submission."""
+        with self._sound():
+            yield from self._sql.execute("select id, record from jobs order by number")
 
     def next_number(self) -> int:
         """The number of the next job, from 1."""
-        (last,) = self._sql.execute("select coalesce(max(number), 0) from jobs").fetchone()
+        (last,) = self._row("select coalesce(max(number), 0) from jobs")
         return int(last) + 1
 
     def put_job(self, number: int, id: str, record: bytes) -> None:
-        self._sql.execute("insert or replace into jobs values (?, ?, ?)", (number, id, record))
+        self._write("insert or replace into jobs values (?, ?, ?)", (number, id, record))
 
     # History -----------------------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
         names = "at, job, event, before, after, reason, detail"
-        self._sql.execute(f"insert into history ({names}) values (?, ?, ?, ?, ?, ?, ?)", row)
+        self._write(f"insert into history ({names}) values (?, ?, ?, ?, ?, ?, ?)", row)
 
     def history(self, job: str) -> list[HistoryRow]:
         """What happened to a job: at, job, event, before, after, reason, detail.
@@ -129,7 +202,7 @@ class Database:
         """
         names = "at, job, event, before, after, reason, detail"
         query = f"select {names} from history where job = ? and event != 'estimate' order by number"
-        return self._sql.execute(query, (job,)).fetchall()
+        return self._rows(query, (job,))
 
     # Cycles ------------------------------------------------------------------------------------------------
 
@@ -140,56 +213,61 @@ class Database:
             memory: what it leaves to the next one.
         """
         names = "at, policy, content, memory"
-        done = self._sql.execute(
+        number = self._write(
             f"insert into cycles ({names}) values (?, ?, ?, ?)", (at, policy, content, memory)
         )
-        number = done.lastrowid or 0
         if number % _FORGET_EVERY == 0:
             limits = {"oldest": number - _CYCLES_KEPT, "most": _CYCLE_BYTES_KEPT}
-            self._sql.execute(_FORGET_CYCLES, limits)
+            self._write(_FORGET_CYCLES, limits)
 
     def cycles(self) -> Iterator[CycleRow]:
         """Every cycle that is kept, in order."""
-        yield from map(CycleRow._make, self._sql.execute(f"{_CYCLES} order by number"))
+        with self._sound():
+            yield from map(CycleRow._make, self._sql.execute(f"{_CYCLES} order by number"))
 
     def cycle_after(self, at: float) -> CycleRow | None:
         """The first cycle after that time."""
-        row = self._sql.execute(f"{_CYCLES} where at > ? order by number limit 1", (at,)).fetchone()
+        row = self._row(f"{_CYCLES} where at > ? order by number limit 1", (at,))
         return CycleRow(*row) if row else None
 
     def last_cycle(self) -> CycleRow | None:
-        row = self._sql.execute(f"{_CYCLES} order by number desc limit 1").fetchone()
+        row = self._row(f"{_CYCLES} order by number desc limit 1")
         return CycleRow(*row) if row else None
 
     # What jobs taught --------------------------------------------------------------------------------------
 
     def put_measurements(self, fingerprint: str, totals: dict[int, tuple[float, float]]) -> None:
         rows = [(fingerprint, workers, *total) for workers, total in totals.items()]
-        with self.together():
+        with self.together(), self._sound():
             self._sql.executemany("insert or replace into measurements values (?, ?, ?, ?)", rows)
 
     def measurements(self, fingerprint: str) -> dict[int, tuple[float, float]]:
         """(steps, seconds) by number of workers."""
         query = "select workers, steps, seconds from measurements where fingerprint = ? order by workers"
-        return {n: (steps, seconds) for n, steps, seconds in self._sql.execute(query, (fingerprint,))}
+        return {n: (steps, seconds) for n, steps, seconds in self._rows(query, (fingerprint,))}
 
     def put_amount(self, fingerprint: str, steps_per_epoch: int) -> None:
-        self._sql.execute("insert or replace into amounts values (?, ?)", (fingerprint, steps_per_epoch))
+        self._write("insert or replace into amounts values (?, ?)", (fingerprint, steps_per_epoch))
 
     def amount(self, fingerprint: str) -> int | None:
         """Steps of an epoch, where a job with this fingerprint has said so."""
         query = "select steps_per_epoch from amounts where fingerprint = ?"
-        row = self._sql.execute(query, (fingerprint,)).fetchone()
+        row = self._row(query, (fingerprint,))
         return int(row[0]) if row else None
 
     # Settings ----------------------------------------------------------------------------------------------
 
     def put(self, name: str, value: bytes) -> None:
-        self._sql.execute("insert or replace into settings values (?, ?)", (name, value))
+        self._write("insert or replace into settings values (?, ?)", (name, value))
 
     def get(self, name: str) -> bytes | None:
-        row = self._sql.execute("select value from settings where name = ?", (name,)).fetchone()
+        row = self._row("select value from settings where name = ?", (name,))
         return row[0] if row else None
 
     def close(self) -> None:
         self._sql.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

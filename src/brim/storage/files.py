@@ -10,7 +10,16 @@ import secrets
 import time
 from pathlib import Path
 
-__all__ = ["is_locked", "lock", "nearby", "partial_of", "sync_directory", "write_through", "write_whole"]
+__all__ = [
+    "is_lock_of",
+    "is_locked",
+    "lock",
+    "nearby",
+    "partial_of",
+    "sync_directory",
+    "write_through",
+    "write_whole",
+]
 
 _DRAFT = ".draft"
 _LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
@@ -33,6 +42,18 @@ def lock(path: Path) -> int | None:
             return None
         time.sleep(0.01)
     return descriptor
+
+
+def is_lock_of(descriptor: int, path: Path) -> bool:
+    """Whether this is the file that a lock is held of; False where it was removed, or another is there now."""
+    try:
+        there = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # nobody can tell now
+    held = os.fstat(descriptor)
+    return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
 
 
 def is_locked(path: Path) -> bool:

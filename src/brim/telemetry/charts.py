@@ -7,11 +7,13 @@ scaled with its drawing could not be read there. What was drawn goes along as nu
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "ON_PAGE", "Mark", "Series", "as_svg", "both_widths", "colour_of", "flag", "marks_of", "metrics_chart",
-    "phases_chart", "readings_of", "size", "style", "timeline_chart", "wrapped",
+    "ON_PAGE", "Mark", "Series", "as_svg", "both_widths", "colour_of", "drawing", "flag", "marks_of",
+    "metrics_chart", "name_of", "phases_chart", "readings_of", "size", "style", "timeline_chart", "wrapped",
 ]  # fmt: skip
 
 # Placeholder -> CSS variable. The placeholders are colours that nothing else draws.
@@ -90,12 +92,26 @@ def style(paint: Mapping[str, str]) -> Any:
         "ytick.color": paint["faint"],
         "xtick.labelcolor": paint["faint"],
         "ytick.labelcolor": paint["faint"],
+        "text.parse_math": False,  # names are others', and a dollar in them is no formula
         "path.simplify": True,
         "path.simplify_threshold": 0.2,
     }
 
 
-_STYLE = style(ON_PAGE)
+@contextlib.contextmanager
+def drawing(paint: Mapping[str, str]) -> Iterator[None]:
+    """Draw with these colours, whatever letters there are in names that others chose."""
+    with matplotlib.rc_context(style(paint)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
+        yield
+
+
+def name_of(job: str) -> str:
+    """A job's name, short enough to stand beside a chart."""
+    return job if len(job) <= _LONGEST else f"{job[: _LONGEST // 2]}…{job[1 - _LONGEST // 2 :]}"
+
+
+_LONGEST = 28
 _WIDE, _NARROW = 10.4, 4.4  # inches
 _READ_OFF = 400  # most points of one line that can be read off
 Line = Sequence[tuple[float, float]]
@@ -214,7 +230,7 @@ def timeline_chart(
         end: seconds, the right edge.
         rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no such panel.
     """
-    with matplotlib.rc_context(_STYLE):
+    with drawing(ON_PAGE):
         figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
         heights = [3, 2, 1.3, *([1.3] if rates else [])]
         axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
@@ -253,7 +269,7 @@ def phases_chart(
         times: seconds into the run.
         phases: name -> milliseconds at each of the times.
     """
-    with matplotlib.rc_context(_STYLE):
+    with drawing(ON_PAGE):
         figure = Figure(figsize=size(2.6, narrow=narrow), layout="constrained")
         axis = figure.subplots()
         for part in _unbroken(times):
@@ -279,7 +295,7 @@ def metrics_chart(
     epochs: Sequence[int], metrics: Mapping[str, Sequence[float]], *, narrow: bool = False
 ) -> str:
     """One small panel per metric, over epochs."""
-    with matplotlib.rc_context(_STYLE):
+    with drawing(ON_PAGE):
         count = len(metrics)
         tall = size(2.2 * count if narrow else 2.2, narrow=narrow, width=min(_WIDE, 3.4 * count))
         figure = Figure(figsize=tall, layout="constrained")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from brim.domain.quantities import counted
-from brim.telemetry.charts import ON_PAGE, Mark, Series, as_svg, colour_of, flag, size, style, wrapped
+from brim.telemetry.charts import (
+    ON_PAGE,
+    Mark,
+    Series,
+    as_svg,
+    colour_of,
+    drawing,
+    flag,
+    name_of,
+    size,
+    wrapped,
+)
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory, Span
 from brim.telemetry.pages import light_colours
 
@@ -23,9 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["colour_name", "devices_chart", "draw_png", "jobs_chart"]
 
 _WIDTH = 10.4  # inches, of the picture
+_MOST_POINTS = 1_000  # of a curve
 _MOST_TENANTS = 6  # with a panel of their own
 _UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 3 * 3600.0), ("hours", 3600.0, float("inf")))
 _NARROW = 0.018  # part of the width below which a bar has no room for a number
+_Curves = Mapping[str, Sequence[tuple[float, int]]]
 _NOT_YET = {True: ("v", "good"), False: ("X", "bad"), None: ("v", "faint")}
 
 
@@ -36,15 +50,16 @@ def colour_name(number: int) -> str:
 
 def devices_chart(history: ClusterHistory, marks: Sequence[Mark], *, narrow: bool = False) -> str:
     """Who had the devices, job by job, and below it tenant by tenant."""
-    with matplotlib.rc_context(style(ON_PAGE)):
+    with drawing(ON_PAGE):
         shown = _shown(history)
         tall = size(3.2 + 1.05 * len(shown), narrow=narrow)
         figure = Figure(figsize=tall, layout="constrained")
         axes = figure.subplots(
             1 + len(shown), 1, sharex=True, squeeze=False, height_ratios=[3.2, *[1.0] * len(shown)]
         ).ravel()
-        _draw_devices(axes, history, marks, ON_PAGE, narrow=narrow)
-        lines = [_jobs_lines(history), *([_tenant_line(history, tenant)] for tenant in shown)]
+        curves = _curves(history)
+        _draw_devices(axes, history, marks, ON_PAGE, curves, narrow=narrow)
+        lines = [_jobs_lines(history, curves), *([_tenant_line(history, tenant, curves)] for tenant in shown)]
         unit = _scale(history)[1].split()[0]
         return as_svg(
             figure, "devices", "Devices over time, by job and by tenant",
@@ -52,7 +67,9 @@ def devices_chart(history: ClusterHistory, marks: Sequence[Mark], *, narrow: boo
         )  # fmt: skip
 
 
-def _jobs_lines(history: ClusterHistory) -> list[Series]:
+def _jobs_lines(history: ClusterHistory, curves: _Curves) -> list[Series]:
+    if history.is_long:
+        return [_tenant_line(history, tenant, curves) for tenant in history.tenants[:_MOST_TENANTS]]
     at, _ = _scale(history)
     found = []
     for number, job in enumerate(history.jobs):
@@ -64,16 +81,16 @@ def _jobs_lines(history: ClusterHistory) -> list[Series]:
     return found
 
 
-def _tenant_line(history: ClusterHistory, tenant: str) -> Series:
+def _tenant_line(history: ClusterHistory, tenant: str, curves: _Curves) -> Series:
     at, _ = _scale(history)
-    points = [(at(time), float(count)) for time, count in history.held(tenant)]
+    points = [(at(time), float(count)) for time, count in curves[tenant]]
     return Series(name=f"tenant {tenant}", points=points, colour="accent", steps=True)
 
 
 def jobs_chart(history: ClusterHistory, *, narrow: bool = False) -> str:
     """Each job from its submission to its end: when it waited, and on how many workers it ran."""
     tips: list[str] = []
-    with matplotlib.rc_context(style(ON_PAGE)):
+    with drawing(ON_PAGE):
         figure = Figure(figsize=size(_height(history), narrow=narrow), layout="constrained")
         _draw_jobs(figure.subplots(), history, ON_PAGE, tips, narrow=narrow)
         svg = as_svg(figure, "jobs", "Each job over time", narrow=narrow)
@@ -83,12 +100,12 @@ def jobs_chart(history: ClusterHistory, *, narrow: bool = False) -> str:
 def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
     """Both in one picture, on white."""
     paint = light_colours()
-    with matplotlib.rc_context(style(paint)):
+    with drawing(paint):
         panels, below = 1 + len(_shown(history)), _height(history)
         heights = [3.2, *[1.0] * (panels - 1), below]
         figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
         axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
-        _draw_devices(axes[:-1], history, marks, paint)
+        _draw_devices(axes[:-1], history, marks, paint, _curves(history))
         _draw_jobs(axes[-1], history, paint, [])
         figure.suptitle(f"{history.subject}: {history.when}, policy {history.policy}", fontsize=11)
         buffer = io.BytesIO()
@@ -96,18 +113,33 @@ def draw_png(history: ClusterHistory, marks: Sequence[Mark]) -> bytes:
         return buffer.getvalue()
 
 
+@functools.lru_cache(maxsize=1)  # several charts of one history
+def _curves(history: ClusterHistory) -> _Curves:
+    """Who held how many devices, by tenant."""
+    return {tenant: _held(history, tenant) for tenant in history.tenants}
+
+
+def _held(history: ClusterHistory, tenant: str) -> list[tuple[float, int]]:
+    """Workers of a tenant's jobs at each change; of very many changes, as they were left at as many moments."""
+    points = history.held(tenant)
+    width = (history.end - history.start) / _MOST_POINTS
+    last_of = {int((at - history.start) / width): (at, count) for at, count in points}
+    return points if len(points) <= _MOST_POINTS else list(last_of.values())
+
+
 def _draw_devices(
     axes: Iterable[Axes],
     history: ClusterHistory,
     marks: Sequence[Mark],
     paint: Mapping[str, str],
+    curves: _Curves,
     *,
     narrow: bool = False,
 ) -> None:
     at, label = _scale(history)
     axes = list(axes)
     axis, below = axes[0], axes[1:]
-    _stack(axis, history, paint)
+    _stack_tenants(axis, history, paint, curves) if history.is_long else _stack(axis, history, paint)
     ends = [*(each.at for each in history.rights[1:]), history.end]
     steps = [(each.at, each.devices) for each in history.rights]
     axis.step(
@@ -115,10 +147,10 @@ def _draw_devices(
         [n for _, n in steps] + [steps[-1][1]],
         where="post", color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)),
     )  # fmt: skip
-    axis.set_title("devices, by job (dashed: all that there are)")
+    axis.set_title(f"devices, by {'tenant' if history.is_long else 'job'} (dashed: all that there are)")
     axis.set_ylim(0, max(n for _, n in steps) * 1.06)
     for place, tenant in enumerate(_shown(history)):
-        _draw_tenant(below[place], history, tenant, paint)
+        _draw_tenant(below[place], history, tenant, paint, curves[tenant])
     for each in axes:
         each.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
         for mark in marks:
@@ -159,9 +191,38 @@ def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str]) -> Non
         low = top
 
 
-def _draw_tenant(axis: Axes, history: ClusterHistory, tenant: str, paint: Mapping[str, str]) -> None:
+def _stack_tenants(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], curves: _Curves) -> None:
+    """One area for each tenant: nobody could tell thousands of jobs apart."""
     at, _ = _scale(history)
-    points = [*history.held(tenant), (history.end, 0)]
+    times = sorted({history.end, *(time for curve in curves.values() for time, _ in curve)})
+    low = [0] * len(times)
+    for number, curve in enumerate(curves.values()):
+        top = [under + count for under, count in zip(low, _counts_at(times, curve), strict=True)]
+        axis.fill_between(
+            [at(time) for time in times], low, top,
+            step="post", facecolor=paint[colour_name(number)], linewidth=0.0,
+        )  # fmt: skip
+        low = top
+
+
+def _counts_at(times: Sequence[float], curve: Sequence[tuple[float, int]]) -> list[int]:
+    changes = dict(curve)
+    counts, count = [], 0
+    for time in times:
+        count = changes.get(time, count)
+        counts.append(count)
+    return counts
+
+
+def _draw_tenant(
+    axis: Axes,
+    history: ClusterHistory,
+    tenant: str,
+    paint: Mapping[str, str],
+    curve: Sequence[tuple[float, int]],
+) -> None:
+    at, _ = _scale(history)
+    points = [*curve, (history.end, 0)]
     axis.fill_between(
         [at(time) for time, _ in points], [n for _, n in points], step="post", color=paint["accent-faint"]
     )
@@ -176,15 +237,15 @@ def _draw_tenant(axis: Axes, history: ClusterHistory, tenant: str, paint: Mappin
     )
     most = max(*(n for _, n in points), *(n for _, n in owned), 1)
     axis.set_ylim(0, most * 1.15)
-    axis.set_title(f"tenant {tenant} (line: guaranteed {owned[-1][1]})", fontsize=9)
+    axis.set_title(f"tenant {name_of(tenant)} (line: guaranteed {owned[-1][1]})", fontsize=9)
 
 
 def _draw_jobs(
     axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str], *, narrow: bool = False
 ) -> None:
     at, label = _scale(history)
-    most = max((span.workers for job in history.jobs for span in job.spans), default=1) or 1
-    for row, job in enumerate(history.jobs):
+    most = max((span.workers for job in history.newest for span in job.spans), default=1) or 1
+    for row, job in enumerate(history.newest):
         for span in job.spans:
             if span.end > history.start:
                 _draw_span(axis, history, job, span, row=row, most=most, paint=paint, tips=tips)
@@ -192,11 +253,13 @@ def _draw_jobs(
             _draw_deadline(axis, at(job.deadline), row, job, history, paint)
         elif job.deadline is not None and job.deadline > history.end:
             axis.plot(at(history.end), row, ">", color=paint["faint"], markersize=4, clip_on=False)
-    small = len(history.jobs) > 40
+    small = len(history.newest) > 40
     axis.set_yticks(
-        range(len(history.jobs)), [job.job for job in history.jobs], fontsize=6.5 if small else 8.5
+        range(len(history.newest)),
+        [name_of(job.job) for job in history.newest],
+        fontsize=6.5 if small else 8.5,
     )
-    axis.set_ylim(len(history.jobs) - 0.4, -0.6)
+    axis.set_ylim(len(history.newest) - 0.4, -0.6)
     axis.set_xlim(0, at(history.end))
     axis.grid(visible=False, axis="y")
     words = f"{label} (thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept)"
@@ -218,11 +281,13 @@ def _draw_span(
     left, right = at(max(span.start, history.start)), at(span.end)
     height = 0.28 + 0.5 * span.workers / most if span.workers else 0.07
     colour = paint[colour_name(row)] if span.workers else paint["faint"]
-    bar = axis.barh(row, right - left, left=left, height=height, color=colour, linewidth=0)
+    # As barh draws it, which looks anew at all limits for each.
+    bar = Rectangle((left, row - height / 2), right - left, height, facecolor=colour, linewidth=0)
+    axis.add_artist(bar)
     what = counted(span.workers, "worker") if span.workers else "waits"
     when = f"{span.end - span.start:.1f} s from {span.start - history.start:.1f} s on"
-    bar.patches[0].set_gid(_tip(tips, f"{job.job}: {what}, {when}{f' ({span.why})' if span.why else ''}"))
-    if span.workers and right - left > _NARROW * at(history.end) and len(history.jobs) <= 60:
+    bar.set_gid(_tip(tips, f"{job.job}: {what}, {when}{f' ({span.why})' if span.why else ''}"))
+    if span.workers and right - left > _NARROW * at(history.end):
         axis.annotate(
             str(span.workers), ((left + right) / 2, row), ha="center", va="center_baseline",
             fontsize=7.5, color=paint["card"], fontweight="bold",
@@ -265,7 +330,7 @@ def _shown(history: ClusterHistory) -> list[str]:
 
 def _height(history: ClusterHistory) -> float:
     """Of the jobs' chart, inches."""
-    count = max(1, len(history.jobs))
+    count = max(1, len(history.newest))
     return 0.9 + count * (0.34 if count <= 20 else 0.22 if count <= 40 else 0.14)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+from brim.clock import local_time
+
 __all__ = ["ClusterHistory", "Happening", "JobHistory", "Line", "Rights", "Span", "sentence_of"]
+
+
+_MOST_SHOWN = 60  # jobs, one by one
 
 
 class _Change(Protocol):
@@ -105,7 +110,7 @@ class JobHistory:
         return False if now > self.deadline or self.ended is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClusterHistory:
     """All jobs of a cluster.
 
@@ -128,9 +133,22 @@ class ClusterHistory:
     lives: int
 
     @property
+    def is_long(self) -> bool:
+        """There are more jobs than anybody could tell apart in a chart."""
+        return len(self.jobs) > _MOST_SHOWN
+
+    @property
+    def newest(self) -> Sequence[JobHistory]:
+        """The jobs that are shown one by one: those that ended last, or not yet, by order of submission."""
+        if not self.is_long:
+            return self.jobs
+        last = sorted(self.jobs, key=lambda job: math.inf if job.ended is None else job.ended)[-_MOST_SHOWN:]
+        return sorted(last, key=lambda job: job.submitted)
+
+    @property
     def when(self) -> str:
         """From when to when."""
-        start, end = (datetime.fromtimestamp(at) for at in (self.start, self.end))
+        start, end = (local_time(at) for at in (self.start, self.end))
         until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
         return f"{start.strftime('%-d %B %Y, %H:%M')} to {until}"
 

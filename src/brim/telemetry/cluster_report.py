@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from html import escape
 
+from brim.clock import local_time
 from brim.telemetry.charts import Mark, both_widths, marks_of
 from brim.telemetry.cluster_charts import colour_name, devices_chart, draw_png, jobs_chart
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory
@@ -29,7 +29,7 @@ def render_cluster_report(history: ClusterHistory) -> str:
             _header(history),
             f'<section aria-label="Facts">{tiles(_facts(history))}</section>',
             _section("Devices", f"<figure>{devices}</figure>{_happened(marks)}"),
-            _section("Jobs", f"<figure>{jobs}</figure>") if history.jobs else "",
+            _section("Jobs", f"{_left_out(history)}<figure>{jobs}</figure>") if history.jobs else "",
             _jobs(history),
             _stories(history),
             "<footer><p>Workers are those of the plan, from the moment at which it was made, while a job has "
@@ -84,6 +84,16 @@ def _facts(history: ClusterHistory) -> list[tuple[str, str, str]]:
     ]
 
 
+def _left_out(history: ClusterHistory) -> str:
+    """What a reader might miss."""
+    if not history.is_long:
+        return ""
+    return (
+        f"<p>The {len(history.newest)} jobs of {len(history.jobs):,} that ended last, or not yet. "
+        "The table below has all of them; brim report --cluster --last 2h shows the jobs of some hours.</p>"
+    )
+
+
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{title}</h2>{content}</section>"
 
@@ -135,10 +145,10 @@ def _stories(history: ClusterHistory) -> str:
         f'<details><summary><i style="background:var(--{colour_name(number)})"></i>{escape(job.job)}</summary><ol>'
         + "".join(f"<li><time>{_clock(line.at)}</time> {escape(line.text)}</li>" for line in job.story)
         + "</ol></details>"
-        for number, job in enumerate(history.jobs)
+        for number, job in enumerate(history.newest)
     )
-    return _section("Why: the story of each job, as brim explain tells it", told)
+    return _section("Why: the story of each job, as brim explain tells it", _left_out(history) + told)
 
 
 def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    return local_time(at).strftime("%H:%M:%S")

@@ -1,0 +1,91 @@
+"""Wakes those who wait for news of a job, so that nobody has to look again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["Waiting"]
+
+_LOOK = 0.2  # seconds between two looks at all logs that somebody follows
+
+
+class Waiting:
+    """Everybody who waits, by job.
+
+    News of a job are rung. Nobody rings where its processes print something: one task looks for all who follow logs.
+    """
+
+    def __init__(self) -> None:
+        self._for_news: dict[str, asyncio.Event] = {}
+        self._for_lines: dict[str, asyncio.Event] = {}
+        self._logs: dict[
+            str, tuple[Path, int]
+        ] = {}  # followed lately, with the bytes of them at the last look
+        self._looking: asyncio.Task[None] | None = None
+
+    def ring(self, job: str) -> None:
+        """There is news of a job; those who are woken look for themselves."""
+        for waiting in (self._for_news, self._for_lines):
+            event = waiting.pop(job, None)
+            if event is not None:
+                event.set()
+
+    def ring_all(self) -> None:
+        """Nobody has to wait any more."""
+        for job in [*self._for_news, *self._for_lines]:
+            self.ring(job)
+
+    async def news(self, job: str, *, until: float) -> None:
+        """Wait for news of a job, until a time of the event loop's clock."""
+        await _wait(self._for_news.setdefault(job, asyncio.Event()), until)
+
+    async def lines(self, job: str, folder: Path, *, until: float) -> None:
+        """Wait for news of a job, or lines in its logs, which are in this folder."""
+        event = self._for_lines.setdefault(job, asyncio.Event())
+        self._logs.setdefault(job, (folder, -1))
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        await _wait(event, until)
+
+    async def _look(self) -> None:
+        try:
+            while self._for_lines:
+                folders = {job: self._logs[job][0] for job in self._for_lines}
+                # In one thread for all: the disk may take its time.
+                sizes = await asyncio.to_thread(_sizes, folders.values())
+                for (job, folder), size in zip(folders.items(), sizes, strict=True):
+                    if size != self._logs[job][1]:
+                        self._logs[job] = folder, size
+                        self._rung_for_lines(job)
+                await asyncio.sleep(_LOOK)
+        finally:
+            self._looking = None
+            self._logs.clear()
+
+    def _rung_for_lines(self, job: str) -> None:
+        event = self._for_lines.pop(job, None)
+        if event is not None:
+            event.set()
+
+
+async def _wait(event: asyncio.Event, until: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(until):
+            await event.wait()
+
+
+def _sizes(folders: Iterable[Path]) -> list[int]:
+    return [_size(folder) for folder in folders]
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files of a folder; 0 where nobody can tell."""
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat().st_size for entry in entries)
+    except OSError:
+        return 0

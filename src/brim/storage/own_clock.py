@@ -1,0 +1,44 @@
+"""The clock of a state directory's schedulers: the next one goes on by it, so that a promise is kept by one clock."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+
+from brim.clock import SystemClock
+from brim.decoding import UNDECODABLE
+from brim.storage.files import write_whole
+
+__all__ = ["own_clock"]
+
+_FILE = "clock.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    boot: str
+    offset: float
+
+
+def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
+    """The clock of the directory's last scheduler, where the host has not been restarted since; else the host's.
+
+    Args:
+        keep: the next scheduler is to go on by it; only the present one may say so.
+    """
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        return SystemClock()  # nobody can tell what the seconds of an earlier life mean
+    with contextlib.suppress(OSError, *UNDECODABLE):
+        kept = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
+        if kept.boot == boot:
+            return SystemClock(offset=kept.offset)
+    clock = SystemClock()
+    if keep:
+        with contextlib.suppress(OSError):  # a full disk: the next one reads the host's, as this one does
+            content = msgspec.json.encode(_Kept(boot=boot, offset=clock.offset))
+            write_whole(state_dir / _FILE, content, mode=0o600, alone=True)
+    return clock

@@ -1,0 +1,233 @@
+"""A scheduler whose disk fails holds, says why, tries again and goes on; with processes that are fakes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from brim.backends.processes import NodeSeen
+from brim.cli.__main__ import cli
+from brim.client import Client
+from brim.errors import EnvironmentFault, StorageFault
+from brim.storage.book import Book
+from brim.storage.contact import read_scheduler_contact
+from brim.storage.database import Database
+from brim.storage.files import is_lock_of, lock
+from e2e.running import ROOT, until
+from edges.test_scheduler import Served, ask, brim, served
+
+__all__ = ["served"]
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """As by somebody who looks at the database with tools of their own."""
+    sql = sqlite3.connect(folder / "scheduler.db", isolation_level=None)
+    sql.execute("begin immediate")
+    yield
+    sql.execute("rollback")
+    sql.close()
+
+
+def problem(client: Client) -> str:
+    return client.cluster().problem
+
+
+def test_a_locked_database_ends_no_scheduler_and_forgets_nothing(served: Served) -> None:
+    client = served.client
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    with locked(served.folder):
+        with pytest.raises(EnvironmentFault, match="database is locked"):
+            client.cancel("job-1")
+        until(lambda: bool(problem(client)), "the hold")
+        assert "decides nothing for now" in problem(client)
+        assert "jobs train on, and it tries again" in problem(client)
+        with pytest.raises(EnvironmentFault, match="decides nothing for now"):
+            client.submit(ask("1:4"))
+        # What was not written down has not happened.
+        (view,) = client.jobs()
+        assert (view.state, view.wish) == ("running", "run")
+        assert "database is locked" in brim("jobs").stderr
+        assert "database is locked" in brim("status", "job-1").stderr
+        served.processes.end("job-1", "done", summary={"exit": "done"})
+    assert client.wait("job-1", timeout=30.0).state == "done"
+    assert problem(client) == ""
+    assert served.processes.of("job-1").starts == 1
+    events = [change.event for change in Book(Database(served.folder / "scheduler.db")).cluster_story()]
+    assert events == ["up", "went on"]
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-2").workers == 4, "workers of the next job")
+
+
+def test_who_waits_hears_of_the_end_once_it_is_on_disk(served: Served) -> None:
+    client = served.client
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    with locked(served.folder):
+        served.processes.end("job-1", "done", summary={"exit": "done"})
+        until(lambda: bool(problem(client)), "the hold")
+        assert client.wait("job-1", timeout=0.5).state == "running"
+    assert client.wait("job-1", timeout=30.0).state == "done"
+
+
+def test_a_record_that_cannot_be_decoded_holds_the_scheduler_until_it_is_mended(served: Served) -> None:
+    client = served.client
+    for _ in range(2):
+        client.submit(ask("1:4"))
+    until(lambda: client.job("job-2").workers == 4, "4 workers")
+    sql = sqlite3.connect(served.folder / "scheduler.db", isolation_level=None)
+    (whole,) = sql.execute("select record from jobs where id = 'job-1'").fetchone()
+    sql.execute("update jobs set record = x'c1' where id = 'job-1'")
+    with locked(served.folder):
+        until(lambda: "locked" in problem(client), "the hold")
+    until(lambda: "the record of job-1 cannot be decoded" in problem(client), "the next hold")
+    assert [view.job for view in client.jobs()] == ["job-2"]
+    starts = {name: job.starts for name, job in served.processes.jobs.items()}
+    sql.execute("update jobs set record = ? where id = 'job-1'", (whole,))
+    sql.close()
+    until(lambda: not problem(client), "its end")
+    assert [view.state for view in client.jobs()] == ["running", "running"]
+    assert {name: job.starts for name, job in served.processes.jobs.items()} == starts
+
+
+def test_a_book_with_a_damaged_record_has_the_others(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    database.put_job(1, "odd", b"\xc1")
+    book = Book(database)
+    assert (list(book.jobs), list(book.damaged)) == ([], ["odd"])
+
+
+def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(served: Served) -> None:
+    client = served.client
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    path, copy = served.folder / "scheduler.db", served.folder / "copy.db"
+    with contextlib.closing(sqlite3.connect(path)) as sql, contextlib.closing(sqlite3.connect(copy)) as into:
+        sql.backup(into)
+    draft = served.folder / "draft"
+    draft.write_bytes(b"no database\n" * 10_000)
+    for suffix in ("-wal", "-shm"):
+        (served.folder / f"scheduler.db{suffix}").unlink()
+    draft.rename(path)
+    until(lambda: "scheduler.db" in problem(client), "the hold")
+    until(lambda: "not a database" in problem(client), "the reason")
+    assert [view.job for view in client.jobs()] == ["job-1"]
+    copy.rename(path)
+    until(lambda: not problem(client), "its end")
+    assert client.job("job-1").state == "running"
+    assert served.processes.of("job-1").starts == 1
+
+
+def test_a_state_directory_that_is_deleted_ends_its_scheduler_in_words(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    served = Served(tmp_path / "state")
+    served.client.submit(ask("1:4"))
+    until(lambda: served.processes.of("job-1").starts == 1, "its start")
+    shutil.rmtree(tmp_path / "state")
+    served.thread.join(20.0)
+    assert not served.thread.is_alive()
+    assert isinstance(served.failure, EnvironmentFault)
+    assert "moved or deleted under its scheduler" in str(served.failure)
+    assert served.processes.of("job-1").starts == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_lock_is_that_of_its_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = lock(path)
+    assert held is not None
+    assert is_lock_of(held, path)
+    path.unlink()
+    assert not is_lock_of(held, path)
+    path.touch()
+    assert not is_lock_of(held, path)
+
+
+def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -> None:
+    heard: list[StorageFault] = []
+    database = Database(tmp_path / "db", alarm=heard.append)
+    database.put("one", b"1")
+    (tmp_path / "db").rename(tmp_path / "elsewhere")
+    (tmp_path / "db").touch()
+    with pytest.raises(StorageFault, match="db was removed or replaced"):
+        database.put("one", b"2")
+    with pytest.raises(StorageFault, match="db was removed or replaced"), database.together():
+        pass
+    assert len(heard) == 2
+    assert database.get("one") == b"1"
+
+
+def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_as_it_takes(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from brim.backends import live
+
+    monkeypatch.setattr(live, "_BACKOFF", 0.01)
+    monkeypatch.setattr(live, "_LONGEST_BACKOFF", 0.02)
+    client, tried, start = served.client, list[str](), served.processes.start
+
+    async def full(*_: object) -> None:
+        tried.append("")
+        raise EnvironmentFault("no space left on device")
+
+    served.processes.start = full  # type: ignore[method-assign,assignment]
+    client.submit(ask("1:4"))
+    until(lambda: len(tried) > 8, "many attempts")
+    assert "no space left on device" in client.job("job-1").problem
+    served.processes.start = start  # type: ignore[method-assign]
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+
+
+def test_a_node_that_cannot_be_looked_at_ends_nothing_and_is_shown(served: Served) -> None:
+    served.processes.others["node0"] = NodeSeen(
+        up=False, gone=True, lost=True, again=3.0, problem="its agent cannot be started: no space left"
+    )
+    client = served.client
+    client.submit(ask("1:4"))
+    until(lambda: "its agent cannot be started: no space left" in problem(client), "the problem")
+    assert "no space left" in brim("status", "job-1").stderr
+    del served.processes.others["node0"]
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+
+
+def asked(served: Served, path: str) -> tuple[int, str]:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{contact.port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_health_and_readiness_need_no_token_and_tell_no_secrets(served: Served) -> None:
+    assert asked(served, "/healthz") == asked(served, "/readyz") == (200, "ok\n")
+    served.client.submit(ask("1:4"))
+    with locked(served.folder):
+        until(lambda: asked(served, "/readyz")[0] == 503, "the hold")
+        assert str(served.folder) not in asked(served, "/readyz")[1]
+        assert asked(served, "/healthz")[0] == 200
+    until(lambda: asked(served, "/readyz")[0] == 200, "its end")
+
+
+def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
+    unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
+    calls = [line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("Exec")]
+    assert [words[1] for words in calls] == ["up", "down"]
+    for _, verb, *words in calls:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        command.make_parser(click.Context(command)).parse_args(
+            words
+        )  # raises for an option that there is not
+    assert "KillMode=process" in unit
+    assert "Restart=on-failure" in unit

@@ -1,0 +1,137 @@
+"""Many who wait, many jobs: nobody looks again and again, lists come by pages, a report is drawn in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from brim import client as client_module
+from brim.coordination.lifecycle import Life, Phase
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.errors import SpecError
+from brim.scheduler.loop import CLUSTER, Scheduler
+from brim.scheduler.waiting import Waiting
+from brim.storage.book import Book, JobRecord
+from brim.storage.database import Database
+from e2e.running import until
+from edges.test_scheduler import Served, ask, brim, served
+from submissions import submission
+
+__all__ = ["served"]
+
+JOBS = 5_000
+
+
+def soon() -> float:
+    return asyncio.get_running_loop().time() + 20.0
+
+
+def test_who_waits_for_news_or_lines_of_a_job_is_woken_by_them_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        waiting = Waiting()
+        mine, other = (asyncio.create_task(waiting.news(job, until=soon())) for job in ("a", "b"))
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        await lines  # nobody knows yet how much it has read
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        (tmp_path / "w1.log").write_text("one\n")
+        await lines
+        waiting.ring("a")
+        await mine
+        assert not other.done()
+        lines = asyncio.create_task(waiting.lines("a", tmp_path, until=soon()))
+        await asyncio.sleep(0)
+        waiting.ring_all()
+        await lines
+        await other
+        await waiting.news("a", until=asyncio.get_running_loop().time())  # its time is over
+
+    asyncio.run(asyncio.wait_for(story(), 30.0))
+
+
+def test_nobody_looks_for_those_who_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, looked = served.client, list[str]()
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    look = Scheduler.job
+
+    def counted(scheduler: Scheduler, id: str) -> object:
+        looked.append(id)
+        return look(scheduler, id)
+
+    monkeypatch.setattr(Scheduler, "job", counted)
+    with ThreadPoolExecutor(20) as threads:
+        waiting = [threads.submit(client.wait, "job-1") for _ in range(20)]
+        until(lambda: len(looked) >= 20, "all that wait")
+        looks = served.backend.looks
+        until(lambda: len(looks) > 20, "some seconds")
+        looks.clear()
+        until(lambda: len(looks) > 10, "some more")
+        assert len(looked) < 100
+        served.processes.end("job-1", "done", summary={"exit": "done"})
+        assert {each.result(30.0).state for each in waiting} == {"done"}
+
+
+def test_jobs_come_by_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = served.client
+    for _ in range(5):
+        client.submit(ask("1"))
+    client.cancel("job-2")
+    monkeypatch.setattr(client_module, "_PAGE", 2)
+    assert [view.job for view in client.jobs()] == [f"job-{k}" for k in range(1, 6)]
+    until(lambda: client.job("job-2").has_ended, "its end")
+    assert [view.job for view in client.jobs(unfinished=True)] == ["job-1", "job-3", "job-4", "job-5"]
+    for words, said in {
+        "limit=0": "limit: got '0', need a whole number from 1 to 500",
+        "limit=x": "limit: got 'x'",
+        "unfinished=perhaps": "unfinished: got 'perhaps', need true or false",
+        "after=jobb-3": "did you mean 'job-3'",
+    }.items():
+        with pytest.raises(SpecError, match=said):
+            client._call("GET", f"/v1/jobs?{words}", list)
+
+
+def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path))
+    many_jobs(tmp_path)
+    began = time.process_time()
+    done = brim("report", "--cluster")
+    took = time.process_time() - began
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert took < 15.0, (
+        took
+    )  # 5 s on a machine that has nothing else to do; for ever, where each job is drawn
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<details>") == 60
+    assert f'<summary><i style="background:var(--j9)"></i>job-{JOBS}</summary>' in page
+    assert f"60 jobs of {JOBS:,}" in page
+    assert "devices, by tenant" in page
+    assert len(re.findall(r"<td>job-\d+</td>", page)) == JOBS
+
+
+def many_jobs(folder: Path) -> None:
+    database = Database(folder / "scheduler.db")
+    book, start = Book(database), 1.7e9
+    with database.together():
+        database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("8x8"))))
+        for k in range(JOBS):
+            at, job = start + 10.0 * k, submission(tenant=f"t{k % 5}", deadline=start + 10.0 * k + 250.0 + k)
+            record = JobRecord(
+                number=k + 1, id=f"job-{k + 1}", submission=job, submitted=at, promised=True,
+                life=Life(Phase.DONE), ended=at + 300.0,
+            )  # fmt: skip
+            book.save(record)
+            book.note(at, record, "submitted")
+            for part in range(6):
+                sizes = {"before": part, "after": 1 + part % 3}
+                book.note(at + 1 + 40.0 * part, record, "workers", **sizes, reason="surplus", detail="grew")
+                book.note(at + 1 + 40.0 * part, record, "running")
+            book.note(at + 300.0, record, "done")
+    database.close()
