@@ -275,9 +275,11 @@ class Scheduler:
             SpecError: there is no such job.
         """
         number = self._find(after).number if after else 0
-        records = self._book.unfinished() if unfinished else self._book.jobs.values()
-        page = islice((record for record in records if record.number > number), limit)
-        return [self._view(record) for record in page]
+        if unfinished:
+            records = iter([record for record in self._book.unfinished() if record.number > number])
+        else:
+            records = self._book.jobs.behind(after) if after else iter(self._book.jobs.values())
+        return [self._view(record) for record in islice(records, limit)]
 
     def job(self, id: str) -> JobView:
         """Raises SpecError where there is no such job."""
