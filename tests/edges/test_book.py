@@ -139,3 +139,25 @@ def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: P
         database.put("one", b"1")
         assert Database(tmp_path / "db").get("one") is None
     assert Database(tmp_path / "db").get("one") == b"1"
+
+
+def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
+    book = Book(Database(tmp_path / "db"))
+    records = [book.submit(submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)]
+    for record in records[1:3]:
+        record.summary = {"exit": "done", "steps": 7}
+        assert book.happen(record, Happening.CANCEL, now=9.0)
+    for each in (book, Book(Database(tmp_path / "db"))):
+        assert list(each.jobs) == ["job-1", "job-2", "job-3", "job-4"]
+        assert [record.id for record in each.unfinished()] == ["job-1", "job-4"]
+        assert list(each.jobs.unfinished) == ["job-1", "job-4"]
+        assert each.jobs["job-2"] == records[1]
+        assert each.jobs["job-2"].summary["steps"] == 7
+        assert each.keyed("key 2") == records[2]
+        assert [record.id for record in each.jobs.behind("job-2")] == ["job-3", "job-4"]
+        assert "job-9" not in each.jobs
+        assert each.jobs.get("job-9") is None
+    # What is open is the same object for everybody; what has ended is nobody's to change.
+    assert book.jobs["job-1"] is records[0]
+    book.jobs["job-2"].summary["steps"] = 8
+    assert book.jobs["job-2"].summary["steps"] == 7

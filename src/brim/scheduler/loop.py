@@ -310,16 +310,12 @@ class Scheduler:
             SpecError: there is no such job.
         """
         number = self._find(after).number if after else 0
-        records = self._book.unfinished() if unfinished else self._book.jobs.values()
-        page = islice(
-            (
-                record
-                for record in records
-                if record.number > number and tenant in (None, record.submission.tenant)
-            ),
-            limit,
-        )
-        return [self._view(record) for record in page]
+        if unfinished:
+            records = iter([record for record in self._book.unfinished() if record.number > number])
+        else:
+            records = self._book.jobs.behind(after) if after else iter(self._book.jobs.values())
+        theirs = (record for record in records if tenant in (None, record.submission.tenant))
+        return [self._view(record) for record in islice(theirs, limit)]
 
     def job(self, id: str) -> JobView:
         """Raises SpecError where there is no such job."""

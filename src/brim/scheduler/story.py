@@ -46,7 +46,8 @@ def cluster_history(
     described = database.get(CLUSTER)
     book = Book(database)
     own = book.cluster_story()
-    stories = {record.id: book.story(record) for record in book.jobs.values()}
+    records = list(book.jobs.values())
+    stories = {record.id: book.story(record) for record in records}
     times = [change.at for story in (own, *stories.values()) for change in story]
     if described is None or not times:
         raise EnvironmentFault(f"nothing has happened yet in {subject}: brim submit FILE.py")
@@ -54,7 +55,7 @@ def cluster_history(
     end = max(max(times), now or 0.0)
     first = min(times)
     start = first if since is None else max(first, end - since)
-    jobs = [_job(record, stories[record.id], end) for record in book.jobs.values()]
+    jobs = [_job(record, stories[record.id], end) for record in records]
     happenings = [*_of_cluster(own), *(each for job in jobs for each in _of_job(job, stories[job.job], end))]
     return ClusterHistory(
         subject=subject,

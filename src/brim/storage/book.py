@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from brim.domain.submission import Submission
 from brim.errors import BrimError, InternalError
 from brim.storage.database import Database
 
-__all__ = ["Book", "Change", "JobRecord"]
+__all__ = ["Book", "Change", "JobRecord", "Records"]
 
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
@@ -126,6 +126,50 @@ class JobRecord(msgspec.Struct, kw_only=True):
         return sum(self.told.values())
 
 
+_decode = msgspec.msgpack.Decoder(JobRecord).decode
+
+
+class Records(Mapping[str, JobRecord]):
+    """Records by id, in the order of submission; those of ended jobs are packed, and unpacked for whoever asks.
+
+    Attributes:
+        unfinished: the others.
+    """
+
+    def __init__(self) -> None:
+        self.unfinished: dict[str, JobRecord] = {}
+        self._packed: dict[str, bytes] = {}  # of all; empty where the job has not ended
+
+    def keep(self, record: JobRecord, content: bytes) -> None:
+        """Add a record, or know that it was written down as `content`, which may be empty if the job has not ended."""
+        if record.life.ended:
+            self._packed[record.id] = content
+            self.unfinished.pop(record.id, None)
+        else:
+            self._packed[record.id] = b""
+            self.unfinished[record.id] = record
+
+    def behind(self, id: str) -> Iterator[JobRecord]:
+        """The records behind this one; nothing before them is unpacked."""
+        ids = iter(self._packed)
+        for each in ids:
+            if each == id:
+                break
+        return (self[each] for each in ids)
+
+    def __getitem__(self, id: str) -> JobRecord:
+        return self.unfinished[id] if id in self.unfinished else _decode(self._packed[id])
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._packed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+
 def _nobody(_: str) -> None:
     pass
 
@@ -145,15 +189,16 @@ class Book:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.tell: Callable[[str], None] = _nobody
-        self.jobs: dict[str, JobRecord] = {}
+        self.jobs = Records()
         self.damaged: dict[str, str] = {}
-        decoder = msgspec.msgpack.Decoder(JobRecord)
+        self._keys: dict[str, str] = {}
         for id, content in database.jobs():
             try:
-                self.jobs[id] = decoder.decode(content)
+                record = _decode(content)
             except (BrimError, *UNDECODABLE) as error:  # a spec in it checks itself
                 self.damaged[id] = str(error)
-        self._keys = {record.key: record.id for record in self.jobs.values() if record.key}
+            else:
+                self._keep(record, content)
         costs = database.get(_COSTS)
         self._costs = msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         # Nobody else writes these, and every cycle asks for each job.
@@ -178,10 +223,13 @@ class Book:
         with self.together():
             self.save(record)
             self.note(now, record, "submitted", detail=f"by {by}" if by else "")
-        self.jobs[record.id] = record
-        if key:
-            self._keys[key] = record.id
+        self._keep(record, b"")
         return record
+
+    def _keep(self, record: JobRecord, content: bytes) -> None:
+        self.jobs.keep(record, content)
+        if record.key:
+            self._keys[record.key] = record.id
 
     def keyed(self, key: str) -> JobRecord | None:
         """The job that was submitted with this key."""
@@ -215,7 +263,10 @@ class Book:
         return self._database.together()
 
     def save(self, record: JobRecord) -> None:
-        self._database.put_job(record.number, record.id, msgspec.msgpack.encode(record))
+        content = msgspec.msgpack.encode(record)
+        self._database.put_job(record.number, record.id, content)
+        if record.id in self.jobs:
+            self.jobs.keep(record, content)
         self.tell(record.id)
 
     def note(
@@ -258,7 +309,7 @@ class Book:
 
     def unfinished(self) -> list[JobRecord]:
         """Jobs that have not ended, by order of submission."""
-        return [record for record in self.jobs.values() if not record.life.ended]
+        return list(self.jobs.unfinished.values())
 
     @property
     def costs(self) -> Mapping[str, list[float]]:
