@@ -15,18 +15,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 __all__ = [
+    "MASTER",
+    "WORKER",
     "adopt_orphans",
     "be_called",
     "birth_of",
+    "children_of",
     "close_in_children",
     "die_with_adopter",
     "die_with_parent",
+    "end_family",
+    "name_of",
     "outlive_parent",
     "readable",
     "state_of",
+    "variable_of",
     "with_equal_hashes",
 ]
 
+
+MASTER = "brim-master"  # what a master is called
+WORKER = "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -60,6 +69,38 @@ def die_with_adopter(adopter: int) -> None:
     die_with_parent(adopter)
 
 
+def end_family(pids: Iterable[int]) -> bool:
+    """Kill processes and their descendants.
+
+    The children of a process that is killed become those of whatever adopts them (see `adopt_orphans`), so that a
+    process that is forked meanwhile is found by the next call.
+
+    Returns:
+        Whether there was one that had not ended.
+    """
+    found, left = False, list(pids)
+    while left:
+        pid = left.pop()
+        left += children_of(pid)
+        found = found or state_of(pid) not in ("", "Z", "X")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes whose parent a process is; none where the kernel does not tell.
+
+    Where the kernel tells; each thread has those that it started, the first one those that were adopted."""
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended
+            children += map(int, path.read_text().split())
+    return children
+
+
 def outlive_parent() -> None:
     """Take `die_with_parent` back: from here on this process sees to its end itself."""
     _prctl(_PR_SET_PDEATHSIG, 0)
@@ -74,6 +115,25 @@ def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
     ({'PYTHONHASHSEED': '0', 'HOME': '/'}, {'PYTHONHASHSEED': 'random'})
     """
     return {"PYTHONHASHSEED": "0", **environment}
+
+
+def name_of(pid: int) -> str:
+    """What a process is called, as `be_called` has it; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def variable_of(pid: int, name: str) -> str:
+    """A variable of the environment that a process's program was started with; empty where it has none, or is gone."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next(
+        (each.partition(b"=")[2].decode() for each in variables if each.startswith(f"{name}=".encode())), ""
+    )
 
 
 def state_of(pid: int) -> str:

@@ -18,7 +18,7 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
-from e2e.running import DIGITS, PACED, leftovers, lines, train, until
+from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -57,12 +57,12 @@ class Home:
         assert process.returncode == code, self.err
         return out
 
-    def submit(self, *words: str, tenant: str = "ads") -> str:
-        return self.brim("submit", *self.words(tenant), *words).strip()
+    def submit(self, *words: str, tenant: str = "ads", file: str = DIGITS) -> str:
+        return self.brim("submit", *self.words(tenant, file), *words).strip()
 
-    def words(self, tenant: str) -> tuple[str, ...]:
+    def words(self, tenant: str, file: str = DIGITS) -> tuple[str, ...]:
         """Of a submission."""
-        return *JOB, "--tenant", tenant
+        return file, *JOB[1:], "--tenant", tenant
 
     def job(self, job: str) -> JobView:
         client = Client(self.state)
@@ -221,6 +221,31 @@ def alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(home: Home) -> None:
+    """Its device counts as free."""
+    notes = home.state.parent / "notes"
+    notes.mkdir()
+    leaving = str(FILES / "leaves_children.py")
+    job = home.submit("--workers", "2", "--set", f"notes={notes}", *PACED, file=leaving)
+
+    def children() -> dict[int, int]:
+        """What was started, by the process that started it."""
+        return {int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()}
+
+    home.wait_for_step(job, 5)
+    contact = read_contact(home.run_dir(job))
+    assert contact is not None
+    first = children()
+    assert len(first) >= 2
+    assert not any(map(has_ended, first.values()))
+    os.kill(contact.keeper, signal.SIGKILL)
+    until(lambda: all(map(has_ended, first.values())), "the end of what the first agent left")
+    until(lambda: len(children()) >= len(first) + 2, "what the next workers start")
+    home.brim("cancel", job)
+    home.brim("status", job, "--wait", code=1)
+    until(lambda: all(map(has_ended, children().values())), "the end of what the job left")
 
 
 def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,11 +23,13 @@ from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
-from brim.process import adopt_orphans, be_called
+from brim.process import adopt_orphans, be_called, children_of, end_family
 from brim.storage.heir import UNHEARD, succession
 from brim.wire.control import AgentStream, open_stream
 
 __all__ = ["join", "main"]
+
+_TO_END = 10.0  # seconds for what user code left behind: one in an uninterruptible sleep ends when it can
 
 
 def join(master: str, *, token: str) -> int:
@@ -42,7 +45,16 @@ def join(master: str, *, token: str) -> int:
                 return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
             except Displaced as displaced:
                 print(printable(f"brim: {displaced}; joining anew"), file=sys.stderr)  # noqa: T201
+            finally:
+                _end_what_is_left()
     raise AssertionError("there is always another attempt")
+
+
+def _end_what_is_left() -> None:
+    """The job's own processes have ended here: the user's code started what is left, which may use devices."""
+    deadline = time.monotonic() + _TO_END
+    while end_family(children_of(os.getpid())) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _address_towards(master: str) -> str:
@@ -129,6 +141,8 @@ def main(start: Start = start_anew) -> None:
         sys.exit(asyncio.run(work))
     except (EnvironmentFault, Displaced) as fault:
         sys.exit(str(fault))
+    finally:
+        _end_what_is_left()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import ProtocolError
-from brim.process import state_of
+from brim.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.stacks import Stacks
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
@@ -33,6 +33,7 @@ __all__ = ["Template", "Workers", "start_template"]
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
+_TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
 _TO_PART = 1.0  # seconds for a template that serves to end by itself
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
 
@@ -136,6 +137,7 @@ class Workers:
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
         self._asked: set[str] = set()  # the template has not answered yet
+        self._sweeping: asyncio.TimerHandle | None = None
         self._ending = False
         self._was_ever_ready = False
         self._templates = 0  # that died before they were ready, one after the other
@@ -341,7 +343,21 @@ class Workers:
             timer.cancel()
         self._stop_watching(process)
         process.stacks.close()
+        self._sweep_later()
         self._tell.gone(worker, process.status, _reason(process))
+
+    def _sweep_later(self) -> None:
+        self._sweeping = self._sweeping or asyncio.get_running_loop().call_later(_TO_LEAVE, self._sweep)
+
+    def _sweep(self) -> None:
+        """End what workers that are gone had started: it may still use their devices."""
+        self._sweeping = None
+        if self._ending:
+            return
+        known = {process.pid for process in self._processes.values()}
+        orphans = {pid: variable_of(pid, WORKER) for pid in children_of(os.getpid()) if pid not in known}
+        if end_family(pid for pid, worker in orphans.items() if worker and worker not in self._processes):
+            self._sweep_later()
 
     async def end(self) -> None:
         """Kill what is left and wait for it."""

@@ -17,7 +17,7 @@ from brim.errors import EnvironmentFault
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.process import be_called, die_with_parent, outlive_parent
+from brim.process import MASTER, be_called, die_with_parent, outlive_parent
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.job_file import digest_of_source, keep_source, read_job
 from brim.wire.control import JobServer
@@ -108,7 +108,7 @@ def main() -> None:
     settings = msgspec.convert(vars(arguments), Settings)
     die_with_parent(arguments.keeper)  # nobody could find one that takes the journal now
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    be_called("brim-master")
+    be_called(MASTER)
     try:
         asyncio.run(serve(settings, token=os.environ["BRIM_TOKEN"]))
     except EnvironmentFault as fault:

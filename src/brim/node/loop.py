@@ -12,16 +12,29 @@ import os
 import selectors
 import socket
 import sys
+import time
 from typing import Any
 
 import brim
 from brim.account import become
 from brim.agent.births import Forked, fork, perform
 from brim.errors import BrimError
-from brim.process import be_called, die_with_parent, with_equal_hashes
+from brim.process import (
+    MASTER,
+    adopt_orphans,
+    be_called,
+    children_of,
+    die_with_parent,
+    end_family,
+    name_of,
+    with_equal_hashes,
+)
 from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
 
 __all__ = ["NodeAgent"]
+
+_SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
+_TO_LEAVE = 5.0  # seconds that this may take: they die after it
 
 # What differs between two shells and means nothing to a program; a token is a job's own.
 _OF_NO_CONSEQUENCE = {"PWD", "OLDPWD", "SHLVL", "_", "BRIM_TOKEN"}
@@ -40,16 +53,21 @@ class NodeAgent:
         self._environment = _of_consequence(dict(os.environ))
         self._pid = os.getpid()
         self._warm = self._parting = False
+        self._sweep_until = 0.0
         self._watch = selectors.DefaultSelector()
         self._watch.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Serve until a scheduler says that nothing more will come, and nothing is left."""
         be_called("brim-node")
+        adopt_orphans()
         self._warm = _warm_up()
         while not (self._parting and not self._agents):
-            for key, _ in self._watch.select():
+            sweeping = time.monotonic() < self._sweep_until
+            for key, _ in self._watch.select(_SWEEP if sweeping else None):
                 self._attend(key.fileobj)
+            if sweeping:
+                self._end_what_is_left()
 
     def _attend(self, source: Any) -> None:
         if source is self._listener:
@@ -59,9 +77,16 @@ class NodeAgent:
             self._watch.unregister(source)
             source.wait()
             self._agents = {job: agent for job, agent in self._agents.items() if agent is not source}
+            self._sweep_until = time.monotonic() + _TO_LEAVE
         elif not self._serve(source):
             self._watch.unregister(source)
             source.close()
+
+    def _end_what_is_left(self) -> None:
+        """Agents that have ended left it: user code started it, and it may still use devices."""
+        agents = {key.data for key in self._watch.get_map().values()}
+        orphans = (pid for pid in children_of(os.getpid()) if pid not in agents)
+        end_family(pid for pid in orphans if name_of(pid) != MASTER)  # it may have to write how the run ended
 
     def _serve(self, line: socket.socket) -> bool:
         """One request; False where whoever asked is gone, or makes no sense."""
@@ -105,7 +130,7 @@ class NodeAgent:
         pid = os.fork()
         if pid:
             agent = self._agents[request.job] = Forked(pid)
-            self._watch.register(agent, selectors.EVENT_READ)
+            self._watch.register(agent, selectors.EVENT_READ, pid)
             return
         argv = ["brim.agent", *request.arguments]
         perform(lambda: self._become(request), argv, stdin=stdin, output=output, keep=keep)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.process import WORKER
 from brim.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
 
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 _LINK, _MEMORY, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_STACKS_FD"
-_WORKER, _SPEC, _HOST, _SECRET = "BRIM_WORKER", "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
+_SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 
@@ -63,7 +64,7 @@ def environment_for(
     """The variables by which a process that is started anew learns its context."""
     return {
         **shared_environment(spec, run_dir),
-        _WORKER: worker,
+        WORKER: worker,
         _SPEC: msgspec.json.encode(spec).decode(),
         _HOST: host,
         _SECRET: secret.hex(),
@@ -91,7 +92,7 @@ def context_from_environment() -> WorkerContext | None:
     link = socket.socket(fileno=int(os.environ[_LINK]))
     show_when_asked(int(os.environ[_STACKS]))
     return WorkerContext(
-        worker=os.environ[_WORKER],
+        worker=os.environ[WORKER],
         spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),
         run_dir=os.environ[RUN_DIR],
         host=os.environ[_HOST],

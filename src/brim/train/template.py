@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
-from brim.process import be_called, die_with_adopter, die_with_parent
+from brim.process import WORKER, be_called, die_with_adopter, die_with_parent
 from brim.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
@@ -121,6 +121,7 @@ class Template:
         try:
             die_with_adopter(self._agent)
             be_called(f"brim-{worker}")
+            os.environ[WORKER] = worker
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)

@@ -1,0 +1,58 @@
+"""What user code starts and leaves ends with the worker that started it, and nothing of it outlives the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.running import FILES, PACED, Run, has_ended, started, until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    yield folder
+    for pid in children(folder).values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def children(notes: Path) -> dict[int, int]:
+    """What was started, by the process that started it."""
+    return {int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()}
+
+
+@contextlib.contextmanager
+def run_of(tmp_path: Path, notes: Path, *options: str) -> Iterator[Run]:
+    job = ("train", str(FILES / "leaves_children.py"), "--set", f"notes={notes}", "--epochs", "12", *options)
+    with started(tmp_path / "run", *job, *PACED, "--workers", "2", "--spares", "0") as run:
+        run.wait_for_step(5)
+        yield run
+
+
+def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
+    tmp_path: Path, notes: Path
+) -> None:
+    with run_of(tmp_path, notes) as run:
+        victim = run.pid(run.members()[0])
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: has_ended(children(notes)[victim]), "the end of what it had started", run)
+        others = {pid: child for pid, child in children(notes).items() if pid in workers(run) - {victim}}
+        assert others
+        assert not any(map(has_ended, others.values()))
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert len(children(notes)) >= 4  # the template's as well, and that of another worker
+    assert all(map(has_ended, children(notes).values()))
+
+
+def workers(run: Run) -> set[int]:
+    return {event["pid"] for event in run.events("worker") if event.get("pid")}
