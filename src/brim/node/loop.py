@@ -123,9 +123,8 @@ class NodeAgent:
     def _begin(self, request: Begin, descriptors: list[int]) -> None:
         self._parting = False
         stdin, output, *keep = descriptors
-        if (
-            request.job in self._agents
-        ):  # whoever asks has lost its lock with its directory: a job has one agent here
+        if request.job in self._agents:
+            # A job has one agent here; whoever asks for another has lost the lock of this one with its directory.
             self._agents[request.job].kill()
         pid = os.fork()
         if pid:
