@@ -113,6 +113,7 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(home: H
             lambda: all(steps(home, job) > n + 5 for job, n in zip(jobs, before, strict=True)), "more steps"
         )
         sql.execute("update jobs set record = ? where id = ?", (record, jobs[0]))
+    until(lambda: not problem(home), "the end of the hold")
     for job in jobs:
         end = home.finished(job)
         assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
