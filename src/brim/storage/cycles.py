@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
+from brim.errors import EnvironmentFault, SpecError
 from brim.policies.cycle import Memory
 from brim.policies.placement import Block
 from brim.policies.promises import Promise
@@ -22,6 +24,11 @@ __all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
 
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float, dict[str, int]]}
+
+_LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
+
+# What is raised where bytes, or what they say, are no cycle.
+_NO_CYCLE = (zlib.error, LookupError, TypeError, AttributeError, OverflowError, SpecError, *UNDECODABLE)
 
 _JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
@@ -48,9 +55,16 @@ def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
 
 
 def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
-    """What `encode_cycle` was given, without memory."""
-    found = msgspec.json.decode(zlib.decompress(data))
-    return _snapshot(found["saw"]), _decision(found["decided"])
+    """What `encode_cycle` was given, without memory.
+
+    Raises:
+        EnvironmentFault: the bytes are damaged.
+    """
+    try:
+        found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
+        return _snapshot(found["saw"]), _decision(found["decided"])
+    except _NO_CYCLE as error:
+        raise EnvironmentFault(f"the record of a cycle is damaged: {error}") from error
 
 
 def _snapshot(saw: dict[str, Any]) -> Snapshot:
@@ -103,12 +117,20 @@ def encode_memory(memory: Memory, *, policy: str) -> bytes:
 
 
 def decode_memory(data: bytes, *, policy: str) -> Memory:
-    """What `encode_memory` was given."""
-    found = msgspec.msgpack.decode(data)
+    """What `encode_memory` was given.
+
+    Raises:
+        EnvironmentFault: the bytes are damaged.
+    """
     kind = _REMEMBERS.get(policy)
-    return Memory(
-        policies={
-            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
-        },
-        blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
-    )
+    try:
+        found = msgspec.msgpack.decode(data)
+        return Memory(
+            policies={
+                (tenant, priority): msgspec.convert(each, kind)
+                for tenant, priority, each in found["policies"]
+            },
+            blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
+        )
+    except _NO_CYCLE as error:
+        raise EnvironmentFault(f"what a cycle left to the next one is damaged: {error}") from error
