@@ -27,13 +27,14 @@ from hypothesis import strategies as st
 
 import recorded_run
 from brim import data as tables
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster, Node
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
-from brim.errors import EnvironmentFault, ProtocolError, SpecError
+from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError
 from brim.storage import checkpoints, cycles
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.cluster_file import read_cluster_file, read_yaml
@@ -51,10 +52,12 @@ from brim.telemetry.events import STEPS, follow_steps
 from brim.train.checkpoint import Image
 from brim.train.data import fitted
 from brim.train.state import receive_state, send_state
+from brim.wire.cluster import Submit
 from brim.wire.nodes import Begin, Kill, receive
 from brim.wire.peer import Listener, PeerLost, connect
 from brim.wire.proofs import PROOF_BYTES, proof
 from edges.test_fuzz import damaged
+from submissions import submission
 
 QUICK = settings(max_examples=100, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ODD = [
@@ -314,6 +317,16 @@ def test_a_cycle_does_not_ask_for_all_memory(monkeypatch: pytest.MonkeyPatch) ->
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
+
+
+SUBMITTED = msgspec.to_builtins(Submit(submission=submission(tenant="ads"), name="flights", key="k"))
+
+
+@QUICK
+@given(given=twisted(SUBMITTED).map(json.dumps))
+def test_what_is_no_submission_is_refused(given: str) -> None:
+    with contextlib.suppress(BrimError, *UNDECODABLE):  # as the API answers: 400
+        assert msgspec.json.decode(given, type=Submit).submission.spec.workers.maximum >= 1
 
 
 # YAML that people write ----------------------------------------------------------------------------------------
