@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -54,17 +56,24 @@ def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
     return zlib.compress(msgspec.json.encode({"saw": saw, "decided": decided}))
 
 
+@contextlib.contextmanager
+def _checked(what: str) -> Iterator[None]:
+    """Call it damaged where reading it goes wrong."""
+    try:
+        yield
+    except _NO_CYCLE as error:
+        raise EnvironmentFault(f"{what} is damaged: {error}") from error
+
+
+@_checked("the record of a cycle")
 def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
     """What `encode_cycle` was given, without memory.
 
     Raises:
         EnvironmentFault: the bytes are damaged.
     """
-    try:
-        found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
-        return _snapshot(found["saw"]), _decision(found["decided"])
-    except _NO_CYCLE as error:
-        raise EnvironmentFault(f"the record of a cycle is damaged: {error}") from error
+    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
+    return _snapshot(found["saw"]), _decision(found["decided"])
 
 
 def _snapshot(saw: dict[str, Any]) -> Snapshot:
@@ -116,21 +125,18 @@ def encode_memory(memory: Memory, *, policy: str) -> bytes:
     return msgspec.msgpack.encode({"policies": rows, "blocks": memory.blocks})
 
 
+@_checked("what a cycle left to the next one")
 def decode_memory(data: bytes, *, policy: str) -> Memory:
     """What `encode_memory` was given.
 
     Raises:
         EnvironmentFault: the bytes are damaged.
     """
+    found = msgspec.msgpack.decode(data)
     kind = _REMEMBERS.get(policy)
-    try:
-        found = msgspec.msgpack.decode(data)
-        return Memory(
-            policies={
-                (tenant, priority): msgspec.convert(each, kind)
-                for tenant, priority, each in found["policies"]
-            },
-            blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
-        )
-    except _NO_CYCLE as error:
-        raise EnvironmentFault(f"what a cycle left to the next one is damaged: {error}") from error
+    return Memory(
+        policies={
+            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
+        },
+        blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
+    )
