@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test check core clean
+.PHONY: demo test check core clean lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -35,6 +35,30 @@ check: $(VENV)/.all
 core: $(VENV)/.all
 	$(BIN)/python -m pytest src/brim/errors.py src/brim/domain src/brim/coordination src/brim/policies \
 	    tests/domain tests/coordination tests/policies
+
+# The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.
+RUNTIME := train s3 onnx simulate cluster tensorboard mlflow wandb demo
+
+# Each runtime dependency with the hashes of its files.
+lock: $(BIN)/uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --custom-compile-command "make lock" -c constraints.txt --group build $(RUNTIME:%=--extra %) \
+	    pyproject.toml -o requirements.lock
+
+# The licence of each, from the metadata of what is installed.
+licences: $(VENV)/.all
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group build
+	$(BIN)/uv tool run --quiet --from 'pip-licenses>=5.5,<6' pip-licenses --python $(BIN)/python --no-version --with-system \
+	    --packages $$(sed -n 's/^\([a-z0-9.-]*\)==.*/\1/p' requirements.lock) --format csv --output-file licences.csv
+
+# What an installation consists of, in CycloneDX's format.
+sbom: $(BIN)/uv
+	$(BIN)/uv tool run --quiet --from 'cyclonedx-bom>=7,<8' cyclonedx-py requirements requirements.lock \
+	    --pyproject pyproject.toml --output-reproducible -o sbom.json
+
+# Known vulnerabilities, without network: make audit ADVISORIES=FILE, of advisories in OSV's format.
+audit: $(VENV)/.all
+	$(BIN)/python .ci/audit.py $(ADVISORIES)
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache

@@ -40,6 +40,17 @@ def test_links_and_named_files_exist(page: Path) -> None:
     assert not missing
 
 
+def test_every_door_has_a_test_that_exists() -> None:
+    doors = _words(ROOT / "SECURITY.md").partition("| door |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(doors) > 10
+    for door in doors:
+        files = [ROOT / link for link in LINK.findall(door) if link.startswith("tests/")]
+        tests = set(re.findall(r"^def (test_\w+)", "\n".join(map(_words, files)), re.MULTILINE))
+        named = set(re.findall(r"`(test_\w+)`", door))
+        assert named, door
+        assert named <= tests, door
+
+
 def test_every_document_is_reached_from_the_index() -> None:
     seen: set[Path] = set()
     waiting = [ROOT / "docs" / "README.md", ROOT / "README.md"]

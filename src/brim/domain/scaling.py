@@ -17,6 +17,8 @@ from brim.errors import SpecError
 
 __all__ = ["ScalingCurve", "ThroughputModel", "concave_envelope"]
 
+_MOST_WORKERS = 1 << 20  # a curve has a number for each count up to its largest
+
 
 def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     """The corners of the smallest concave function above `points` that starts at the origin and never falls.
@@ -141,13 +143,13 @@ class ScalingCurve:
         if (
             not counts
             or counts != sorted(set(counts))
-            or counts[0] < 1
+            or not 1 <= counts[0] <= counts[-1] <= _MOST_WORKERS
             or min(r for _, r in self.points) <= 0
         ):
             raise SpecError(
                 "scaling curve",
                 got=repr(self.points),
-                need="ascending worker counts from 1 with rates above 0",
+                need=f"ascending worker counts from 1 to {_MOST_WORKERS:,} with rates above 0",
             )
         top = counts[-1]
         grid = np.arange(top + 1)

@@ -121,7 +121,13 @@ class Store:
 
     def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
-        return _read_manifest(self._place.read(name), self._place.where(name))
+        where = self._place.where(name)
+        manifest = _read_manifest(self._place.read(name), where)
+        if manifest.step != step or "/" in manifest.file.name:  # what it names may be removed
+            raise EnvironmentFault(
+                f"{where} is damaged: it is of step {manifest.step}, in {manifest.file.name!r}"
+            )
+        return manifest
 
     def newest_sound(self, *, at_most: int | None = None) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those after it.

@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -35,6 +35,10 @@ CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
 T = TypeVar("T")
 
+# Signals are sent to it: 0 and less would be many processes.
+_Process = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+_Port = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
     """How to call a master.
@@ -48,8 +52,8 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     token: str
-    pid: int
-    keeper: int
+    pid: _Process
+    keeper: _Process
 
 
 def write_contact(run_dir: Path, contact: Contact) -> None:
@@ -83,9 +87,9 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     """How to call the scheduler of a state directory."""
 
     host: str
-    port: int
+    port: _Port
     token: str
-    pid: int
+    pid: _Process
 
 
 def token_of(state_dir: Path) -> str:

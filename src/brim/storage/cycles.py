@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
+from brim.errors import EnvironmentFault, SpecError
 from brim.policies.cycle import Memory
 from brim.policies.placement import Block
 from brim.policies.promises import Promise
@@ -22,6 +26,11 @@ __all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
 
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float, dict[str, int]]}
+
+_LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
+
+# What is raised where bytes, or what they say, are no cycle.
+_NO_CYCLE = (zlib.error, LookupError, TypeError, AttributeError, OverflowError, SpecError, *UNDECODABLE)
 
 _JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
@@ -47,9 +56,23 @@ def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
     return zlib.compress(msgspec.json.encode({"saw": saw, "decided": decided}))
 
 
+@contextlib.contextmanager
+def _checked(what: str) -> Iterator[None]:
+    """Call it damaged where reading it goes wrong."""
+    try:
+        yield
+    except _NO_CYCLE as error:
+        raise EnvironmentFault(f"{what} is damaged: {error}") from error
+
+
+@_checked("the record of a cycle")
 def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
-    """What `encode_cycle` was given, without memory."""
-    found = msgspec.json.decode(zlib.decompress(data))
+    """What `encode_cycle` was given, without memory.
+
+    Raises:
+        EnvironmentFault: the bytes are damaged.
+    """
+    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
     return _snapshot(found["saw"]), _decision(found["decided"])
 
 
@@ -102,8 +125,13 @@ def encode_memory(memory: Memory, *, policy: str) -> bytes:
     return msgspec.msgpack.encode({"policies": rows, "blocks": memory.blocks})
 
 
+@_checked("what a cycle left to the next one")
 def decode_memory(data: bytes, *, policy: str) -> Memory:
-    """What `encode_memory` was given."""
+    """What `encode_memory` was given.
+
+    Raises:
+        EnvironmentFault: the bytes are damaged.
+    """
     found = msgspec.msgpack.decode(data)
     kind = _REMEMBERS.get(policy)
     return Memory(

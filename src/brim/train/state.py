@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import socket
 import struct
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from brim.decoding import UNDECODABLE
 from brim.errors import ProtocolError
 from brim.train.layout import memory_of
 from brim.wire.peer import Cancelled, read_exactly, write_all
@@ -22,6 +25,8 @@ __all__ = ["flatten", "receive_state", "send_state", "unflatten", "weights_sha25
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 1 << 28  # bytes: the numbers of a state and the shapes of its tensors, not what is in them
+# What reading a header raises that nobody meant: torch's own errors, of impossible shapes, are RuntimeErrors.
+_NO_STATE = (LookupError, TypeError, AttributeError, OverflowError, RuntimeError, *UNDECODABLE)
 _TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
 
 
@@ -87,7 +92,12 @@ def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Can
 
 
 def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) -> Any:
-    """Take the state that a member gives; raises as `wire.peer.swap` does."""
+    """Take the state that a member gives.
+
+    Raises:
+        ProtocolError: what came is no state, or a larger one than this host has memory for.
+        Interrupted, PeerLost: as `wire.peer.swap`.
+    """
     length = bytearray(_LENGTH.size)
     read_exactly(peer, [memoryview(length)], timeout=timeout, cancelled=cancelled)
     (size,) = _LENGTH.unpack(length)
@@ -97,11 +107,25 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
     read_exactly(peer, [memoryview(header)], timeout=timeout, cancelled=cancelled)
     try:
         skeleton, specs = json.loads(header)
-        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in specs]
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:  # torch's, of impossible shapes
+        tensors = _room_for(specs)
+        tree = unflatten(skeleton, tensors)
+        memory = [memory_of(tensor) for tensor in tensors]
+    except _NO_STATE as error:
         raise ProtocolError(f"not the state of a job: {error}") from error
-    read_exactly(peer, [memory_of(tensor) for tensor in tensors], timeout=timeout, cancelled=cancelled)
-    return unflatten(skeleton, tensors)
+    read_exactly(peer, memory, timeout=timeout, cancelled=cancelled)
+    return tree
+
+
+def _room_for(specs: Any) -> list[Tensor]:
+    """Tensors of these names of types and shapes; raises one of `_NO_STATE` where nobody has such."""
+    known = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
+    size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in known)
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size_bytes > most or any(size < 0 for _, shape in known for size in shape):
+        raise ValueError(f"its tensors would have {size_bytes} bytes, this host has {most}")
+    if any(dtype.startswith("q") for dtype, _ in specs):  # a number of these is more than its bytes
+        raise ValueError("quantized tensors")
+    return [torch.empty(shape, dtype=dtype) for dtype, shape in known]
 
 
 def weights_sha256(model: nn.Module) -> str:

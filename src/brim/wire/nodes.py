@@ -110,7 +110,12 @@ def receive(line: socket.socket) -> tuple[NodeRequest, list[int]] | None:
             break
     if not data:
         return None
-    return _codec.decode(data), descriptors
+    try:
+        return _codec.decode(data), descriptors
+    except BaseException:
+        for descriptor in descriptors:  # nobody else knows of them
+            os.close(descriptor)
+        raise
 
 
 @contextlib.contextmanager

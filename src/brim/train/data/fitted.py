@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
@@ -23,6 +25,28 @@ __all__ = ["COLUMNS", "find", "remember", "use"]
 
 COLUMNS = "columns.json"
 _in_use: list[dict[str, Any]] | None = None
+
+
+class _Fitted(msgspec.Struct):
+    """See `_fitted`."""
+
+    values: list[str] | None = None
+    moments: tuple[float, float, float] | None = None
+
+
+class _Fit(msgspec.Struct):
+    """An entry of the file."""
+
+    files: list[str]
+    columns: list[dict[str, Any]]
+    fitted: list[_Fitted]
+
+    def __post_init__(self) -> None:
+        for column, fitted in zip(self.columns, self.fitted, strict=True):
+            if ("numeric" in column) != (fitted.moments is not None):
+                raise ValueError("numbers have moments, and nothing else has")
+            if ("vocabulary" in column) != (fitted.values is not None):
+                raise ValueError("vocabularies have values, and nothing else has")
 
 
 def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
@@ -75,6 +99,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise EnvironmentFault(f"cannot read {path}: {error}") from error
     if not isinstance(content, dict) or content.get("sha256") != _checksum(content.get("fits")):
         raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
+    try:
+        msgspec.convert(content.get("fits"), list[_Fit])
+    except UNDECODABLE as error:
+        raise EnvironmentFault(f"{path} is damaged: {error}") from error
     fits: list[dict[str, Any]] = content["fits"]
     return fits
 

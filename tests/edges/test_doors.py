@@ -1,0 +1,91 @@
+"""Doors that no other test tries: sockets of node agents, the store of torch.distributed, files that could run code."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import socket
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import brim
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.places import Directory
+from brim.train.checkpoint import state_of
+from brim.train.distributed import Distributed
+from brim.wire.nodes import listen_on_node
+
+SOURCES = Path(brim.__file__).parent
+CALL = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_user_cannot_call_a_nodes_agent() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        with listen_on_node(Path(folder)):
+            path = Path(folder, "socket")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            call = ["/usr/bin/env", "python3", "-c", CALL, str(path)]
+            assert subprocess.run(call, cwd="/", timeout=60).returncode == 0
+            stranger = subprocess.run(call, user=65534, cwd="/", capture_output=True, text=True, timeout=60)
+            assert "PermissionError" in stranger.stderr
+
+
+def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> None:
+    meeting: Any = Distributed.__new__(Distributed)
+    meeting._rank = 0
+    said: list[bytes] = []
+    store = meeting._open_store("127.0.0.1", 1, lambda word: said.append(word) or [word])
+    port = int(said[0].rpartition(b":")[2])
+    socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=10.0)
+    del store
+
+
+class _Harm:
+    """What a pickle does when it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = str(file)
+
+    def __reduce__(self) -> Any:
+        return open, (self._file, "w")
+
+
+def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
+    harm = tmp_path / "harm"
+    store = Store(Directory(tmp_path / "checkpoints"))
+    forged = Checkpoint(step=3, tree={"model": {"$tensor": 0}}, versions={}, data=pickle.dumps(_Harm(harm)))
+    store.publish(store.draft(forged, writer="w1"))
+    with pytest.raises(EnvironmentFault, match="holds no state"):
+        state_of(store.load(3))
+    assert not harm.exists()
+
+
+def test_nothing_is_unpickled_but_what_a_workers_own_loaders_send() -> None:
+    found = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if _unpickles(path)}
+    assert found == {"train/data/parcels.py"}
+
+
+def _unpickles(path: Path) -> bool:
+    """Whether a module uses pickle, or what of torch and numpy does."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.Import(names=names) if any(
+                each.name in ("pickle", "shelve", "marshal") for each in names
+            ):
+                return True
+            case ast.ImportFrom(module="pickle" | "shelve" | "marshal"):
+                return True
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np" | "numpy"), attr="load")):
+                return True
+    return False
