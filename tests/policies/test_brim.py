@@ -13,7 +13,7 @@ from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.workload import Job
-from brim.policies.brim import brim
+from brim.policies.brim import Remembered, brim
 from brim.policies.ceiling import ceiling_per_job
 from brim.policies.edf import edf
 from brim.policies.promises import Promise
@@ -150,9 +150,11 @@ def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_besid
     costs = Overheads(
         name="doubtful", fixed=1.0, doubt=100.0
     )  # so no new plan is made, and the last one goes on
-    snapshot = replace(_snapshot(job, other), jobs=jobs, arrived=(), overheads=costs, memory=plan)
+    snapshot = replace(
+        _snapshot(job, other), jobs=jobs, arrived=(), overheads=costs, memory=Remembered(plans=plan)
+    )
     decision = brim(snapshot)
-    assert decision.memory["a"].pieces[0].start == 48.5
+    assert decision.memory.plans["a"].pieces[0].start == 48.5
     assert decision.workers == {"a": 15, "b": 1}
 
 

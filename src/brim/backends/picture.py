@@ -141,6 +141,7 @@ class Picture:
             arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
             overheads=self.overheads.paid_ahead,
             tenants=spec.tenants,
+            promise=spec.promise,
             memory=memory,
         )
 

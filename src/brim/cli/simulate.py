@@ -30,6 +30,7 @@ from brim.backends.simulator.sample import SAMPLE
 from brim.backends.simulator.traces import read_trace
 from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
@@ -87,6 +88,13 @@ __all__ = ["main", "simulate"]
     type=click.FloatRange(0, 1),
     help="Probability of a slow node.",
 )
+@click.option(
+    "--promise",
+    default=PromiseAt.ARRIVAL.value,
+    show_default=True,
+    type=click.Choice([word.value for word in PromiseAt]),
+    help="Promise deadlines on arrival, or once a job's speed was measured (policy brim).",
+)
 @click.option("--placement", is_flag=True, help="Place workers on devices and charge migrations.")
 @click.option(
     "--tenant", "tenants", multiple=True, help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x."
@@ -106,6 +114,7 @@ def simulate(
     profile_error: float,
     failures: float,
     stragglers: float,
+    promise: str,
     placement: bool,
     tenants: tuple[str, ...],
     seed: int,
@@ -141,6 +150,7 @@ def simulate(
         profile_error=profile_error,
         failures=failures * 3600.0,
         stragglers=stragglers,
+        promise=PromiseAt(promise),
         placed=placement,
         tenants=owners,
         record=out is not None,

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from brim.domain.names import check_name
+from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
@@ -82,6 +83,7 @@ class ClusterSpec:
 
     Args:
         policy: its name.
+        promise: when deadlines are promised, by a policy that can wait with that.
         headroom: devices that training leaves free.
         grace: seconds that a job has to give up devices before they are taken by force.
 
@@ -93,6 +95,7 @@ class ClusterSpec:
     cluster: Cluster
     tenants: tuple[Tenant, ...] = ()
     policy: str = "brim"
+    promise: PromiseAt = PromiseAt.ARRIVAL
     headroom: int = 0
     grace: float = 30.0
 

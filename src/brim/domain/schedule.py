@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
 from brim.domain.resizing import Overheads
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
@@ -47,8 +48,10 @@ class Reason(enum.StrEnum):
     TOO_LATE = "too-late-even-alone"
     NO_CAPACITY = "not-enough-capacity-before-the-deadline"
     BREAKS_PROMISE = "would-break-an-earlier-promise"
+    LEAVES_ROOM = "room-is-left-for-cheaper-jobs"
     NO_ADMISSION = "policy-admits-everything"
     MINIMUM_SHARE = "minimum-share"
+    HOPE = "planned-but-not-promised"
     TO_MEASURE = "measured-before-its-deadline-is-judged"
     SURPLUS = "surplus-by-marginal-return"
     ORDER = "its-turn-in-the-policy-order"
@@ -136,6 +139,7 @@ class Snapshot:
         jobs: every unfinished job that was not refused, by order of submission then id.
         arrived: ids of the jobs to judge in this cycle, in order of submission then id.
         tenants: who owns how much; empty where nobody owns anything.
+        promise: when deadlines are promised, by a policy that can wait with that.
         memory: what the policy returned as its memory last time; None at first.
     """
 
@@ -147,6 +151,7 @@ class Snapshot:
     overheads: Overheads
     tenants: tuple[Tenant, ...] = ()
     assured: int | None = None
+    promise: PromiseAt = PromiseAt.ARRIVAL
     memory: Any = None
 
 

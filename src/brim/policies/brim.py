@@ -1,19 +1,41 @@
-"""The default policy: promises kept by a plan, refused jobs that may still make it, surplus by marginal
-return.
+"""The default policy: as many deadlines as can be met, those that are promised among them, and surplus where it
+is used well.
 
-Pure. What it does beyond ElasticFlow: it judges arrivals one at a time, against a plan for all that were
-promised before; sizes need not be powers of two; what a change of workers costs is in the plan; a refused
-job runs on what is left, and is promised after all as soon as a plan has room for it.
+Pure. One plan holds every job whose deadline is promised and as many of the others as still can be in time
+(`joint`); these are *hoped for*: they run by the plan, but may be given up for cheaper ones. A job that is hoped for
+is promised as soon as it is cheap (`price`), which it becomes as it runs. Devices that the plan leaves go out by
+efficiency (`allotment`, `surplus`).
+
+Why no promise breaks while profiles are right and nothing fails: the plan of a cycle, without the jobs that are
+hoped for, is a plan for all promised jobs within capacity, and a job is promised only where the plan has it. If no new
+plan is found for all that were promised, the last one goes on, and hope gets what is free beside it. So each cycle
+leaves a plan in which every promised job is done in time, and `promises` proves that the next one can go on with it.
+Jobs without a promise run on devices that no promise needs at that moment; what they hold is taken back at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from brim.domain.promising import PromiseAt
 from brim.domain.quantities import counted
-from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
+from brim.policies.allotment import MARGIN, Plans, allot
+from brim.policies.joint import Wanted, plan_jointly
+from brim.policies.price import NOBODY, Arrivals, Prices
 from brim.policies.promises import (
     Promise,
+    as_planned,
     carry_on,
     mend,
     need_of,
@@ -22,34 +44,41 @@ from brim.policies.promises import (
     plan_most,
     workers_now,
 )
-from brim.policies.surplus import Claim, share_out
-from brim.policies.timeline import Need
 
-__all__ = ["brim"]
+__all__ = ["Remembered", "brim"]
 
-# Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a migration.
-_MARGIN = 3.0
-# A worker that a job already holds counts this many times: jobs of nearly equal return do not swap.
-_STAY = 1.5
-# A job is resized for a surplus only if that saves this many times the seconds that it costs.
-_WORTH = 2.0
-# A job that has just changed is not grown again before this many times the cost have passed,
-_COOLDOWN = 2.0
-# and one that runs without a promise is not stopped before this many changes could have been made.
-_RUN = 5.0
-# Refused jobs that are considered for a late promise in one cycle, so that overload stays cheap.
-_SECOND_CHANCES = 8
+# Jobs that are planned anew in each cycle, which takes a few milliseconds; each further one
+_FEW = 100
+# may be as long planned as this many seconds: so making plans takes a thousandth of a processor's time.
+_AGE = 0.1
+# Jobs that may be hoped for: the cheapest; and those tried in a cycle that goes on with its plan.
+_HOPED, _TRIED = 400, 8
 
-_Needs = tuple[str, Need, Need]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What one cycle leaves to the next.
+
+    Args:
+        plans: of all jobs that are promised or hoped for.
+        arrivals: what earlier jobs have cost.
+        planned: when all plans were made anew.
+        devices: for which they were made.
+    """
+
+    plans: Mapping[str, Promise] = field(default_factory=dict)
+    arrivals: Arrivals = NOBODY
+    planned: float = 0.0
+    devices: int = 0
 
 
 def brim(snapshot: Snapshot) -> Decision:
-    """Decide one cycle; the memory is the plan of every promised job."""
+    """Decide one cycle; the memory is a `Remembered`."""
     return _Cycle(snapshot).decide()
 
 
 class _Cycle:
-    """One pass: the snapshot, and the plan as it grows."""
+    """One pass: the snapshot, and the plan that is made for it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.now = snapshot, snapshot.now
@@ -57,65 +86,136 @@ class _Cycle:
         self.devices = (
             snapshot.capacity if snapshot.assured is None else min(snapshot.assured, snapshot.capacity)
         )
+        self.last: Remembered = snapshot.memory or Remembered()
         self.states = {state.job.id: state for state in snapshot.jobs}
-        self.needs: list[_Needs] = []
-        self.due: dict[str, Need] = {}
-        self.plans: dict[str, Promise] = {}
+        self.plans: dict[str, Promise] = {}  # of promised jobs
+        self.hoped: dict[str, Promise] = {}
         self.broken = False
         self.verdicts: list[Verdict] = []
-        self.reasons: dict[str, tuple[Reason, str]] = {}
 
     def decide(self) -> Decision:
-        self._plan_promised()
-        arrived = self.snapshot.arrived
-        for name in arrived:
-            self._judge(self.states[name])
-        fresh = frozenset(arrived)
-        self._second_chances([s for s in self.snapshot.jobs if s.job.id not in fresh])
-        workers = self._allocate()
+        promised = self._promised()
+        hopeful = self._hopeful()
+        planned = self._plan(promised, hopeful)
+        arrivals = self._joined(hopeful)
+        self._judge(hopeful, arrivals)
+        due = {one.job: one.bare for one in promised}
+        due |= {name: hopeful[name].bare for name in self.plans if name in hopeful}
+        plans = Plans(self.plans, self.hoped, due)
+        workers, reasons = allot(self.snapshot, plans)
+        both = self.plans | self.hoped
         return Decision(
             workers=workers,
             verdicts=tuple(self.verdicts),
-            wake=next_change(self.plans, self.now),
-            reasons=self.reasons,
+            wake=next_change(both, self.now),
+            reasons=reasons,
+            # A plan has to have so much to spare before a migration may disturb it.
             pinned=frozenset(
-                name for name, promise in self.plans.items() if promise.spare < self._afford(name)
+                name for name, plan in self.plans.items() if plan.spare < MARGIN * due[name].change - 1e-6
             ),
             needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
-            memory=self.plans,
+            memory=Remembered(plans=both, arrivals=arrivals, planned=planned, devices=self.devices),
         )
 
-    def _afford(self, name: str) -> float:
-        """Seconds that a plan has to have to spare before a migration may disturb it."""
-        return _MARGIN * self.snapshot.overheads.cost(0, self.states[name].job.ceiling) - 1e-6
+    # What is wanted ----------------------------------------------------------------------------------------
 
-    def _needs_of(self, state: JobState, *, doubt: float | None = None) -> _Needs:
-        """What it needs if it loses `_MARGIN` changes first, and if it loses only the doubt about all that is known."""
-        overheads = self.snapshot.overheads
-        need = need_of(state, now=self.now, overheads=overheads)
-        bare = need._replace(begin=need.begin + (overheads.doubt if doubt is None else doubt))
-        return state.job.id, bare._replace(begin=bare.begin + _MARGIN * bare.change), bare
+    def _wanted(self, state: JobState, *, doubt: float) -> Wanted:
+        bare = need_of(state, now=self.now, overheads=self.snapshot.overheads, doubt=doubt)
+        return Wanted(state.job.id, bare, MARGIN * bare.change)
 
-    def _plan_promised(self) -> None:
-        promised = [
-            s for s in self.snapshot.jobs if s.standing is Standing.ADMITTED and s.job.deadline is not None
+    def _promised(self) -> list[Wanted]:
+        """Promised jobs by deadline, without any doubt."""
+        found = [
+            self._wanted(state, doubt=0.0)
+            for state in self.snapshot.jobs
+            if state.standing is Standing.ADMITTED and state.job.deadline is not None
         ]
-        promised.sort(key=_by_deadline)
-        exact = [self._needs_of(state, doubt=0.0) for state in promised]
-        self.due = {name: bare for name, _, bare in exact}
-        # Who would be late even alone is nobody's reason to make no plan.
-        hopes = [needs for needs in exact if needs[2].share() is not None]
-        doubt = self.snapshot.overheads.doubt
-        self.needs = [self._needs_of(self.states[name]) for name, _, _ in hopes] if doubt else hopes
-        plans = plan_all(self.needs, now=self.now, devices=self.devices)
-        self.plans = self._plan_without_doubt(hopes) if plans is None else plans
-        self.broken = len(self.plans) < len(hopes)
-        self.needs = [needs for needs in self.needs if needs[0] in self.plans]
+        return sorted(found, key=_by_deadline)
 
-    def _plan_without_doubt(self, needs: list[_Needs]) -> dict[str, Promise]:
+    def _hopeful(self) -> dict[str, Wanted]:
+        """Jobs without a promise that could be in time, the cheapest first."""
+        found = []
+        for state in self.snapshot.jobs:
+            if state.job.deadline is None or state.standing is Standing.ADMITTED:
+                continue
+            one = self._wanted(state, doubt=self.snapshot.overheads.doubt)
+            share = one.bare.share()
+            if share is not None:
+                cost = share * (one.bare.finish(share) - self.now)
+                found.append((cost, one.job, one._replace(cost=cost)))
+        return {job: one for _, job, one in sorted(found)}
+
+    # The plan ----------------------------------------------------------------------------------------------
+
+    def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
+        """Find a plan; returns when it was made as a whole."""
+        # Who would be late even alone is nobody's reason to make no plan.
+        able = [one for one in promised if one.bare.share() is not None]
+        age = self.now - self.last.planned
+        if age < _AGE * (len(able) + len(hopeful) - _FEW) and self._go_on(able, hopeful):
+            return self.last.planned
+        self._plan_anew(able, hopeful)
+        return self.now
+
+    def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
+        """Go on with the last plan, and fit in what arrives; False where it no longer keeps each promise."""
+        if self.devices < self.last.devices:
+            return False
+        plans = {}
+        for one in promised:
+            last = self.last.plans.get(one.job)
+            promise = None if last is None else as_planned(last, one.bare, self.now)
+            if promise is None:
+                return False
+            plans[one.job] = promise
+        waiting: list[Wanted] = []
+        going: list[Wanted] = []
+        fresh = frozenset(self.snapshot.arrived)
+        for one in hopeful.values():
+            last = self.last.plans.get(one.job)
+            promise = None if last is None else as_planned(last, one.bare, self.now)
+            if promise is not None:
+                plans[one.job] = promise
+                going.append(one)
+            elif one.job in fresh or len(waiting) < _TRIED:
+                waiting.append(one)
+        joint = self._jointly(waiting, beside=plans, givable=going) if waiting else plans
+        assert joint is not None, "nobody who is promised has to be fitted in"
+        self._split(joint, hopeful)
+        return True
+
+    def _plan_anew(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> None:
+        doubt = self.snapshot.overheads.doubt
+        careful = [self._wanted(self.states[one.job], doubt=doubt) for one in promised] if doubt else promised
+        hopes = list(hopeful.values())[:_HOPED]
+        plans = self._jointly([*careful, *hopes])
+        if plans is None:
+            kept = self._plan_without_doubt(promised)
+            self.broken = len(kept) < len(promised)
+            plans = self._jointly(hopes, beside=kept)
+            assert plans is not None, "nobody who is promised has to be fitted in"
+        self._split(plans, hopeful)
+
+    def _jointly(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        beside: Mapping[str, Promise] | None = None,
+        givable: Sequence[Wanted] = (),
+    ) -> dict[str, Promise] | None:
+        last = self.last.plans
+        return plan_jointly(
+            wanted, now=self.now, devices=self.devices, last=last, beside=beside, givable=givable
+        )
+
+    def _split(self, plans: Mapping[str, Promise], hopeful: Mapping[str, Wanted]) -> None:
+        self.hoped = {name: plans[name] for name in hopeful if name in plans}
+        self.plans = {name: promise for name, promise in plans.items() if name not in self.hoped}
+
+    def _plan_without_doubt(self, wanted: Sequence[Wanted]) -> dict[str, Promise]:
         """What promises had to spare may be used up: that is what it was for."""
-        now, devices = self.now, self.devices
-        last: Mapping[str, Promise] = self.snapshot.memory or {}
+        now, devices, last = self.now, self.devices, self.last.plans
+        needs = [one.needs for one in wanted]
         plans = carry_on(last, needs, now=now, devices=devices)
         if plans is not None and len(plans) == len(needs):
             return plans
@@ -127,190 +227,66 @@ class _Cycle:
         mended, fitted = mend(last, bare, now=now, devices=devices), plan_most(bare, now=now, devices=devices)
         return mended if len(mended) >= len(fitted) else fitted
 
-    def _judge(self, state: JobState) -> None:
-        job = state.job
+    # Verdicts ----------------------------------------------------------------------------------------------
+
+    def _joined(self, hopeful: Mapping[str, Wanted]) -> Arrivals:
+        costs = [hopeful[name].cost or 0.0 for name in self.snapshot.arrived if name in hopeful]
+        return self.last.arrivals.joined_by(costs, now=self.now)
+
+    def _judge(self, hopeful: Mapping[str, Wanted], arrivals: Arrivals) -> None:
+        """Promise what is planned and cheap; say to every arrival how it stands."""
+        prices = Prices(arrivals, now=self.now, devices=self.devices)
+        fresh = frozenset(self.snapshot.arrived)
+        for name in [*self.snapshot.arrived, *(name for name in list(self.hoped) if name not in fresh)]:
+            one = hopeful.get(name)
+            no = self._no(name) if one is None else self._not_yet(one, prices)
+            if no is None:
+                self.plans[name] = self.hoped.pop(name)
+                self.verdicts.append(self._yes(name))
+            elif name in fresh:
+                self.verdicts.append(no)
+
+    def _yes(self, name: str) -> Admitted:
+        pieces, deadline = self.plans[name].pieces, self.states[name].job.deadline
+        share, finish = max(piece.workers for piece in pieces), pieces[-1].stop
+        assert deadline is not None
+        text = f"{counted(share, 'worker')} will do: done {deadline - finish:.0f} s before the deadline"
+        return Admitted(job=name, reason=Reason.FITS, share=share, finish=finish, detail=text)
+
+    def _no(self, name: str) -> Verdict:
+        """To a job that has no deadline, or cannot meet it."""
+        job = self.states[name].job
         if job.deadline is None:
             text = "runs on what promised jobs leave"
-            self.verdicts.append(Admitted(job=job.id, reason=Reason.NO_DEADLINE, detail=text, promises=False))
-            return
-        if self._promise(state):
-            return
-        bare = self._needs_of(state)[2]
+            return Admitted(job=name, reason=Reason.NO_DEADLINE, detail=text, promises=False)
+        bare = self._wanted(self.states[name], doubt=self.snapshot.overheads.doubt).bare
         earliest = bare.finish(bare.ceiling)
-        if bare.share() is None:
-            text = (
-                f"{bare.ceiling} workers, the most that help, would be done "
-                f"{earliest - job.deadline:.0f} s after the deadline"
-            )
-            reason, when = Reason.TOO_LATE, earliest
-        else:
-            text = (
-                f"with {len(self.needs)} promised jobs on {self.devices} devices no plan is in time for all"
-            )
-            reason, when = Reason.BREAKS_PROMISE, None
-        self.verdicts.append(Rejected(job=job.id, reason=reason, detail=text, earliest=when, runs=True))
-
-    def _promise(self, state: JobState) -> bool:
-        """Add `state` to the plan if every promise, its own included, can be kept; and say so."""
-        needs = self._needs_of(state)
-        if self.broken or needs[2].share() is None:
-            return False
-        wider = sorted([*self.needs, needs], key=lambda one: (one[2].due, one[0]))
-        plans = plan_all(wider, now=self.now, devices=self.devices)
-        if plans is None:
-            return False
-        self.needs, self.plans = wider, plans
-        pieces = plans[state.job.id].pieces
-        share = max(piece.workers for piece in pieces)
-        assert state.job.deadline is not None
-        early = state.job.deadline - pieces[-1].stop
-        text = f"{counted(share, 'worker')} will do: done {early:.0f} s before the deadline"
-        self.verdicts.append(
-            Admitted(job=state.job.id, reason=Reason.FITS, share=share, finish=pieces[-1].stop, detail=text)
+        text = (
+            f"{bare.ceiling} workers, the most that help, would be done "
+            f"{earliest - job.deadline:.0f} s after the deadline"
         )
-        return True
+        return Rejected(job=name, reason=Reason.TOO_LATE, detail=text, earliest=earliest, runs=True)
 
-    def _hopeful(self, states: list[JobState]) -> list[tuple[float, JobState, int]]:
-        """Unpromised jobs that could still be in time: (device-seconds needed, job, workers)."""
-        found = []
-        for state in states:
-            if state.job.id in self.plans or state.job.deadline is None:
-                continue
-            need = self._needs_of(state)[2]
-            share = need.share()
-            if share is not None:
-                found.append((share * (need.finish(share) - self.now), state, share))
-        return sorted(found, key=lambda one: (one[0], one[1].job.id))
-
-    def _second_chances(self, states: list[JobState]) -> None:
-        for _, state, _ in self._hopeful(states)[:_SECOND_CHANCES]:
-            self._promise(state)
-
-    def _allocate(self) -> dict[str, int]:
-        base = {name: workers_now(promise, self.now) for name, promise in self.plans.items()}
-        free = self.snapshot.capacity - sum(base.values())
-        free = self._measure(base, free)
-        free = self._begin_early(base, free)
-        free = self._keep_running(base, free)
-        for _, state, share in self._hopeful(list(self.snapshot.jobs)):
-            more = share - base.get(state.job.id, 0)
-            if 0 <= more <= free:
-                base[state.job.id] = share
-                free -= more
-        claims = [
-            claim
-            for state in self.snapshot.jobs
-            if (claim := self._claim(state, base.get(state.job.id, 0))) is not None
-        ]
-        granted = base | share_out(claims, free, stay=_STAY)
-        return self._steady(granted, base)
-
-    def _begin_early(self, base: dict[str, int], free: int) -> int:
-        """Promises that are to begin later and have little to spare begin now, if devices are free.
-
-        That costs them nothing: their plan pays for a start when they are to begin. What is late takes what there is.
-        """
-        for name, need in sorted(self.due.items(), key=lambda one: (one[1].due, one[0])):
-            promise = self.plans.get(name)
-            if promise is not None:
-                begins = next((piece.start for piece in promise.pieces if piece.stop > self.now), self.now)
-                if base[name] or promise.spare >= _MARGIN * need.change or begins < self.now + need.change:
-                    continue
-            most = min(free, need.ceiling)
-            share = (
-                next((n for n in range(most + 1) if need.best[n] >= need.best[most]), 0) if most > 0 else 0
-            )
-            if share >= max(need.minimum, 1):
-                base[name] = share
-                free -= share
-        return free
-
-    def _measure(self, base: dict[str, int], free: int) -> int:
-        """Who cannot be judged before it was measured runs now, on what promises leave: that takes seconds."""
-        for state in self.snapshot.jobs:
-            if state.unmeasured and state.job.minimum <= free:
-                base[state.job.id] = state.job.minimum
-                free -= state.job.minimum
-        return free
-
-    def _keep_running(self, base: dict[str, int], free: int) -> int:
-        """What runs keeps its gang for a while; where devices can be reclaimed, always.
-
-        So nobody is stopped for less than a change or two costs, and a tenant that must give devices back
-        shrinks all its jobs before it stops one.
-        """
-        always = bool(self.snapshot.tenants)
-        for state in sorted(self.snapshot.jobs, key=lambda s: (s.changed, s.job.id)):
-            least = state.job.minimum
-            if not state.workers or base.get(state.job.id, 0) or least > free:
-                continue
-            run = _RUN * self.snapshot.overheads.cost(0, state.job.ceiling)
-            if always or self.now - state.changed < run:
-                base[state.job.id] = least
-                free -= least
-        return free
-
-    def _claim(self, state: JobState, base: int) -> Claim | None:
-        job = state.job
-        promise = self.plans.get(job.id)
-        ceiling = job.ceiling
-        if promise is not None:
-            change = self.snapshot.overheads.cost(0, ceiling)
-            if promise.spare < 2.0 * change - 1e-6 and state.workers <= base:
-                return None
-            if promise.spare < change - 1e-6:
-                return None
-        left = state.remaining / state.pace
-        return Claim(job.id, job.curve, base, state.workers, job.minimum, ceiling, left)
-
-    def _steady(self, granted: dict[str, int], base: Mapping[str, int]) -> dict[str, int]:
-        """Undo changes that cost more than they save."""
-        spare = self.snapshot.capacity - sum(granted.values())
-        workers = dict(granted)
-        for state in self.snapshot.jobs:
-            name, holds = state.job.id, state.workers
-            goal = workers.get(name, 0)
-            least = max(base.get(name, 0), state.job.minimum)  # which its owner may have raised
-            if goal > holds >= least and not self._worthwhile(state, goal):
-                workers[name] = holds
-                spare += goal - holds
-        for state in self.snapshot.jobs:
-            name, holds = state.job.id, state.workers
-            goal = workers.get(name, 0)
-            if goal < holds <= state.job.ceiling and state.job.minimum <= holds <= goal + spare:
-                workers[name] = holds
-                spare -= holds - goal
-        for name, count in workers.items():
-            self._explain(name, count, base.get(name, 0))
-        return workers
-
-    def _worthwhile(self, state: JobState, goal: int) -> bool:
-        best, left = state.job.curve.best, state.remaining / state.pace
-        cost = self.snapshot.overheads.cost(state.workers, goal)
-        if self.now - state.changed < _COOLDOWN * cost:
-            return False
-        return left / best[state.workers] - left / best[goal] > _WORTH * cost
-
-    def _explain(self, name: str, count: int, base: int) -> None:
-        if count and self.states[name].unmeasured:
-            self.reasons[name] = (
-                Reason.TO_MEASURE,
-                "its deadline can be judged once its steps were measured",
-            )
-        elif count > base:
-            self.reasons[name] = (Reason.SURPLUS, f"{base} needed, {count - base} from the surplus")
-        elif count:
-            self.reasons[name] = (Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}")
-        elif name in self.plans:
+    def _not_yet(self, one: Wanted, prices: Prices) -> Rejected | None:
+        """Why its deadline is not promised now; None where it is."""
+        state, cost = self.states[one.job], one.cost or 0.0
+        if one.job not in self.hoped or self.broken:
             text = (
-                f"its plan resumes it in {self.plans[name].pieces[0].start - self.now:.0f} s and is in time"
+                f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in time for all"
             )
-            self.reasons[name] = (Reason.AHEAD_OF_PLAN, text)
-        else:
-            text = f"all {self.snapshot.capacity} devices are in better use"
-            self.reasons[name] = (Reason.CLUSTER_FULL, text)
+            return Rejected(job=one.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
+        if self.snapshot.promise is PromiseAt.MEASURED and state.remaining >= state.job.work:
+            text = "is planned to be in time, and promised once its own speed was measured"
+            return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
+        highest = prices.highest(one.bare.due - self.now)
+        if cost > highest:
+            text = (
+                f"is planned to be in time, and promised once it needs {highest:.0f} device-seconds, not "
+                f"{cost:.0f}: jobs as cheap as that keep coming"
+            )
+            return Rejected(job=one.job, reason=Reason.LEAVES_ROOM, detail=text, runs=True)
+        return None
 
 
-def _by_deadline(state: JobState) -> tuple[float, str]:
-    assert state.job.deadline is not None
-    return state.job.deadline, state.job.id
+def _by_deadline(one: Wanted) -> tuple[float, str]:
+    return one.bare.due, one.job

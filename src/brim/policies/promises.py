@@ -24,7 +24,19 @@ from brim.domain.resizing import Overheads
 from brim.domain.schedule import JobState
 from brim.policies.timeline import Need, Piece, Timeline
 
-__all__ = ["Promise", "carry_on", "mend", "need_of", "next_change", "plan_all", "plan_most", "workers_now"]
+__all__ = [
+    "Promise",
+    "as_planned",
+    "carry_on",
+    "mend",
+    "need_of",
+    "next_change",
+    "plan_all",
+    "plan_most",
+    "promised",
+    "side_by_side",
+    "workers_now",
+]
 
 # Seconds by which floating-point sums over a plan may differ from one cycle to the next.
 _ROUNDING = 1e-4
@@ -43,8 +55,12 @@ class Promise:
     spare: float
 
 
-def need_of(state: JobState, *, now: float, overheads: Overheads) -> Need:
-    """What `state` needs to be done by its deadline."""
+def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float = 0.0) -> Need:
+    """What `state` needs to be done by its deadline.
+
+    Args:
+        doubt: seconds that it may lose first.
+    """
     job = state.job
     assert job.deadline is not None
     ceiling = job.ceiling
@@ -52,7 +68,7 @@ def need_of(state: JobState, *, now: float, overheads: Overheads) -> Need:
     return Need(
         best=job.curve.best,
         left=state.remaining / state.pace,
-        begin=max(now, state.ready) if state.workers else now,
+        begin=(max(now, state.ready) if state.workers else now) + doubt,
         due=job.deadline,
         holds=state.workers,
         change=change,
@@ -70,7 +86,7 @@ def plan_all(
     Args:
         needs: (id, need with its margin, need without), by deadline then id.
     """
-    plans = _side_by_side(needs, now, devices)
+    plans = side_by_side(needs, now, devices)
     return _one_by_one(needs, now, devices, drop=False) if plans is None else plans
 
 
@@ -93,11 +109,11 @@ def _one_by_one(
                 continue
             return None
         timeline.take(pieces)
-        plans[name] = Promise(pieces=tuple(pieces), spare=_spare(pieces, bare))
+        plans[name] = promised(pieces, bare, now)
     return plans
 
 
-def _side_by_side(
+def side_by_side(
     needs: Sequence[tuple[str, Need, Need]], now: float, devices: int
 ) -> dict[str, Promise] | None:
     """The usual case: every job can have its smallest share at once, and no timeline is needed."""
@@ -129,7 +145,7 @@ def carry_on(
         promise = last.get(name)
         if promise is None:
             continue
-        going_on = _going_on(promise, bare, now)
+        going_on = as_planned(promise, bare, now)
         if going_on is None:
             return None
         timeline.take(list(going_on.pieces), exact=True)
@@ -147,7 +163,7 @@ def mend(
     plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)
     for name, _, bare in needs:
-        going_on = _going_on(last[name], bare, now) if name in last else None
+        going_on = as_planned(last[name], bare, now) if name in last else None
         if going_on is not None and all(
             timeline.least(piece.start, piece.stop) >= piece.workers for piece in going_on.pieces
         ):
@@ -157,32 +173,37 @@ def mend(
         pieces = None if name in plans else timeline.fit(bare)
         if pieces is not None:
             timeline.take(pieces)
-            plans[name] = Promise(pieces=tuple(pieces), spare=_spare(pieces, bare))
+            plans[name] = promised(pieces, bare, now)
     return plans
 
 
-def _going_on(promise: Promise, bare: Need, now: float) -> Promise | None:
+def promised(pieces: Sequence[Piece], bare: Need, now: float) -> Promise:
+    """`pieces` as a job's plan."""
+    return Promise(pieces=tuple(pieces), spare=_spare(pieces, bare, now))
+
+
+def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
     """What is left of a plan, or None where the job would be late by it."""
-    pieces = [
-        Piece(max(piece.start, now), piece.stop, piece.workers)
-        for piece in promise.pieces
-        if piece.stop > now
-    ]
-    spare = _spare(pieces, bare)
+    pieces = promise.pieces
+    if pieces[0].start < now:
+        pieces = tuple(
+            Piece(max(piece.start, now), piece.stop, piece.workers) for piece in pieces if piece.stop > now
+        )
+    spare = _spare(pieces, bare, now)
     if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
         return None
-    return Promise(pieces=tuple(pieces), spare=spare)
+    return Promise(pieces=pieces, spare=spare)
 
 
-def _spare(pieces: Sequence[Piece], need: Need) -> float:
+def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
     """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it is too little.
 
     The last piece may be a rounding longer than it was planned.
     """
     held, busy, left, fastest = need.holds, need.begin, need.left, 0.0
-    last = -math.inf
+    last = now
     for piece in pieces:
-        if last < piece.start and last > -math.inf:
+        if last < piece.start:  # it was suspended in between
             held = 0
         last = piece.stop
         if piece.workers != held:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from brim.domain.scaling import ScalingCurve
 
 __all__ = ["Claim", "share_out"]
+
+_POWER = 4.0  # how much more an efficient worker counts than an inefficient one
 
 
 class Claim(NamedTuple):
@@ -33,10 +36,11 @@ class Claim(NamedTuple):
 def share_out(claims: Sequence[Claim], free: int, *, stay: float = 1.0) -> dict[str, int]:
     """Give out `free` devices along the corners of each job's concave envelope.
 
-    The return of a worker is the part of the job's remaining work that it does per second: the slope of the
-    envelope over what is left. Devices so go to the job that they finish soonest, which for concave curves
-    lowers the mean completion time most (Source: Berg et al., heSRPT, SIGMETRICS 2020), and only then to
-    those that scale worse or have more to do; a job never gets a worker that does not speed it up.
+    A worker's return is its efficiency, to the fourth power, over the time that the job would still take on its
+    smallest size. Efficiency is the speed that the worker adds over what each of the first ones adds: on a cluster
+    that is too small an inefficient worker takes from others what they would have made more of. Dividing by what is
+    left finishes short jobs first, which lowers the mean completion time most (Source: Berg et al., heSRPT, SIGMETRICS
+    2020). A job never gets a worker that does not speed it up. Powers from 2 to 8 met the same deadlines.
 
     Args:
         stay: how many times a worker that a job already holds counts.
@@ -68,13 +72,17 @@ def _next(claim: Claim, have: int, stay: float, k: int) -> tuple[float, str, int
     curve, envelope = claim.curve, claim.curve.envelope
     if have >= claim.ceiling:
         return None
-    goal = claim.minimum if have < claim.minimum else next((n for n in curve.sizes if n > have), have)
+    place = bisect_right(curve.sizes, have)
+    corner = curve.sizes[place] if place < len(curve.sizes) else have
+    goal = claim.minimum if have < claim.minimum else corner
     goal = min(max(goal, have + 1), claim.ceiling)
     if max(have, claim.minimum - 1) < claim.holds < goal and curve.best[claim.holds] > curve.best[have]:
         goal = claim.holds  # a part of a step may be worth keeping
-    gain = (envelope[goal] - envelope[have]) / (goal - have) / claim.left
-    if gain <= 0:
+    first = envelope[curve.sizes[0]] / curve.sizes[0]
+    efficiency = (envelope[goal] - envelope[have]) / (goal - have) / first
+    if efficiency <= 0:
         return None
+    gain = efficiency**_POWER * first / claim.left
     if goal <= claim.holds:
         gain *= stay
     return -gain, claim.job, k, goal - have

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 __all__ = ["Need", "Piece", "Timeline"]
@@ -12,6 +14,7 @@ __all__ = ["Need", "Piece", "Timeline"]
 # A timeline of more steps than this merges steps closer together than this part of their distance from now.
 _MANY = 64
 _COARSE = 0.03
+_STEP = math.log(1.0 + _COARSE)
 
 
 class Piece(NamedTuple):
@@ -97,7 +100,29 @@ class Timeline:
                 since = time
         return since is not None
 
-    def take(self, pieces: list[Piece], *, exact: bool = False) -> None:
+    @classmethod
+    def beside(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
+        """What `pieces` leave of `devices`; where they are many, each perhaps a little longer than it lasts."""
+        many = len(pieces) > _MANY
+        changes = {now: devices}
+        for start, stop, workers in pieces:
+            first = start if start > now else now
+            last = _rounded_up(stop - now) + now if many else stop
+            changes[first] = changes.get(first, 0) - workers
+            changes[last] = changes.get(last, 0) + workers
+        line = cls(now=now, devices=devices)
+        line.times = sorted(changes)
+        line.free = list(accumulate(changes[time] for time in line.times))
+        return line
+
+    def give_back(self, pieces: Iterable[Piece]) -> None:
+        """Undo a reservation; what was rounded up stays reserved."""
+        for piece in pieces:
+            first = self._break(piece.start)
+            last = self._break(piece.stop)
+            self.free[first:last] = [free + piece.workers for free in self.free[first:last]]
+
+    def take(self, pieces: Iterable[Piece], *, exact: bool = False) -> None:
         """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they last."""
         for piece in pieces:
             first = self._break(piece.start)
@@ -124,8 +149,11 @@ class Timeline:
             self.free.insert(place, self.free[place - 1])
         return place
 
-    def fit(self, need: Need) -> list[Piece] | None:
+    def fit(self, need: Need, *, guess: int | None = None) -> list[Piece] | None:
         """The smallest share, cut to what is free where less is, that is done by `need.due`; None if none is.
+
+        Args:
+            guess: a share that is likely to be it, such as the last plan's: where it is, two looks are enough.
 
         Source: progressive filling, ElasticFlow section 4.1; sizes need not be powers of two here, and every
         change of workers costs `need.change` seconds in the plan.
@@ -137,6 +165,10 @@ class Timeline:
         stop = need.finish(share)
         if self.least(now, stop) >= share:
             return [Piece(now, stop, share)]
+        if len(self.times) > _MANY:
+            piece = self._in_one_piece(need, share)
+            if piece is not None:
+                return [piece]
         last = bisect_left(self.times, need.due)
         most = min(need.ceiling, max(self.free[:last], default=0))
         if need.floor is not None:
@@ -144,20 +176,32 @@ class Timeline:
         if most < need.minimum:
             return None
         steps = self._usable(max(need.minimum, 1), last)
-        if not _reaches(need, most, steps, now):
-            return None
-        # Bisect for the smallest share; `high` is always one that was seen to reach.
-        low, high = share - 1, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            size = middle if need.floor is None else need.floor[middle]
-            if size <= low:  # no size between low and middle
-                low = middle
-            elif _reaches(need, size, steps, now):
-                high = size
-            else:
-                low = middle
-        return _walk(need, high, steps, now)
+        found = _smallest(need, share, most, steps, now, guess)
+        return None if found is None else _walk(need, found, steps, now)
+
+    def _in_one_piece(self, need: Need, least: int) -> Piece | None:
+        """The smallest share that it can have from some moment on until it is done in time, if it is so simple.
+
+        Where many jobs are planned, each as early as it can, nearly all are: those before have taken everything up to
+        some moment, and behind it more and more is free.
+        """
+        now = self.times[0]
+        ever = list(accumulate(reversed(self.free), min))[::-1]  # devices that stay free from each step on
+        size = max(least, need.minimum, 1)
+        while size <= need.ceiling:
+            place = bisect_left(ever, size)
+            if place == len(ever):
+                return None
+            start = self.times[place]
+            stays = start <= now and size == need.holds
+            begin = need.begin if stays else max(start, need.begin) + need.change
+            stop = begin + need.left / need.best[size]
+            if stop <= need.due and need.floor is None:
+                return Piece(start, stop, size)
+            if stop <= need.due and need.floor is not None and need.floor[size] == size:
+                return Piece(start, stop, size)
+            size += 1 + size // 16
+        return None
 
     def _usable(self, least: int, last: int) -> list[_Step]:
         """The first `last` steps, without those that have fewer than `least` devices free."""
@@ -171,6 +215,36 @@ class Timeline:
 
 _Step = tuple[float, float, int]
 """From when to when so many devices are free."""
+
+
+def _smallest(
+    need: Need, least: int, most: int, steps: list[_Step], now: float, guess: int | None
+) -> int | None:
+    """The smallest share from `least` to `most` that reaches; None where not even `most` does."""
+    low, high = least - 1, most + 1  # `low` does not reach; `high` does, once it is not above `most`
+    tries = [most] if guess is None else [guess, guess - 1, most]
+    for size in tries:
+        if low < size < high:
+            low, high = (low, size) if _reaches(need, size, steps, now) else (size, high)
+    if high > most:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        size = middle if need.floor is None else need.floor[middle]
+        if size <= low:  # no size between low and middle
+            low = middle
+        elif _reaches(need, size, steps, now):
+            high = size
+        else:
+            low = middle
+    return high
+
+
+def _rounded_up(seconds: float) -> float:
+    """To one of a few lengths of time that lie `_COARSE` of themselves apart."""
+    if seconds <= 1.0:
+        return 1.0
+    return (1.0 + _COARSE) ** math.ceil(math.log(seconds) / _STEP)
 
 
 def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:

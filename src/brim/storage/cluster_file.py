@@ -12,6 +12,7 @@ import yaml
 
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.promising import PromiseAt
 from brim.domain.quantities import parse_duration
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError, did_you_mean
@@ -42,6 +43,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     nodes: list[_Node]
     tenants: list[_Tenant] = []
     policy: str = "brim"
+    promise: str = PromiseAt.ARRIVAL
     headroom: int = 0
     grace: str | float = 30.0
 
@@ -164,6 +166,10 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
     if file.policy not in POLICIES:
         hint = did_you_mean(file.policy, POLICIES)
         raise SpecError(f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint)
+    if file.promise not in list(PromiseAt):
+        hint = did_you_mean(file.promise, list(PromiseAt))
+        need = " or ".join(PromiseAt)
+        raise SpecError(f"{name}: promise", got=repr(file.promise), need=need, hint=hint)
     grace = parse_duration(str(file.grace), field=f"{name}: grace")
     try:
         return _spec_of(file, grace)
@@ -190,6 +196,7 @@ def _spec_of(file: _File, grace: float) -> ClusterSpec:
             for each in file.tenants
         ),
         policy=file.policy,
+        promise=PromiseAt(file.promise),
         headroom=file.headroom,
         grace=grace,
     )

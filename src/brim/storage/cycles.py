@@ -12,20 +12,21 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
 from brim.errors import EnvironmentFault, SpecError
+from brim.policies.brim import Remembered
 from brim.policies.cycle import Memory
 from brim.policies.placement import Block
-from brim.policies.promises import Promise
 
 __all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
 
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
-_REMEMBERS: dict[str, Any] = {"brim": dict[str, Promise], "pollux": tuple[float, dict[str, int]]}
+_REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
 
 _LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 
@@ -33,7 +34,7 @@ _LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 _NO_CYCLE = (zlib.error, LookupError, TypeError, AttributeError, OverflowError, SpecError, *UNDECODABLE)
 
 _JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
-_SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured")
+_SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured", "promise")
 _DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 
 
@@ -86,6 +87,7 @@ def _snapshot(saw: dict[str, Any]) -> Snapshot:
         overheads=msgspec.convert(saw["overheads"], Overheads),
         tenants=msgspec.convert(saw["tenants"], tuple[Tenant, ...]),
         assured=saw["assured"],
+        promise=PromiseAt(saw.get("promise", PromiseAt.ARRIVAL)),
     )
 
 
@@ -133,10 +135,15 @@ def decode_memory(data: bytes, *, policy: str) -> Memory:
         EnvironmentFault: the bytes are damaged.
     """
     found = msgspec.msgpack.decode(data)
-    kind = _REMEMBERS.get(policy)
     return Memory(
-        policies={
-            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
-        },
+        policies=_remembered(found["policies"], _REMEMBERS.get(policy)),
         blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
     )
+
+
+def _remembered(rows: list[Any], kind: Any) -> dict[tuple[str, int], object]:
+    """By tenant and priority; nothing where an earlier version wrote it, which remembered other things."""
+    try:
+        return {(tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in rows}
+    except msgspec.ValidationError:
+        return {}

@@ -14,8 +14,18 @@ from typing import Any
 
 from brim.backends.simulator.run import Change, Outcome, Run
 from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS, Overheads
-from brim.domain.schedule import Admitted, Decision, JobState, Policy, Rejected, Snapshot, Standing, Verdict
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Policy,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import InternalError
@@ -53,6 +63,7 @@ class Settings:
     slow: float = 0.7
     capacity: tuple[tuple[float, int], ...] = ()
     tenants: tuple[Tenant, ...] = ()
+    promise: PromiseAt = PromiseAt.ARRIVAL
     placed: bool = False
     record: bool = False
 
@@ -242,6 +253,7 @@ class _World:
             arrived=self.arrived,
             overheads=self.settings.overheads.paid_ahead,
             tenants=self.settings.tenants,
+            promise=self.settings.promise,
             memory=self.memory,
         )
 

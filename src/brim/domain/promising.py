@@ -1,0 +1,16 @@
+"""When a deadline is promised. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["PromiseAt"]
+
+
+class PromiseAt(enum.StrEnum):
+    """When a deadline is promised at the earliest: the administrator's choice."""
+
+    ARRIVAL = "arrival"
+    """When the job arrives, by the speed that is expected of it."""
+    MEASURED = "measured"
+    """When it has run and its own speed was seen."""

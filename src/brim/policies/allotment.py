@@ -1,0 +1,186 @@
+"""From plans to workers: what each job has now, by its plan, by what is free beside the plans, and steadily. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from brim.domain.quantities import counted
+from brim.domain.schedule import JobState, Reason, Snapshot
+from brim.policies.promises import Promise, workers_now
+from brim.policies.surplus import Claim, share_out
+from brim.policies.timeline import Need
+
+__all__ = ["MARGIN", "Plans", "allot"]
+
+# Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a migration.
+MARGIN = 3.0
+# A worker that a job already holds counts this many times: jobs of nearly equal return do not swap.
+_STAY = 1.5
+# A job is resized for a surplus only if that saves this many times the seconds that it costs.
+_WORTH = 2.0
+# A job that has just changed is not grown again before this many times the cost have passed,
+_COOLDOWN = 2.0
+# and one that runs without a promise is not stopped before this many changes could have been made.
+_RUN = 5.0
+
+
+class Plans(NamedTuple):
+    """What was planned.
+
+    Attributes:
+        promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in time.
+        due: what every promised job needs, those included that will be late.
+    """
+
+    promised: Mapping[str, Promise]
+    hoped: Mapping[str, Promise]
+    due: Mapping[str, Need]
+
+
+def allot(snapshot: Snapshot, plans: Plans) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
+    """Workers by job, and the reason for each."""
+    return _Allotment(snapshot, plans).made()
+
+
+class _Allotment:
+    """Workers as they are given out: `base` by right, the rest from the surplus."""
+
+    def __init__(self, snapshot: Snapshot, plans: Plans) -> None:
+        self.snapshot, self.now, self.plans = snapshot, snapshot.now, plans
+        self.states = {state.job.id: state for state in snapshot.jobs}
+        self.base = {name: workers_now(promise, self.now) for name, promise in plans.promised.items()}
+        self.free = snapshot.capacity - sum(self.base.values())
+
+    def made(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
+        self._measure()
+        self._hope()
+        self._begin_early()
+        self._keep_running()
+        workers = self._steady(self._with_surplus())
+        reasons = {
+            state.job.id: self._reason(state, workers[state.job.id])
+            for state in self.snapshot.jobs
+            if state.job.id in workers
+        }
+        return workers, reasons
+
+    def _give(self, name: str, count: int) -> None:
+        self.base[name] = count
+        self.free -= count
+
+    def _measure(self) -> None:
+        """Who cannot be judged before it was measured runs now, on what promises leave: that takes seconds."""
+        for state in self.snapshot.jobs:
+            if state.unmeasured and state.job.minimum <= self.free:
+                self._give(state.job.id, state.job.minimum)
+
+    def _hope(self) -> None:
+        for name, promise in self.plans.hoped.items():
+            count = workers_now(promise, self.now)
+            if 0 < count <= self.free:
+                self._give(name, count)
+
+    def _begin_early(self) -> None:
+        """Promises that are to begin later and have little to spare begin now, if devices are free.
+
+        That costs them nothing: their plan pays for a start when they are to begin. What is late takes what there is.
+        """
+        if self.free <= 0:
+            return
+        for name, need in sorted(self.plans.due.items(), key=lambda one: (one[1].due, one[0])):
+            promise = self.plans.promised.get(name)
+            if promise is not None:
+                begins = next((piece.start for piece in promise.pieces if piece.stop > self.now), self.now)
+                enough = promise.spare >= MARGIN * need.change
+                if self.base[name] or enough or begins < self.now + need.change:
+                    continue
+            share = _useful(need, self.free)
+            if share >= max(need.minimum, 1):
+                self._give(name, share)
+
+    def _keep_running(self) -> None:
+        """What runs keeps its gang for a while; where devices can be reclaimed, always.
+
+        So nobody is stopped for less than a change or two costs, and a tenant that must give devices back
+        shrinks all its jobs before it stops one.
+        """
+        always = bool(self.snapshot.tenants)
+        running = [state for state in self.snapshot.jobs if state.workers]
+        for state in sorted(running, key=lambda state: (state.changed, state.job.id)):
+            least = state.job.minimum
+            if self.base.get(state.job.id, 0) or least > self.free:
+                continue
+            run = _RUN * self.snapshot.overheads.cost(0, state.job.ceiling)
+            if always or self.now - state.changed < run:
+                self._give(state.job.id, least)
+
+    def _with_surplus(self) -> dict[str, int]:
+        if self.free <= 0:  # who has none is told why, all the same
+            return dict.fromkeys(self.states, 0) | self.base
+        claims = [claim for state in self.snapshot.jobs if (claim := self._claim(state)) is not None]
+        return self.base | share_out(claims, self.free, stay=_STAY)
+
+    def _claim(self, state: JobState) -> Claim | None:
+        job, base = state.job, self.base.get(state.job.id, 0)
+        promise = self.plans.promised.get(job.id)
+        ceiling = job.ceiling
+        if promise is not None:
+            change = self.plans.due[job.id].change
+            if promise.spare < 2.0 * change - 1e-6 and state.workers <= base:
+                return None
+            if promise.spare < change - 1e-6:
+                return None
+        return Claim(
+            job.id, job.curve, base, state.workers, job.minimum, ceiling, state.remaining / state.pace
+        )
+
+    def _steady(self, granted: Mapping[str, int]) -> dict[str, int]:
+        """Undo changes that cost more than they save."""
+        spare = self.snapshot.capacity - sum(granted.values())
+        workers = dict(granted)
+        for state in self.snapshot.jobs:
+            name, holds = state.job.id, state.workers
+            goal = workers.get(name, 0)
+            least = max(self.base.get(name, 0), state.job.minimum)  # which its owner may have raised
+            if goal > holds >= least and not self._worthwhile(state, goal):
+                workers[name] = holds
+                spare += goal - holds
+        for state in self.snapshot.jobs:
+            name, holds = state.job.id, state.workers
+            goal = workers.get(name, 0)
+            if goal < holds <= state.job.ceiling and state.job.minimum <= holds <= goal + spare:
+                workers[name] = holds
+                spare -= holds - goal
+        return workers
+
+    def _worthwhile(self, state: JobState, goal: int) -> bool:
+        best, left = state.job.curve.best, state.remaining / state.pace
+        cost = self.snapshot.overheads.cost(state.workers, goal)
+        if self.now - state.changed < _COOLDOWN * cost:
+            return False
+        return left / best[state.workers] - left / best[goal] > _WORTH * cost
+
+    def _reason(self, state: JobState, count: int) -> tuple[Reason, str]:
+        name, base = state.job.id, self.base.get(state.job.id, 0)
+        if count and state.unmeasured:
+            return Reason.TO_MEASURE, "its deadline can be judged once its steps were measured"
+        if count > base:
+            return Reason.SURPLUS, f"{base} needed, {count - base} from the surplus"
+        if count and name in self.plans.hoped:
+            return Reason.HOPE, f"its deadline needs {counted(count, 'worker')}, and is not promised yet"
+        if count:
+            return Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}"
+        plan = self.plans.promised.get(name) or self.plans.hoped.get(name)
+        if plan is not None:
+            text = f"its plan resumes it in {plan.pieces[0].start - self.now:.0f} s and is in time"
+            return Reason.AHEAD_OF_PLAN, text
+        return Reason.CLUSTER_FULL, f"all {self.snapshot.capacity} devices are in better use"
+
+
+def _useful(need: Need, free: int) -> int:
+    """The fewest workers that are as fast as `free` workers are."""
+    most = min(free, need.ceiling)
+    if most <= 0:
+        return 0
+    return next((n for n in range(most + 1) if need.best[n] >= need.best[most]), 0)

@@ -1,0 +1,141 @@
+"""One plan for the deadlines that are promised and as many of the others as can still be met. Pure.
+
+Source: Moore and Hodgson's rule for the most jobs in time on one machine (Moore, Management Science 1968): take jobs
+in order of their deadlines, and where one does not fit give up the dearest so far. Here the machine is a timeline of
+devices, a job's cost is the device-seconds that it still needs, and who was promised is never given up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from brim.policies.promises import Promise, promised, side_by_side
+from brim.policies.timeline import Need, Piece, Timeline
+
+__all__ = ["Wanted", "plan_jointly"]
+
+_RETRIES = 8  # of the given up, the cheapest, that are tried once more behind all others
+
+
+class Wanted(NamedTuple):
+    """A job that should be in time.
+
+    Attributes:
+        bare: what it needs if nothing disturbs it.
+        margin: seconds that its plan should have to spare, if there is time.
+        cost: device-seconds that it needs at least; None where it is promised, and so cannot be given up.
+    """
+
+    job: str
+    bare: Need
+    margin: float
+    cost: float | None = None
+
+    @property
+    def needs(self) -> tuple[str, Need, Need]:
+        """As `promises` takes it: its id, its need with the margin, and its need without."""
+        return self.job, self.bare._replace(begin=self.bare.begin + self.margin), self.bare
+
+
+def plan_jointly(
+    wanted: Sequence[Wanted],
+    *,
+    now: float,
+    devices: int,
+    last: Mapping[str, Promise],
+    beside: Mapping[str, Promise] | None = None,
+    givable: Sequence[Wanted] = (),
+) -> dict[str, Promise] | None:
+    """Plans for every promised job and as many others as this finds room for; None where a promised one has none.
+
+    Args:
+        last: earlier plans: their shares are guessed first.
+        beside: plans that stay as they are, and are in what is returned.
+        givable: those of them that may be given up for a cheaper job.
+    """
+    if not beside:
+        plans = side_by_side([one.needs for one in wanted], now, devices)
+        if plans is not None:
+            return plans
+    joint = _Joint(now, devices, last, beside or {}, givable)
+    for one in sorted(wanted, key=lambda one: (one.bare.due, one.job)):
+        if not joint.add(one) and one.cost is None:
+            return None
+    joint.retry()
+    return joint.plans
+
+
+class _Joint:
+    """A plan as it grows."""
+
+    def __init__(
+        self,
+        now: float,
+        devices: int,
+        last: Mapping[str, Promise],
+        beside: Mapping[str, Promise],
+        givable: Sequence[Wanted],
+    ) -> None:
+        pieces = [piece for promise in beside.values() for piece in promise.pieces]
+        self.line = Timeline.beside(pieces, now=now, devices=devices)
+        self.plans = dict(beside)
+        self.last = last
+        self.given_up: list[Wanted] = []
+        self.dearest = [(-(one.cost or 0.0), one.job, one) for one in givable]
+        heapq.heapify(self.dearest)
+
+    def add(self, one: Wanted) -> bool:
+        """Whether it is in the plan now; to that end others may have been given up."""
+        pieces = self._fit(one)
+        if pieces is None and one.cost is None:
+            while pieces is None and self.dearest:
+                self._give_up(heapq.heappop(self.dearest)[2])
+                pieces = self._fit(one)
+        elif pieces is None and one.cost is not None:
+            pieces = self._swapped(one, one.cost)
+        if pieces is None:
+            self.given_up.append(one)
+            return False
+        self._keep(one, pieces)
+        return True
+
+    def _swapped(self, one: Wanted, cost: float) -> list[Piece] | None:
+        """Its pieces in place of the dearest job's, if that is dearer than it and makes enough room."""
+        if not self.dearest or -self.dearest[0][0] <= cost:
+            return None
+        other = self.dearest[0][2]
+        others = self.plans[other.job].pieces
+        self.line.give_back(others)
+        pieces = self._fit(one)
+        if pieces is None:
+            self.line.take(others, exact=True)
+            return None
+        heapq.heappop(self.dearest)
+        del self.plans[other.job]
+        self.given_up.append(other)
+        return pieces
+
+    def _give_up(self, one: Wanted) -> None:
+        self.line.give_back(self.plans.pop(one.job).pieces)
+        self.given_up.append(one)
+
+    def retry(self) -> None:
+        """Room may be left between what is planned."""
+        for one in sorted(self.given_up, key=lambda one: (one.cost or 0.0, one.job))[:_RETRIES]:
+            pieces = self._fit(one)
+            if pieces is not None:
+                self._keep(one, pieces)
+
+    def _fit(self, one: Wanted) -> list[Piece] | None:
+        last = self.last.get(one.job)
+        guess = None if last is None else max(piece.workers for piece in last.pieces)
+        _, careful, bare = one.needs
+        return self.line.fit(careful, guess=guess) or self.line.fit(bare, guess=guess)
+
+    def _keep(self, one: Wanted, pieces: list[Piece]) -> None:
+        self.line.take(pieces)
+        self.plans[one.job] = promised(pieces, one.bare, self.line.times[0])
+        if one.cost is not None:
+            heapq.heappush(self.dearest, (-one.cost, one.job, one))
