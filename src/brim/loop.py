@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from brim.domain.schedule import Decision, Policy, Snapshot
+from brim.domain.schedule import Decision, Snapshot
 from brim.interfaces import Backend
 
-__all__ = ["Journal", "run_cluster"]
+__all__ = ["Decide", "Journal", "run_cluster"]
+
+Decide = Callable[[Snapshot], Decision | Awaitable[Decision]]
+"""A policy, or one that is asked elsewhere and awaited."""
 
 Journal = Callable[[Snapshot, Decision], None]
 """Writes down what was seen and what was decided, before anything is done about it."""
 
 
-async def run_cluster(backend: Backend, decide: Policy, journal: Journal | None = None) -> None:
+async def run_cluster(backend: Backend, decide: Decide, journal: Journal | None = None) -> None:
     """Observe, decide, journal, apply; then wait until something happens or the decision is due again.
 
     Args:
@@ -24,7 +27,8 @@ async def run_cluster(backend: Backend, decide: Policy, journal: Journal | None 
     wake: float | None = None
     while await backend.wait(wake):
         snapshot = await backend.observe()
-        decision = decide(snapshot)
+        decided = decide(snapshot)
+        decision = await decided if isinstance(decided, Awaitable) else decided
         if journal is not None:
             journal(snapshot, decision)
         await backend.apply(decision)

@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
+from brim.domain.schedule import Decision, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
+from brim.policies.named import POLICIES
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
@@ -639,3 +642,36 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(served: Served, monkeypatch: pytes
     assert done.exit_code == 1
     assert "digits-1 goes on: brim status digits-1 --wait; brim cancel digits-1 ends it" in done.stderr
     assert not served.client.job("digits-1").has_ended
+
+
+def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served.client
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    asked, answered = threading.Event(), threading.Event()
+    policy = POLICIES["brim"]
+
+    def slow(snapshot: Snapshot) -> Decision:
+        asked.set()
+        assert answered.wait(20.0), "nobody was answered meanwhile"
+        return policy(snapshot)
+
+    monkeypatch.setattr("brim.scheduler.loop._MANY", 0)
+    monkeypatch.setitem(POLICIES, "brim", slow)
+    client.submit(ask(tenant="web"))
+    assert asked.wait(20.0)
+    assert [view.job for view in client.jobs()] == ["job-1", "job-2"]
+    client.cancel("job-2")
+    client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS, policy="edf"))
+    answered.set()
+    until(lambda: client.job("job-2").state == "cancelled", "what was asked meanwhile")
+    until(lambda: policies_of(served)[-1] == "edf", "the next cycle")
+    assert set(policies_of(served)) == {"brim", "edf"}
+
+
+def policies_of(served: Served) -> list[str]:
+    """Who decided each cycle, by the journal."""
+    with closing(Database(served.folder / "scheduler.db")) as database:
+        return [row.policy for row in database.cycles()]

@@ -149,12 +149,11 @@ class _Cycle:
 
     def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
         """Find a plan; returns when it was made as a whole."""
-        # Who would be late even alone is nobody's reason to make no plan.
-        able = [one for one in promised if one.bare.share() is not None]
         age = self.now - self.last.planned
-        if age < _AGE * (len(able) + len(hopeful) - _FEW) and self._go_on(able, hopeful):
+        if age < _AGE * (len(promised) + len(hopeful) - _FEW) and self._go_on(promised, hopeful):
             return self.last.planned
-        self._plan_anew(able, hopeful)
+        # Who would be late even alone is nobody's reason to make no plan.
+        self._plan_anew([one for one in promised if one.bare.share() is not None], hopeful)
         return self.now
 
     def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
@@ -165,9 +164,10 @@ class _Cycle:
         for one in promised:
             last = self.last.plans.get(one.job)
             promise = None if last is None else as_planned(last, one.bare, self.now)
-            if promise is None:
+            if promise is not None:
+                plans[one.job] = promise
+            elif one.bare.share() is not None:
                 return False
-            plans[one.job] = promise
         waiting: list[Wanted] = []
         going: list[Wanted] = []
         fresh = frozenset(self.snapshot.arrived)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -40,6 +40,7 @@ __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
+_MANY = 200  # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _LONGEST_KEY = 200
 _MOST_BYTES = 128 << 10  # of what is submitted: it is written with each change of the job, and sent to nodes
 
@@ -170,6 +171,7 @@ class Scheduler:
         self._ended_by = ""
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
         last = database.last_cycle()
+        self._policy = backend.spec.policy  # that decides now
         self._last_policy = last.policy if last else backend.spec.policy
         if last is not None:
             backend.memory = decode_memory(last.memory, policy=last.policy)
@@ -215,11 +217,14 @@ class Scheduler:
         self._backend.close()
         self._database.close()
 
-    def _decide(self, snapshot: Snapshot, *, ahead: bool = False) -> Decision:
-        return decide(snapshot, self._backend.spec.policy, left_by=self._last_policy, ahead=ahead)
+    def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
+        """The next cycle; where jobs are many, in a thread, and what people ask meanwhile is answered."""
+        self._policy = self._backend.spec.policy
+        ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
+        return asyncio.to_thread(ask) if len(snapshot.jobs) > _MANY else ask()
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
-        self._last_policy = policy = self._backend.spec.policy
+        self._last_policy = policy = self._policy  # another may have been applied meanwhile
         memory = encode_memory(decision.memory, policy=policy)
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
         self._foretelling.tell(snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True))
@@ -262,7 +267,9 @@ class Scheduler:
         known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
         others = [record for record in self._book.unfinished() if record.life.may_run]
         snapshot = self._backend.snapshot([*others, newcomer], now)
-        outlook = what_if(snapshot, newcomer.id, partial(self._decide, ahead=True))
+        policy = self._backend.spec.policy
+        ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
+        outlook = what_if(snapshot, newcomer.id, ask)
         return forecast_of(outlook, known=known, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:

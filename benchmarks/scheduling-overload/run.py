@@ -1,0 +1,142 @@
+"""Deadlines met on clusters that are too small, and promises broken by wrong profiles.
+
+python benchmarks/scheduling-overload/run.py DATA sizes|errors|random [TRACE...]
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from brim.backends.simulator.compare import run_policy
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.profiles import read_profiles
+from brim.backends.simulator.run import measure
+from brim.backends.simulator.traces import read_trace
+from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
+from brim.domain.resizing import OVERHEADS
+from brim.domain.scaling import ScalingCurve
+from brim.domain.workload import Job
+from brim.policies.brim import brim
+from brim.policies.ceiling import ceiling_with_capacity
+from brim.policies.named import POLICIES
+
+SHAPES = {
+    "itp/195job": (16, 8),
+    "itp/fig8a_t4_195jobs": (16, 4),
+    "itp/cluster10": (32, 8),
+    "itp/cluster06": (64, 8),
+    "itp/cluster01": (64, 8),
+    "generated/100jobs_1500lam": (16, 8),
+    "generated/200jobs_900lam_0.2": (8, 8),
+    "generated/200jobs_900lam_0.5": (8, 8),
+    "generated/1000job_1500lam": (8, 8),
+    "itp/cluster09": (128, 8),
+}
+PARTS = (1, 2, 4)
+CURVES = (
+    ScalingCurve(points=((1, 1.0), (2, 1.9), (4, 3.4), (8, 5.6), (16, 7.5))),
+    ScalingCurve(points=((1, 2.0), (2, 3.0), (4, 3.3))),
+    ScalingCurve(points=((1, 1.0), (2, 2.2), (4, 3.0), (8, 2.5))),
+)
+
+
+def read(data: Path, trace: str) -> tuple[Job, ...]:
+    kind = "t4" if "t4" in trace else "a100"
+    return read_trace(data / f"{trace}.csv", read_profiles(data / "profiles" / kind))
+
+
+def sizes(data: Path, traces: list[str]) -> None:
+    """Every policy at full, half and quarter size."""
+    print(
+        "| trace | devices | bound | policy | met | of the bound | promised | broken | mean JCT h | changes |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for trace in traces:
+        jobs, (nodes, devices) = read(data, trace), SHAPES[trace]
+        for part in PARTS:
+            cluster = Cluster.uniform(nodes=nodes // part, devices=devices)
+            bound = ceiling_with_capacity(jobs, devices=cluster.devices) if len(jobs) < 5000 else None
+            for name in POLICIES:
+                if name == "chronus" and len(jobs) > 300:
+                    continue  # a solver call each lease
+                m = run_policy(name, jobs, cluster, settings=Settings()).metrics
+                met = m.deadline_satisfactory_ratio or 0.0
+                limits = (
+                    f"{bound:.3f} | {name} | {met:.4f} | {met / bound:.3f}"
+                    if bound
+                    else f" | {name} | {met:.4f} | "
+                )
+                tail = f"{(m.average_jct_seconds or 0) / 3600:.2f} | {m.changes / m.jobs:.1f}"
+                row = f"{limits} | {m.admitted} | {m.admitted_missed} | {tail}"
+                print(f"| {trace} | {cluster.devices} | {row} |", flush=True)
+
+
+def errors(data: Path, traces: list[str]) -> None:
+    """Profiles that are wrong by up to 10, 20 and 50 %, by when promises are made; at half size, three seeds."""
+    print("| trace | devices | promise | profile error | promised | broken | met |")
+    print("|---|---|---|---|---|---|---|")
+    for trace in traces:
+        jobs, (nodes, devices) = read(data, trace), SHAPES[trace]
+        cluster = Cluster.uniform(nodes=nodes // 2, devices=devices)
+        for promise in PromiseAt:
+            for error in (0.0, 0.1, 0.2, 0.5):
+                found = [
+                    run_policy(
+                        "brim",
+                        jobs,
+                        cluster,
+                        settings=Settings(profile_error=error, seed=seed, promise=promise),
+                    ).metrics
+                    for seed in range(3 if error else 1)
+                ]
+                promised = sum(m.admitted for m in found)
+                broken = sum(m.admitted_missed for m in found)
+                met = sum(m.deadline_satisfactory_ratio or 0.0 for m in found) / len(found)
+                share = f"{broken} ({broken / max(promised, 1):.2%})"
+                row = f"{promise.value} | {error:.0%} | {promised} | {share} | {met:.4f}"
+                print(f"| {trace} | {cluster.devices} | {row} |", flush=True)
+
+
+def random_jobs(rng: random.Random) -> tuple[Job, ...]:
+    jobs = []
+    for number in range(rng.randint(10, 60)):
+        curve, work = rng.choice(CURVES), rng.uniform(50, 4000)
+        submitted = rng.uniform(0, 2000)
+        due = submitted + work / curve.maximum_rate * rng.uniform(0.8, 6.0)
+        deadline = due if rng.random() > 0.2 else None
+        jobs.append(Job(id=f"{number:03}", submitted=submitted, work=work, curve=curve, deadline=deadline))
+    return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
+
+
+def overloaded(runs: int) -> None:
+    """Random jobs, right profiles, 16 devices: none of the promises may break."""
+    for promise in PromiseAt:
+        promised = broken = 0
+        for seed in range(runs):
+            rng = random.Random(seed)
+            settings = Settings(
+                slot=rng.choice((0.0, 60.0)),
+                overheads=OVERHEADS[rng.choice(("none", "brim", "published", "restart"))],
+                placed=rng.random() < 0.5,
+                promise=promise,
+            )
+            m = measure(simulate(random_jobs(rng), Cluster.parse("2x8"), brim, settings=settings))
+            promised += m.admitted
+            broken += m.admitted_missed
+        print(
+            f"{runs} random runs, promise: {promise.value}: {promised} promised, {broken} broken", flush=True
+        )
+
+
+def main(data: Path, what: str, traces: list[str]) -> None:
+    if what == "random":
+        overloaded(int(traces[0]) if traces else 800)
+    else:
+        {"sizes": sizes, "errors": errors}[what](data, traces or list(SHAPES))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

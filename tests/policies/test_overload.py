@@ -1,0 +1,163 @@
+"""Clusters that are too small: no promise breaks, and as many deadlines are met as can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.run import Metrics, measure
+from brim.domain.cluster import Cluster
+from brim.domain.promising import PromiseAt
+from brim.domain.resizing import OVERHEADS
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot, Standing
+from brim.domain.workload import Job
+from brim.policies.brim import Remembered, brim
+from brim.policies.elasticflow import elasticflow
+from brim.policies.joint import Wanted, plan_jointly
+from brim.policies.price import Arrivals
+from brim.policies.promises import need_of
+from workloads import random_jobs
+
+SMALL = Cluster.parse("1x8")
+LINEAR = ScalingCurve.linear(rate=1.0, maximum=8)
+
+
+def _run(seed: int, world: Settings, count: int = 40) -> Metrics:
+    return measure(simulate(random_jobs(seed, count), SMALL, brim, settings=world))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 100_000),
+    st.sampled_from(("none", "brim", "published", "restart")),
+    st.sampled_from((0.0, 60.0)),
+    st.sampled_from(PromiseAt),
+    st.booleans(),
+)
+def test_no_promise_breaks_on_a_cluster_that_is_too_small(
+    seed: int, overheads: str, slot: float, promise: PromiseAt, placed: bool
+) -> None:
+    world = Settings(slot=slot, overheads=OVERHEADS[overheads], promise=promise, placed=placed)
+    assert _run(seed, world).admitted_missed == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 100_000), st.sampled_from(("none", "published")), st.sampled_from((5.0, 60.0, 1e9)))
+def test_no_promise_breaks_where_the_last_plan_goes_on(seed: int, overheads: str, age: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("brim.policies.brim._FEW", 0)
+        patch.setattr("brim.policies.brim._AGE", age)
+        found = _run(seed, Settings(overheads=OVERHEADS[overheads]))
+    assert found.admitted_missed == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 100_000), st.sampled_from((0.1, 0.2, 0.5)))
+def test_no_promise_breaks_by_a_wrong_profile_where_promises_wait_for_measurements(
+    seed: int, error: float
+) -> None:
+    world = Settings(profile_error=error, seed=seed, promise=PromiseAt.MEASURED)
+    assert _run(seed, world).admitted_missed == 0
+
+
+def test_more_deadlines_are_met_than_by_elasticflow_on_a_cluster_that_is_too_small() -> None:
+    ours = theirs = 0.0
+    for seed in range(8):
+        jobs, tiny = random_jobs(seed, 40), Cluster.parse("1x4")
+        ours += measure(simulate(jobs, tiny, brim)).deadline_satisfactory_ratio or 0.0
+        theirs += measure(simulate(jobs, tiny, elasticflow)).deadline_satisfactory_ratio or 0.0
+    assert ours > 1.1 * theirs
+
+
+def _job(name: str, work: float, deadline: float) -> Job:
+    return Job(id=name, submitted=0.0, work=work, curve=LINEAR, deadline=deadline)
+
+
+def _snapshot(*states: JobState, now: float = 0.0, fresh: tuple[str, ...] = ()) -> Snapshot:
+    return Snapshot(
+        now=now, cluster=SMALL, capacity=8, jobs=states, arrived=fresh, overheads=OVERHEADS["none"]
+    )
+
+
+def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> Wanted:
+    state = JobState(_job(name, work, deadline), work)
+    return Wanted(name, need_of(state, now=0.0, overheads=OVERHEADS["none"]), 0.0, None if promised else work)
+
+
+def _planned(*wanted: Wanted) -> set[str] | None:
+    plans = plan_jointly(wanted, now=0.0, devices=8, last={})
+    return None if plans is None else set(plans)
+
+
+def test_the_dearest_is_given_up_for_two_cheaper_ones() -> None:
+    dear, one, two = _wanted("a", 700.0, 100.0), _wanted("b", 400.0, 101.0), _wanted("c", 400.0, 102.0)
+    assert _planned(dear, one) == {"b"}
+    assert _planned(dear, one, two) == {"b", "c"}
+
+
+def test_who_is_promised_is_not_given_up_however_dear() -> None:
+    dear, cheap = _wanted("a", 700.0, 100.0, promised=True), _wanted("b", 400.0, 101.0)
+    assert _planned(dear, cheap) == {"a"}
+    assert _planned(_wanted("b", 400.0, 99.0), dear) == {"a"}
+    assert _planned(dear, _wanted("b", 400.0, 101.0, promised=True)) is None
+
+
+def test_a_dear_job_is_planned_at_once_and_promised_when_it_has_become_cheap() -> None:
+    seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1000.0,) * 360)  # more than there is
+    dear = _job("a", 8000.0, 46000.0)
+    first = replace(
+        _snapshot(JobState(dear, 8000.0), now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen)
+    )
+    decision = brim(first)
+    (verdict,) = decision.verdicts
+    assert isinstance(verdict, Rejected)
+    assert verdict.reason is Reason.LEAVES_ROOM
+    assert "once it needs 1000 device-seconds, not 8000" in verdict.detail
+    assert decision.workers["a"] == 8
+    late = JobState(dear, 900.0, workers=1, standing=Standing.BEST_EFFORT)
+    decision = brim(replace(_snapshot(late, now=36900.0), memory=decision.memory))
+    assert [type(verdict) for verdict in decision.verdicts] == [Admitted]
+
+
+def test_promises_wait_for_a_measurement_where_the_administrator_says_so() -> None:
+    job = _job("a", 80.0, 100.0)
+    fresh = replace(_snapshot(JobState(job, 80.0), fresh=("a",)), promise=PromiseAt.MEASURED)
+    decision = brim(fresh)
+    assert [verdict.reason for verdict in decision.verdicts] == [Reason.TO_MEASURE]
+    assert decision.workers["a"] == 8
+    runs = JobState(job, 70.0, workers=8, standing=Standing.BEST_EFFORT)
+    later = replace(_snapshot(runs, now=2.0), promise=PromiseAt.MEASURED, memory=decision.memory)
+    assert [verdict.reason for verdict in brim(later).verdicts] == [Reason.FITS]
+
+
+def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brim.policies.brim._FEW", -10_000)
+    seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1.0,) * 180 + (10_000.0,) * 180)
+    dear = JobState(_job("a", 700.0, 36100.0), 700.0)
+    first = replace(_snapshot(dear, now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen))
+    before = brim(first)
+    assert before.workers == {"a": 8}
+    hoped = dear._replace(workers=8, standing=Standing.BEST_EFFORT)
+    cheap = JobState(_job("b", 400.0, 36100.0), 400.0)
+    after = brim(replace(_snapshot(hoped, cheap, now=36000.0, fresh=("b",)), memory=before.memory))
+    assert after.memory.planned == before.memory.planned
+    assert set(after.memory.plans) == {"b"}
+    assert after.workers["b"] >= 4
+
+
+def test_a_plan_does_not_go_on_where_devices_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brim.policies.brim._FEW", -10_000)
+    jobs = [JobState(_job(name, 300.0, 100.0), 300.0) for name in "ab"]
+    before = brim(_snapshot(*jobs, fresh=("a", "b")))
+    promised = [job._replace(workers=4, standing=Standing.ADMITTED) for job in jobs]
+    fewer = replace(_snapshot(*promised, now=1.0), capacity=5, memory=before.memory)
+    after = brim(fewer)
+    assert after.memory.planned == 1.0
+    assert sum(after.workers.values()) <= 5
