@@ -1,15 +1,18 @@
 """CPU time of simulations and of one scheduling cycle, and how it grows.
 
-python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER [large]    # large: only the 100,000 devices
+python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER [cycles|large]    # only these
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 
 from brim.backends.simulator.compare import run_policy
 from brim.backends.simulator.engine import Settings
@@ -19,12 +22,13 @@ from brim.backends.simulator.traces import read_trace
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
-from brim.domain.schedule import JobState, Snapshot, Standing
+from brim.domain.schedule import Admitted, Decision, JobState, Policy, Snapshot, Standing
 from brim.domain.workload import Job
-from brim.policies.brim import brim
+from brim.policies.brim import Remembered, brim
 from brim.policies.cycle import cycle
 
 CLOCK = SystemClock()
+SIZES = ((100, 1000), (1000, 1000), (1000, 2000), (1000, 10_000), (10_000, 10_000), (10_000, 100_000))
 
 
 def snapshot(profiles: Profiles, *, jobs: int, devices: int) -> Snapshot:
@@ -48,29 +52,62 @@ def snapshot(profiles: Profiles, *, jobs: int, devices: int) -> Snapshot:
 
 
 def cycles(profiles: Profiles) -> None:
-    print("\n| active jobs | devices | first cycle ms | next cycle ms | next, with placement ms |")
-    print("|---|---|---|---|---|")
-    for jobs, devices in ((100, 1000), (1000, 1000), (1000, 2000), (1000, 10_000), (10_000, 100_000)):
+    """A first cycle, the next a minute later, the same if it makes all plans anew, and as a live cluster has it."""
+    print("\n| active jobs | devices | first cycle ms | next ms | made anew ms | next, with rights ms |")
+    print("|---|---|---|---|---|---|")
+    for jobs, devices in SIZES:
         first = snapshot(profiles, jobs=jobs, devices=devices)
-        row = []
-        for decide in (brim, lambda snap: cycle(snap, brim)):
-            start = CLOCK.cpu()
-            decision = decide(first)
-            row.append(CLOCK.cpu() - start)
-            later = []
-            for state in first.jobs:
-                workers = decision.workers.get(state.job.id, 0)
-                ready = first.overheads.cost(0, workers)
-                done = state.job.curve.rate(workers) * max(60.0 - ready, 0.0) if workers else 0.0
-                later.append(state._replace(workers=workers, remaining=state.remaining - done, ready=ready))
-            second = replace(first, now=60.0, jobs=tuple(later), memory=decision.memory)
-            start = CLOCK.cpu()
-            decide(second)
-            row.append(CLOCK.cpu() - start)
-        print(
-            f"| {jobs} | {devices} | {row[0] * 1e3:.0f} | {row[1] * 1e3:.0f} | {row[3] * 1e3:.0f} |",
-            flush=True,
-        )
+        rows = [times_of(brim, first), times_of(partial(cycle, policy=brim, placed=False), first)]
+        cells = " | ".join(f"{seconds * 1e3:.0f}" for seconds in (*rows[0], rows[1][1]))
+        print(f"| {jobs} | {devices} | {cells} |", flush=True)
+
+
+def times_of(decide: Policy, first: Snapshot) -> tuple[float, float, float]:
+    """CPU seconds of a first cycle, of the next one, and of that one if it finds no plan of use; medians of three."""
+    found = []
+    for _ in range(3):
+        took, decision = timed(decide, first)
+        second = replace(first, now=60.0, jobs=a_minute_later(first, decision), memory=decision.memory)
+        following, _ = timed(decide, second)
+        long_ago = replace(second, memory=aged(decision.memory))
+        found.append((took, following, timed(decide, long_ago)[0]))
+    first_ones, nexts, anew = zip(*found, strict=True)
+    return median(first_ones), median(nexts), median(anew)
+
+
+def timed(decide: Policy, snap: Snapshot) -> tuple[float, Decision]:
+    gc.collect()
+    start = CLOCK.cpu()
+    decision = decide(snap)
+    return CLOCK.cpu() - start, decision
+
+
+def a_minute_later(first: Snapshot, decision: Decision) -> tuple[JobState, ...]:
+    later = []
+    for state in first.jobs:
+        workers = decision.workers.get(state.job.id, 0)
+        ready = first.overheads.cost(0, workers)
+        done = state.job.curve.rate(workers) * max(60.0 - ready, 0.0) if workers else 0.0
+        later.append(state._replace(workers=workers, remaining=state.remaining - done, ready=ready))
+    return tuple(later)
+
+
+def aged(memory: object) -> object:
+    """As if these plans had been made long ago."""
+    return replace(memory, planned=-1e9) if isinstance(memory, Remembered) else memory
+
+
+def arrivals(profiles: Profiles) -> None:
+    """A thousand jobs that arrive in one cycle."""
+    print("\n| arrivals | devices | cycle ms | promised |")
+    print("|---|---|---|---|")
+    for jobs, devices in ((1000, 10_000), (1000, 1000)):
+        snap = snapshot(profiles, jobs=jobs, devices=devices)
+        waiting = tuple(state._replace(standing=Standing.WAITING) for state in snap.jobs)
+        snap = replace(snap, jobs=waiting, arrived=tuple(state.job.id for state in waiting))
+        seconds, decision = timed(partial(cycle, policy=brim, placed=False), snap)
+        promised = sum(isinstance(verdict, Admitted) for verdict in decision.verdicts)
+        print(f"| {jobs} | {devices} | {seconds * 1e3:.0f} | {promised} |", flush=True)
 
 
 def traces(data: Path, profiles: Profiles) -> None:
@@ -125,11 +162,15 @@ def large(profiles: Profiles, folder: Path) -> None:
 def main(data: Path, folder: Path) -> None:
     profiles = read_profiles(data / "profiles" / "a100")
     profiles = {key: curve for key, curve in profiles.items() if key[0] != "resnet50_cifar10"}
-    if "large" not in sys.argv:
+    only = sys.argv[3:]
+    if not only:
         traces(data, profiles)
-        cycles(profiles)
         growth(profiles, folder)
-    large(profiles, folder)
+    if "large" not in only:
+        cycles(profiles)
+        arrivals(profiles)
+    if "cycles" not in only:
+        large(profiles, folder)
 
 
 if __name__ == "__main__":
