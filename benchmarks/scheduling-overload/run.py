@@ -1,16 +1,18 @@
 """Deadlines met on clusters that are too small, and promises broken by wrong profiles.
 
-python benchmarks/scheduling-overload/run.py DATA sizes|errors|random [TRACE...]
+python benchmarks/scheduling-overload/run.py DATA sizes|errors|unseen|random [TRACE...]
 """
 
 from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from pathlib import Path
 
 from brim.backends.simulator.compare import run_policy
 from brim.backends.simulator.engine import Settings, simulate
+from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
 from brim.backends.simulator.profiles import read_profiles
 from brim.backends.simulator.run import measure
 from brim.backends.simulator.traces import read_trace
@@ -100,6 +102,37 @@ def errors(data: Path, traces: list[str]) -> None:
                 print(f"| {trace} | {cluster.devices} | {row} |", flush=True)
 
 
+def unseen(data: Path, _: list[str]) -> None:
+    """Traces on which nothing was chosen: 400 jobs, three kinds of arrivals, seeds 101 to 103."""
+    print("| arrivals | seed | devices | bound | brim | of the bound | elasticflow | promised | broken |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    folder = data / "profiles" / "a100"
+    profiles = {key: curve for key, curve in read_profiles(folder).items() if key[0] != "resnet50_cifar10"}
+    for arrivals in ARRIVALS:
+        for seed in (101, 102, 103):
+            lines = generate(
+                Recipe(jobs=400, interarrival=900.0, arrivals=arrivals, best_effort=0.1, seed=seed), profiles
+            )
+            with tempfile.TemporaryDirectory() as scratch:
+                path = Path(scratch) / "trace.csv"
+                path.write_text("".join(line + "\n" for line in lines))
+                jobs = read_trace(path, profiles)
+            for nodes in (8, 4, 2):
+                cluster = Cluster.uniform(nodes=nodes, devices=8)
+                bound = ceiling_with_capacity(jobs, devices=cluster.devices) or 1.0
+                ours, theirs = (
+                    run_policy(name, jobs, cluster, settings=Settings()).metrics
+                    for name in ("brim", "elasticflow")
+                )
+                met, other = (
+                    ours.deadline_satisfactory_ratio or 0.0,
+                    theirs.deadline_satisfactory_ratio or 0.0,
+                )
+                row = f"{bound:.3f} | {met:.4f} | {met / bound:.3f} | {other:.4f}"
+                tail = f"{ours.admitted} | {ours.admitted_missed}"
+                print(f"| {arrivals} | {seed} | {cluster.devices} | {row} | {tail} |", flush=True)
+
+
 def random_jobs(rng: random.Random) -> tuple[Job, ...]:
     jobs = []
     for number in range(rng.randint(10, 60)):
@@ -135,7 +168,7 @@ def main(data: Path, what: str, traces: list[str]) -> None:
     if what == "random":
         overloaded(int(traces[0]) if traces else 800)
     else:
-        {"sizes": sizes, "errors": errors}[what](data, traces or list(SHAPES))
+        {"sizes": sizes, "errors": errors, "unseen": unseen}[what](data, traces or list(SHAPES))
 
 
 if __name__ == "__main__":

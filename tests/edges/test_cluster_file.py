@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 from brim.storage.cluster_file import cluster_spec, read_cluster_file, read_yaml
 
 WHOLE = """
 policy: elasticflow
+promise: measured
 headroom: 2
 grace: 1m
 nodes:
@@ -28,6 +30,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("n2", 8, 1),
     ]
     assert spec.tenants == (Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),)
+    assert spec.promise is PromiseAt.MEASURED
     assert (spec.policy, spec.headroom, spec.grace, spec.capacity) == ("elasticflow", 2, 60.0, 14)
 
 
@@ -43,6 +46,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("nodes: [{name: n, workers: many}]", "nodes[0].workers: got a word, need a whole number"),
         ("polcy: brim", "did you mean 'policy'?"),
         ("policy: brimm\nnodes: [{name: n, workers: 1}]", "did you mean 'brim'?"),
+        ("promise: measure\nnodes: [{name: n, workers: 1}]", "need arrival or measured"),
         ("headroom: 1\nnodes: [{name: n, workers: 1}]", "cluster.yaml: headroom: got 1, need from 0 to 0"),
         ("grace: soon\nnodes: [{name: n, workers: 1}]", "grace: got 'soon', need a duration"),
         ("nodes: [{name: n, workers: 1}]\ntenants: [{name: a, guaranteed: 2}]", "2 devices guaranteed"),

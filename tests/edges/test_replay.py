@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,10 +15,11 @@ from brim.cli.__main__ import cli
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected
 from brim.domain.tenancy import Tenant
+from brim.policies.brim import Remembered
 from brim.policies.named import POLICIES
 from brim.scheduler.loop import Scheduler
 from brim.scheduler.replay import replay
-from brim.storage.cycles import decode_cycle, encode_cycle
+from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import CycleRow, Database
 from conformance.worlds import LiveWorld, measured, run
 from submissions import submission
@@ -188,3 +190,11 @@ def test_without_a_journal_or_with_an_unknown_policy(tmp_path: Path) -> None:
     Story(tmp_path, "brim")
     assert "no cycle has been decided yet" in brim("--state", str(tmp_path)).stdout
     assert "did you mean 'edf'?" in brim("--state", str(tmp_path), "--policy", "edff").stderr
+
+
+@pytest.mark.parametrize("job", ["job-1", "plans"])
+def test_what_an_earlier_version_of_the_policy_remembered_is_of_no_use_and_does_no_harm(job: str) -> None:
+    plan = {job: {"pieces": [[0.0, 9.0, 1]], "spare": 1.0}}
+    then = msgspec.msgpack.encode({"policies": [["default", 0, plan]], "blocks": {}})
+    memory = decode_memory(then, policy="brim")
+    assert memory.policies.get(("default", 0), Remembered()) == Remembered()
