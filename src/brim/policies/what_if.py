@@ -9,7 +9,7 @@ from brim.domain.schedule import Admitted, Decision, Policy, Snapshot, Verdict
 
 __all__ = ["Outlook", "what_if"]
 
-_LONGEST = 40  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
+_LONGEST = 20  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
 _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
 
 
