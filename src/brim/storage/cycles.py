@@ -135,15 +135,10 @@ def decode_memory(data: bytes, *, policy: str) -> Memory:
         EnvironmentFault: the bytes are damaged.
     """
     found = msgspec.msgpack.decode(data)
+    kind = _REMEMBERS.get(policy)
     return Memory(
-        policies=_remembered(found["policies"], _REMEMBERS.get(policy)),
+        policies={
+            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
+        },
         blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
     )
-
-
-def _remembered(rows: list[Any], kind: Any) -> dict[tuple[str, int], object]:
-    """By tenant and priority; nothing where an earlier version wrote it, which remembered other things."""
-    try:
-        return {(tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in rows}
-    except msgspec.ValidationError:
-        return {}
