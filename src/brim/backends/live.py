@@ -171,8 +171,10 @@ class LiveBackend:
 
     def _write_down(self, decision: Decision, now: float) -> None:
         for verdict in decision.verdicts:
-            record = self.book.jobs[verdict.job]
-            if record.life.may_run:  # it may have been cancelled while this was decided
+            record = self.book.jobs.get(verdict.job)
+            if (
+                record is not None and record.life.may_run
+            ):  # it may have been cancelled while this was decided
                 self._judge(record, verdict, now)
         for record in self.book.unfinished():
             plan = dict(decision.nodes.get(record.id, {})) if record.life.may_run else {}
