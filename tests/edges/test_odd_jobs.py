@@ -34,7 +34,7 @@ NAMES = (
     r"a$\frac{$b",
     "_underlined",
     "-dash",
-    "..",
+    "...",
     "[a-z]*",
     "<script>alert(1)<b>",
     "\"quoted\" & 'so'",

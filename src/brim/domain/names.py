@@ -22,5 +22,5 @@ def check_name(name: str, *, field: str, hint: str = "") -> None:
     """
     odd = name in (".", "..") or "/" in name or not name.isprintable()
     if not name or odd or len(name.encode()) > _LONGEST:
-        need = f"1 to {_LONGEST} printable characters without '/'"
+        need = f"1 to {_LONGEST} printable characters without '/', and not '.' or '..'"
         raise SpecError(field, got=repr(name[:40]), need=need, hint=hint)
