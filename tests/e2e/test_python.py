@@ -92,7 +92,9 @@ def test_a_loop_of_ones_own_shows_what_rank_0_prints(capsys: pytest.CaptureFixtu
 
 
 SCRIPT = """
+import signal
 import brim
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that a shell starts with & ignore it
 try:
     brim.train({file!r}, epochs=200, global_batch_size=128, set={{"pause": 0.01}})
 except KeyboardInterrupt as stopped:
