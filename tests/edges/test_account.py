@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """A directory of another account, which it can reach."""
-    for above in tmp_path.parents[:2]:
+    for above in itertools.takewhile(lambda path: path != Path(tempfile.gettempdir()), tmp_path.parents):
         above.chmod(above.stat().st_mode | 0o011)
     tmp_path.chmod(0o711)
     directory = tmp_path / "theirs"
