@@ -129,9 +129,10 @@ def home() -> Iterator[Home]:
 
 def accounts_of(run_dir: Path) -> set[int]:
     found = set()
-    for process in psutil.process_iter(["pid", "uids", "environ"]):
+    for process in psutil.process_iter(["uids", "environ", "cmdline"]):
         environment: dict[str, Any] = process.info["environ"] or {}
-        if str(run_dir) in process.cmdline() or environment.get("BRIM_RUN_DIR") == str(run_dir):
+        command: list[str] = process.info["cmdline"] or []  # of one that has just ended there is none
+        if str(run_dir) in command or environment.get("BRIM_RUN_DIR") == str(run_dir):
             found.add(process.info["uids"].effective)
     return found
 
