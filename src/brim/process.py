@@ -41,6 +41,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_BE_ADOPTED = 10.0
+_FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -91,9 +92,10 @@ def end_family(pids: Iterable[int]) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes whose parent a process is; none where the kernel does not tell.
+    """Return the children of a process; none where the kernel does not tell.
 
-    Where the kernel tells; each thread has those that it started, the first one those that were adopted."""
+    Each thread has those that it started, the first one those that were adopted.
+    """
     children: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it has ended
@@ -157,10 +159,14 @@ def _facts_of(pid: int) -> Sequence[str]:
 def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
     """Return those that can be read, or have closed, waiting at most so many seconds (None: for ever) for the first.
 
-    Unlike `select.select` it takes any descriptor, also in a process that has more than 1,024 files open.
+    Any descriptor will do, also in a process with more than 1,024 open files. `select` takes none of those, but waits
+    for microseconds; `poll` waits for whole milliseconds, longer than some steps take.
     """
+    watched = list(descriptors)
+    if max(watched, default=0) < _FD_SETSIZE:
+        return set(select.select(watched, [], [], timeout)[0])
     poll = select.poll()
-    for each in descriptors:
+    for each in watched:
         poll.register(each, select.POLLIN)
     return {ready for ready, _ in poll.poll(None if timeout is None else math.ceil(timeout * 1000))}
 

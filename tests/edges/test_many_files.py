@@ -7,12 +7,14 @@ import os
 import resource
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from brim.agent.births import Forked
+from brim.process import readable
 from brim.wire.frames import frame
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Codec, Dismissed, WorkerBound
@@ -32,6 +34,18 @@ def many_files() -> Iterator[None]:
             files.enter_context(open(os.devnull))
         yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_wait_of_less_than_a_millisecond_is_no_longer_than_that() -> None:
+    ours, theirs = socket.socketpair()
+
+    def waited() -> float:
+        began = time.perf_counter()
+        assert readable([ours.fileno()], 50e-6) == set()
+        return time.perf_counter() - began
+
+    with ours, theirs:
+        assert min(waited() for _ in range(50)) < 0.0009  # the shortest: this host may have more to do
 
 
 @pytest.mark.usefixtures("many_files")
