@@ -233,6 +233,7 @@ class RecordedRun:
             "steps": self.step,
             "samples_per_epoch": self.samples,
             "steps_redone": self.redone,
+            "out_of_memory": 0,
             "world_sizes": sorted(self.sizes),
             "weights_sha256": "ab" * 32,
             "samples_per_second": self.step * self.spec.global_batch_size / total,

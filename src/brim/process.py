@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 __all__ = [
+    "AGENT",
     "MASTER",
     "WORKER",
     "adopt_orphans",
@@ -25,8 +26,11 @@ __all__ = [
     "die_with_adopter",
     "die_with_parent",
     "end_family",
+    "go_first_when_memory_is_short",
+    "memory_of",
     "name_of",
     "outlive_parent",
+    "own_memory_of",
     "readable",
     "state_of",
     "variable_of",
@@ -34,13 +38,15 @@ __all__ = [
 ]
 
 
-MASTER = "brim-master"  # what a master is called
+AGENT = "brim-agent"  # what an agent is called
+MASTER = "brim-master"  # and a master
 WORKER = "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_BE_ADOPTED = 10.0
+_GOES_FIRST = 500  # as if it had half of the host's memory besides
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
@@ -146,6 +152,36 @@ def state_of(pid: int) -> str:
 def birth_of(pid: int) -> str:
     """When a process was started, as the kernel counts: with it a number is never another's; empty where it is gone."""
     return _facts_of(pid)[19]
+
+
+def memory_of(pid: int) -> int | None:
+    """Bytes that a process has in memory and in swap, all pages that it shares included; None where nobody tells."""
+    return _sum_of(f"/proc/{pid}/status", "VmRSS:", "VmSwap:")
+
+
+def own_memory_of(pid: int) -> int | None:
+    """As `memory_of`, but of a page that n processes share, a part in n; None where nobody tells.
+
+    The kernel looks at every page for it, some 20 ms for each GiB.
+    """
+    return _sum_of(f"/proc/{pid}/smaps_rollup", "Pss:", "SwapPss:")
+
+
+def _sum_of(path: str, *names: str) -> int | None:
+    """The sum of these lines, which are in kB."""
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines()]
+    except OSError:  # it is gone, or another account's, or this is no Linux
+        return None
+    found = [int(words[1]) << 10 for words in lines if words[0] in names]
+    return sum(found) if found else None
+
+
+def go_first_when_memory_is_short() -> None:
+    """Have the kernel end this process, and what it starts, before others where memory runs out on the host."""
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        path.write_text(str(max(_GOES_FIRST, int(path.read_text()))))
 
 
 def _facts_of(pid: int) -> Sequence[str]:

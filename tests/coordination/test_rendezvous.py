@@ -235,7 +235,7 @@ def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_give
     tell(rendezvous, AgentJoined("A"))
     for number, start in enumerate(["", " in 1 s", " in 2 s", " in 4 s", " in 8 s"], start=1):
         assert tell(rendezvous, *gone(number)) == [f"start w{number + 1} on A{start}"]
-    assert tell(rendezvous, *gone(6)) == ["failed: 6 in a row died young on A, the last of signal 9"]
+    assert tell(rendezvous, *gone(6)) == ["failed: 6 in a row died young on A, the last: signal 9"]
 
 
 def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
@@ -246,7 +246,7 @@ def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
         installed(rendezvous, 1)
         steps(rendezvous, 1, 2)
         told = tell(rendezvous, *gone(number))
-    assert told[0] == "failed: 3 in a row died young on A, the last of signal 9"
+    assert told[0] == "failed: 3 in a row died young on A, the last: signal 9"
 
 
 def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() -> None:
@@ -294,7 +294,7 @@ def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_li
     assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 1"]
     assert tell(rendezvous, *gone(1)) == ["start w5 on A"]
     assert tell(rendezvous, *gone(5)) == ["start w6 on A"]
-    assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last of signal 9"]
+    assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last: signal 9"]
 
 
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.domain.quantities import format_duration, parse_duration
+from brim.domain.quantities import format_bytes, format_duration, parse_bytes, parse_duration
 from brim.errors import SpecError
 
 
@@ -38,3 +38,29 @@ def test_anything_else_is_refused_with_its_field(text: str) -> None:
 def test_what_is_written_is_read_back(milliseconds: int) -> None:
     seconds = round(milliseconds / 1000, 3)
     assert parse_duration(format_duration(seconds), field="--for") == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 4 << 30), ("1.5 GiB", 3 << 29), (" 500MB ", 500_000_000), ("2kB", 2000), ("1TiB", 1 << 40)],
+)
+def test_a_size_is_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text, field="--memory") == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4", "4G", "4 gib", "0GiB", "-1GiB", "0.0001KiB", "GiB", "nanGiB", "५GiB"]
+)
+def test_what_is_no_size_is_refused_with_its_field(text: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        parse_bytes(text, field="--memory")
+    assert (raised.value.field, raised.value.got) == ("--memory", repr(text))
+    assert "GiB" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 MiB"), (500_000_000, "477 MiB"), (1 << 30, "1 GiB"), (8.04 * (1 << 30), "8 GiB")],
+)
+def test_sizes_as_people_read_them(size: float, text: str) -> None:
+    assert format_bytes(size) == text

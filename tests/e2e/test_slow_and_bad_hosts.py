@@ -66,7 +66,7 @@ def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     assert [event["reason"] for event in lost] == ["exit status 7"] * 6
     messages = [event["message"] for event in run.events("warning")]
     (warning,) = [each for each in messages if "gets no more workers" in each]
-    assert "gets no more workers: 6 in a row died young there, the last of exit status 7" in warning
+    assert "gets no more workers: 6 in a row died young there, the last: exit status 7" in warning
     assert "the job goes on with 2 workers" in warning
     assert len({event["agent"] for event in lost}) == 1
     assert run.events("round")[-1]["world_size"] == 2

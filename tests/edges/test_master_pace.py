@@ -126,7 +126,7 @@ def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
         job.hears(wire.LoseWorker(worker=f"w{number}", reason="signal 9"))
     (warning,) = job.events("warning")
     assert warning["message"] == (
-        "node7 (agent a1) gets no more workers: 6 in a row died young there, the last of signal 9; the job goes on "
+        "node7 (agent a1) gets no more workers: 6 in a row died young there, the last: signal 9; the job goes on "
         "with 1 worker; brim resize run 2 gives it another try"
     )
     job.entries.append(Asked(at=99.0, now=99.0, question=wire.Ask(verb="resize", workers=2)))

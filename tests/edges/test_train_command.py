@@ -101,8 +101,8 @@ def test_json_prints_the_summary_as_one_object_on_stdout(train: Any) -> None:
     summary = json.loads(result.stdout)
     assert result.exit_code == 0
     assert {
-        "run", "metrics", "steps", "samples_per_epoch", "steps_redone", "world_sizes", "weights_sha256",
-        "samples_per_second", "seconds", "exit",
+        "run", "metrics", "steps", "samples_per_epoch", "steps_redone", "out_of_memory", "world_sizes",
+        "weights_sha256", "samples_per_second", "seconds", "exit",
     } <= set(summary)  # fmt: skip
     assert {"total", "to_first_step", "re_forming"} <= set(summary["seconds"])
     assert summary["exit"] == "done"

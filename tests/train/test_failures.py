@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
 from brim.train.failures import blame
+from brim.wire.messages import failure_of
 
 SPEC = SpecError("--workers", got="0", need="1")
 
@@ -25,6 +28,8 @@ class OnDevice(torch.AcceleratorError):
         (ZeroDivisionError("theirs"), UserCodeError, "ZeroDivisionError: theirs"),
         (SystemExit("no data"), UserCodeError, "SystemExit: no data"),
         (torch.OutOfMemoryError("too large"), UserCodeError, "too large"),
+        (MemoryError(), UserCodeError, "out of memory on this host: MemoryError; run fewer workers on it"),
+        (OSError(errno.ENOMEM, "no room"), UserCodeError, "out of memory on this host: OSError"),
         (SPEC, SpecError, "--workers"),
         (OnDevice(214), EnvironmentFault, "the device is lost: CUDA error 214"),  # uncorrectable memory error
         (OnDevice(710), UserCodeError, "CUDA error 710"),  # an assertion: an index out of range, usually
@@ -35,3 +40,23 @@ def test_blame(error: BaseException, kind: type[BrimError], words: str) -> None:
     assert type(blamed) is kind
     assert words in str(blamed)
     assert "\nmore" not in str(blamed) or kind is UserCodeError
+
+
+def test_what_is_said_of_memory_comes_last_and_is_the_message() -> None:
+    try:
+        torch.empty(10**15)
+    except RuntimeError as error:
+        failed = failure_of(blame(error))
+    assert failed.who == "user"
+    assert failed.message.startswith("out of memory on this host: RuntimeError: ")
+    assert "you tried to allocate 4000000000000000 bytes" in failed.message
+    assert failed.trace.splitlines()[-2].startswith("RuntimeError: ")
+    device = failure_of(blame(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")))
+    assert device.message.startswith(
+        "out of memory on this device: torch.OutOfMemoryError: CUDA out of memory."
+    )
+
+
+def test_other_errors_say_nothing_of_memory() -> None:
+    for error in (RuntimeError("shapes differ"), OSError(errno.ENOSPC, "no room"), KeyError("memory")):
+        assert "out of memory" not in failure_of(blame(error)).message

@@ -23,7 +23,7 @@ from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
-from brim.process import adopt_orphans, be_called, children_of, end_family
+from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
 from brim.storage.heir import UNHEARD, succession
 from brim.wire.control import AgentStream, open_stream
 
@@ -123,7 +123,7 @@ def main(start: Start = start_anew) -> None:
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    be_called("brim-agent")
+    be_called(AGENT)
     adopt_orphans()  # workers, which their template forks and leaves to this process
     settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
     template = start_template(run_dir, arguments.host, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
@@ -13,8 +14,9 @@ import msgspec
 
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.hub import Hub, PassOn, is_commit
+from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import Prints
-from brim.agent.workers import Callbacks, Template, Workers, start_template
+from brim.agent.workers import Callbacks, Template, Workers, signal_words, start_template
 from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import World
@@ -69,6 +71,7 @@ __all__ = ["Agent", "Settings"]
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
+_LOOK_AT_MEMORY = 1.0
 _TEMPLATE = ""  # its name among those that are waited for
 _TO_START = (
     300.0  # seconds that a start may take, however soon a step is given up: reading data may take long
@@ -118,6 +121,8 @@ class Agent:
         self._waits = Waits(limit=None)
         self._moves: dict[str, int] = {}
         self._hung: dict[str, Hang] = {}
+        self._memory = Memory(limit=None)
+        self._too_large: set[str] = set()  # who was killed since it had too much memory
         self._world: World | None = None
         self._suspect: set[str] = set()
         self._layout = ""
@@ -135,7 +140,7 @@ class Agent:
             EnvironmentFault: there is no master any more, it does not let this agent in, or this host cannot take part.
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
-        ticking = asyncio.create_task(self._tick())
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
         try:
             if self._template is not None:
                 await self._begin(self._template)
@@ -155,7 +160,8 @@ class Agent:
                 raise
             raise EnvironmentFault(f"the run continues without this host: {self._declined}") from displaced
         finally:
-            ticking.cancel()
+            for task in beside:
+                task.cancel()
             await self._clean_up()
 
     async def _clean_up(self) -> None:
@@ -174,6 +180,7 @@ class Agent:
         self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._waits = Waits(limit=spec.hang_timeout)
+        self._memory = Memory(limit=spec.memory)
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
         self._flush_after = 0.0 if spec.faults else _FLUSH
         tell = Callbacks(
@@ -187,6 +194,10 @@ class Agent:
         )
         self._workers = Workers(self._settings.run_dir, template, tell, host=self._settings.host)
         await self._workers.listen()
+        try:
+            check_limit(spec.memory)
+        except SpecError as error:
+            self._failed(failure_of(error))
 
     def _failed(self, failed: Failed) -> None:
         """No restart on this host will help; where the job is another's, that need not be its end."""
@@ -255,6 +266,21 @@ class Agent:
                 last_beat = now
                 self._master.beat()
 
+    async def _mind_memory(self) -> None:
+        """Know what workers have, and end who has too much; in a thread, since a barrier may be under way here."""
+        while True:
+            if self._workers is not None:
+                now = self._clock.now()
+                too_large = await asyncio.to_thread(self._memory.look, self._workers.pids, now=now)
+                for worker, why in too_large.items():
+                    self._end_who_is_too_large(worker, why)
+            await asyncio.sleep(_LOOK_AT_MEMORY)
+
+    def _end_who_is_too_large(self, worker: str, why: str) -> None:
+        if self._workers is not None and worker in self._workers.pids:
+            self._too_large.add(worker)
+            self._workers.kill(worker, why)
+
     def _pass_on_prints(self) -> None:
         if self._prints is not None and (text := self._prints.fresh()):
             self._master.print(self._prints.worker, text)
@@ -319,7 +345,17 @@ class Agent:
         if by_itself and worker not in self._joined:  # starting it again would not help
             self._post(failure_of(self._of_one_that_never_joined()))
         hang = self._hung.pop(worker, None)
-        self._post(LoseWorker(worker=worker, reason=reason, hang=hang, by_itself=by_itself))
+        lost = LoseWorker(worker=worker, reason=reason, hang=hang, by_itself=by_itself)
+        self._post(self._with_memory(lost, was_killed=status == -signal.SIGKILL))
+
+    def _with_memory(self, lost: LoseWorker, *, was_killed: bool) -> LoseWorker:
+        """What is said of a worker that has ended, with the part that memory had in it."""
+        if lost.worker in self._too_large:
+            self._too_large.discard(lost.worker)
+            return msgspec.structs.replace(lost, memory="limit")
+        nobodys = was_killed and lost.reason == signal_words(signal.SIGKILL)
+        why = self._memory.why_killed(lost.worker, now=self._clock.now()) if nobodys else ""
+        return msgspec.structs.replace(lost, reason=why, memory="host") if why else lost
 
     def _of_one_that_never_joined(self) -> SpecError:
         spec = self._spec

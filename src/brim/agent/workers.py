@@ -28,7 +28,7 @@ from brim.wire.messages import (
     WorkerMessage,
 )
 
-__all__ = ["Template", "Workers", "start_template"]
+__all__ = ["Template", "Workers", "signal_words", "start_template"]
 
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
@@ -240,6 +240,13 @@ class Workers:
             self._waiting.remove(worker)
             self._tell.gone(worker, None, "it was not started")
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes of workers that have not ended, by their names."""
+        return {
+            worker: each.pid for worker, each in self._processes.items() if each.pid and each.status is None
+        }
+
     def is_stopped(self, worker: str) -> bool:
         """Whether its process will not go on by itself: one that runs, or sleeps, is only silent."""
         process = self._processes.get(worker)
@@ -418,7 +425,12 @@ def _reason(process: _Process) -> str:
         return process.condemned
     if status is None:
         return "its connection closed"
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+    return signal_words(-status) if status < 0 else f"exit status {status}"
+
+
+def signal_words(number: int) -> str:
+    """Why a worker has ended that a signal ended, which this agent had no reason to send."""
+    return f"signal {number}"
 
 
 def _anonymous_file() -> int:

@@ -256,8 +256,17 @@ class LiveBackend:
         self._picture.reckon(record)
         if self._profile(record, now) or news or half:
             self.tell()  # this job can be judged now, or others like it that wait
+        self._note_memory(record, seen, now)
         if not seen.alive:
             self._settle(record, seen, now)
+
+    def _note_memory(self, record: JobRecord, seen: Seen, now: float) -> None:
+        news = seen.out_of_memory[record.out_of_memory :]
+        if news:
+            record.out_of_memory += len(news)
+            self.book.save(record)
+        for who in news:
+            self.book.note(now, record, "out of memory", detail=who)
 
     def _profile(self, record: JobRecord, now: float) -> bool:
         """Whether the profile of a new model has got any further."""

@@ -32,6 +32,7 @@ class Seen:
         step, steps: committed, and planned in all (None: it has not said so yet).
         saved: when its last checkpoint was written.
         last_step: when it was made.
+        out_of_memory: workers that were lost for it, in words, since the job began.
         reached: the first step on the workers that it has.
         outcome: `done`, `failed`, something else that says that it can go on, or empty.
         who: must act, where it failed.
@@ -45,6 +46,7 @@ class Seen:
     saved: float = 0.0
     first_step: float | None = None
     last_step: float | None = None
+    out_of_memory: tuple[str, ...] = ()
     reached: Reached | None = None
     outcome: str = ""
     who: str = ""

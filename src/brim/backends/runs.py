@@ -101,6 +101,7 @@ class RunProcesses:
             saved=watch.saved,
             first_step=watch.first_step,
             last_step=watch.last_step,
+            out_of_memory=tuple(watch.out_of_memory),
             reached=watch.reached,
             outcome=str(watch.summary.get("exit", "")),
             who=watch.failed.who if watch.failed else "",

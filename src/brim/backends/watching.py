@@ -43,6 +43,7 @@ class RunWatch:
         measured: what its steps took.
         reached: the first step that a world of the present size made.
         saved: when its last checkpoint was written, or it began.
+        out_of_memory: workers that were lost for it, in words.
     """
 
     run_dir: Path
@@ -56,6 +57,7 @@ class RunWatch:
     first_step: float | None = None
     failed: Failed | None = None
     summary: dict[str, Any] = field(default_factory=dict)
+    out_of_memory: list[str] = field(default_factory=list)
     _born: dict[str, tuple[int, str]] = field(
         default_factory=dict
     )  # process and agent of each, gone ones included
@@ -126,6 +128,8 @@ class RunWatch:
                 self.round = event
             case WorkerChanged(worker=worker, state="lost" | "left"):
                 self.workers.pop(worker, None)
+                if event.ran_out_of_memory:
+                    self.out_of_memory.append(f"{worker}: {event.reason.removeprefix('out of memory: ')}")
             case WorkerChanged(worker=worker, pid=pid, agent=agent) if pid:
                 if self._born.get(worker, (pid, agent))[0] != pid:  # names begin anew with each start
                     self.workers.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from brim.domain.quantities import counted
 from brim.telemetry.history import milliseconds
 
 __all__ = ["render_summary"]
@@ -26,6 +27,7 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
         "metrics": ", ".join(f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()),
         "steps": _steps(summary),
         "workers": ", ".join(map(str, summary.get("world_sizes") or [])),
+        "memory": _memory(summary.get("out_of_memory") or 0),
         "speed": _speed(summary, seconds),
         "weights": f"sha256 {summary['weights_sha256']}" if summary.get("weights_sha256") else "",
         "output": str(summary.get("output", "")),
@@ -42,6 +44,10 @@ def _steps(summary: Mapping[str, Any]) -> str:
         per = "" if summary.get("checkpoint") else " an epoch"
         text += f" ({summary['samples_per_epoch']:,} samples{per})"
     return f"{text}, {summary.get('steps_redone', 0)} redone"
+
+
+def _memory(lost: int) -> str:
+    return f"ran out for {counted(lost, 'worker')}" if lost else ""
 
 
 def _speed(summary: Mapping[str, Any], seconds: Mapping[str, Any]) -> str:

@@ -197,9 +197,7 @@ class Rendezvous:
         young = gone.state is not WorkerState.LEAVING
         last_straw = young and self.attempts.died(gone.agent, gone.number, **known)
         if last_straw:
-            self._last_straw = (
-                f"{self.attempts.most} in a row died young on {gone.agent}, the last of {reason}"
-            )
+            self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last: {reason}"
         if (
             self.attempts.given_up(gone.agent)
             and gone.agent in self.roster.places.wanted

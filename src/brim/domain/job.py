@@ -121,6 +121,8 @@ class JobSpec:
         keep_best: by which metric one more is kept, or None.
         heartbeat_timeout: seconds of silence after which a worker whose process is stopped is declared lost and killed.
         hang_timeout: seconds without progress after which a worker is killed; None: never.
+        memory: bytes that a worker may have, with the processes that it starts; a worker with more is ended and
+            replaced. None: no limit.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
@@ -153,6 +155,7 @@ class JobSpec:
     keep_best: Best | None = None
     heartbeat_timeout: float = 3.0
     hang_timeout: float | None = 1800.0
+    memory: int | None = None
     spares: int = 1
     start_method: str = "auto"
     transport: str = "auto"
@@ -285,6 +288,10 @@ class JobSpec:
                 got=f"{self.hang_timeout:g}",
                 need="a duration above 0, or none",
                 hint="--hang-timeout 30m",
+            )
+        if self.memory is not None and not 0 < self.memory <= LARGEST_SEED:
+            raise SpecError(
+                "--memory", got=str(self.memory), need="a size above 0, or none", hint="--memory 4GiB"
             )
 
     def _check_faults(self) -> None:

@@ -6,10 +6,13 @@ import re
 
 from brim.errors import SpecError
 
-__all__ = ["counted", "format_duration", "parse_duration"]
+__all__ = ["counted", "format_bytes", "format_duration", "parse_bytes", "parse_duration"]
 
 # Longest first, which is the order in which a duration is written out.
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_BYTES = {f"{prefix}iB": 1 << 10 * power for power, prefix in enumerate("KMGT", 1)}
+_BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)}
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT]i?B)", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|[dhms])", re.ASCII)
 
 
@@ -73,3 +76,40 @@ def format_duration(seconds: float) -> str:
         count, left = divmod(left, round(size * 1000))
         text += f"{count}{unit}" if count else ""
     return text or "0s"
+
+
+def parse_bytes(text: str, *, field: str) -> int:
+    """Read `4GiB`, `1.5 GiB` or `500MB`.
+
+    Args:
+        text: what the user wrote.
+        field: the option or clause it was written in, for the message.
+
+    Raises:
+        SpecError: it is not a size with its unit, or less than a byte.
+
+    >>> parse_bytes("1.5GiB", field="--memory"), parse_bytes("500 MB", field="--memory")
+    (1610612736, 500000000)
+    """
+    parts = _SIZE.fullmatch(text.strip())
+    size = round(float(parts[1]) * _BYTES.get(parts[2], 0)) if parts else 0
+    if size < 1:
+        raise SpecError(
+            field,
+            got=repr(text),
+            need="a size above 0, such as 500MiB, 4GiB or 1.5GiB",
+            hint="units: " + ", ".join(_BYTES),
+        )
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """Bytes as people compare them.
+
+    >>> format_bytes(300 << 20), format_bytes(4 << 30), format_bytes(7.94 * (1 << 30))
+    ('300 MiB', '4 GiB', '7.9 GiB')
+    """
+    gib = size / (1 << 30)
+    if gib >= 1:
+        return f"{round(gib, 1):g} GiB"
+    return f"{size / (1 << 20):.0f} MiB"

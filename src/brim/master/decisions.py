@@ -69,7 +69,7 @@ from brim.master.progress import step_fields
 from brim.master.root import Root
 from brim.master.state import State
 from brim.master.strikes import Strikes
-from brim.master.telling import Telling
+from brim.master.telling import MORE_MEMORY, Telling
 from brim.wire import messages as wire
 
 __all__ = ["Decisions"]
@@ -114,6 +114,7 @@ class Decisions:
         self._hangs = state.hangs
         self._late = state.late
         self._ended_by_itself = state.ended_by_itself
+        self._too_large = state.too_large
         self._patience_told = state.patience_told
         self._failure_told = state.failure_told
         self.grace_ends = state.grace_ends
@@ -140,6 +141,7 @@ class Decisions:
             hangs=self._hangs,
             late=self._late,
             ended_by_itself=self._ended_by_itself,
+            too_large=self._too_large,
             patience_told=self._patience_told,
             failure_told=self._failure_told,
             outcome=self.outcome,
@@ -344,7 +346,15 @@ class Decisions:
             self._on_failed(lost.worker, self._telling.hung_again(lost))
         if self._ended_by_itself > 1:
             self._on_failed(lost.worker, self._telling.ended_again(lost.worker, reason))
+        if lost.memory and lost.worker in self._rendezvous.workers:
+            self._note_memory(lost)
         self._on_gone(lost.worker, reason)
+
+    def _note_memory(self, lost: wire.LoseWorker) -> None:
+        self.progress.out_of_memory += 1
+        self._too_large = lost.reason if lost.memory == "limit" else self._too_large
+        if self.progress.out_of_memory == 1:
+            self._telling.out_of_memory(lost)
 
     def _on_gone(self, worker: str, reason: str) -> None:
         self._late.pop(worker, None)
@@ -462,7 +472,10 @@ class Decisions:
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
         if outcome is Outcome.FAILED and not self._failure_told:
-            self._out.event("failed", who="environment", message=reason, trace="")
+            # Another start would end as this one, wherever a worker has too little by its user's own words.
+            theirs = bool(self._too_large) and reason.endswith(self._too_large)
+            who, hint = ("user", f"; {MORE_MEMORY}") if theirs else ("environment", "")
+            self._out.event("failed", who=who, message=f"{reason}{hint}", trace="")
         self._out.event("run_ended", summary=self.progress.summary(outcome, self._out.at))
         self._out.secure()
         for agent in self.agents:

@@ -40,6 +40,6 @@ def given_up_warning(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) 
     """The words for a host on which workers die young."""
     goes_on = f"{given_up.target} worker{'' if given_up.target == 1 else 's'}"
     return (
-        f"{host} gets no more workers: {given_up.deaths} in a row died young there, the last of {given_up.reason}; "
+        f"{host} gets no more workers: {given_up.deaths} in a row died young there, the last: {given_up.reason}; "
         f"the job goes on with {goes_on}; brim resize {run} {spec.workers.maximum} gives it another try"
     )

@@ -59,6 +59,7 @@ class Progress:
     weights_sha256: str | None = None
     world_sizes: set[int] = field(default_factory=set)
     steps_redone: int = 0
+    out_of_memory: int = 0  # workers that were lost for it
     re_forming: float = 0.0
     first_commit: float = 0.0
     last_commit: float = 0.0
@@ -107,6 +108,7 @@ class Progress:
             "steps": self.step,
             "samples_per_epoch": self.facts.samples if self.facts else None,
             "steps_redone": self.steps_redone,
+            "out_of_memory": self.out_of_memory,
             "world_sizes": sorted(self.world_sizes),
             "weights_sha256": self.weights_sha256,
             "samples_per_second": self.samples_per_second,

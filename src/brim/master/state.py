@@ -32,6 +32,7 @@ class State:
         pids, ranks: by which people know a worker.
         faults: that are still to come, in the order of their steps.
         late: what a worker has been at for too long.
+        too_large: why the last worker was ended that had more memory than it may have.
         grace_ends: of a run that waits for its last boundary, monotonic.
     """
 
@@ -53,6 +54,7 @@ class State:
     hangs: Hangs = field(default_factory=Hangs)
     late: dict[str, str] = field(default_factory=dict)
     ended_by_itself: int = 0
+    too_large: str = ""
     patience_told: bool = False
     failure_told: bool = False
     outcome: Outcome | None = None

@@ -16,7 +16,9 @@ from brim.master.effects import Effects
 from brim.master.pace import bottleneck_warning, given_up_warning
 from brim.wire import messages as wire
 
-__all__ = ["Telling"]
+__all__ = ["MORE_MEMORY", "Telling"]
+
+MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +121,18 @@ class Telling:
             message=f"{self._name_of(worker)} {reason}, as another worker before it; let the loop over batches end "
             "by itself, and take exit() and os._exit() out of it",
         )
+
+    def out_of_memory(self, lost: wire.LoseWorker) -> None:
+        """Warn of the first worker that was lost since memory ran out, with what can be done."""
+        host = self._host_of(self.rendezvous.workers[lost.worker].agent)
+        if lost.memory == "limit":
+            text = f"{self._name_of(lost.worker)} was ended, {lost.reason}; {MORE_MEMORY}"
+        else:
+            text = (
+                f"{self._name_of(lost.worker)} on {host} is lost, {lost.reason}; run fewer workers there, have them "
+                "do less at a time (--micro-batches), or end what else takes memory"
+            )
+        self.out.event("warning", message=text)
 
     def declined(self, agent: str, reason: str) -> None:
         """Warn that a host does not take part."""

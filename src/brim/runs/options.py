@@ -22,7 +22,7 @@ from brim.domain.job import (
     WorkerRange,
     fewest_micro_batches,
 )
-from brim.domain.quantities import parse_duration
+from brim.domain.quantities import parse_bytes, parse_duration
 from brim.errors import SpecError, did_you_mean
 from brim.storage.places import absolute
 
@@ -146,6 +146,10 @@ def _duration_or_never(text: str, field: str) -> float | None:
     return None if text.strip() in ("none", "0") else parse_duration(text, field=field)
 
 
+def _size_or_none(text: str, field: str) -> int | None:
+    return None if text.strip() == "none" else parse_bytes(text, field=field)
+
+
 def _number_of_parts(text: str, field: str) -> int | str:
     if text == _AUTO or (text.isascii() and text.isdigit() and int(text)):
         return text if text == _AUTO else int(text)
@@ -158,6 +162,7 @@ def _number_of_parts(text: str, field: str) -> int | str:
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _LIMIT = _Parsed("DURATION|none", lambda text, field: _duration_or_never(text, field))
+_SIZE = _Parsed("SIZE|none", lambda text, field: _size_or_none(text, field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
 WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
@@ -325,6 +330,14 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": _LIMIT,
             "default": "30m",
             "help": "Time without progress after which a worker that hangs is killed; none: never.",
+        },
+    ),
+    (
+        ("--memory",),
+        {
+            "type": _SIZE,
+            "default": "none",
+            "help": "Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with more is replaced.",
         },
     ),
     (

@@ -9,7 +9,7 @@ from typing import Any
 from brim.domain.accounting import lasting
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.telemetry.history import RunHistory, WorkerLife
-from brim.telemetry.records import ReFormed, RoundFormed
+from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
 
 __all__ = ["error_of", "facts_of", "state_of", "summary_of"]
 
@@ -33,6 +33,9 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
         "steps": history.step,
         "samples_per_epoch": history.dataset.samples if history.dataset else None,
         "steps_redone": len(history.steps) - len(steps),
+        "out_of_memory": sum(
+            isinstance(event, WorkerChanged) and event.ran_out_of_memory for event in history.events
+        ),
         "world_sizes": sorted(sizes),
         "weights_sha256": None,
         "samples_per_second": None,

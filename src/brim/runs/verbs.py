@@ -53,6 +53,7 @@ class JobOptions(TypedDict, total=False):
     keep_best: str
     heartbeat_timeout: float | str
     hang_timeout: float | str
+    memory: str
     start_method: str
     transport: str
     device: str

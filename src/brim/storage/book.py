@@ -62,6 +62,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
         launches: how often its processes were started.
         setbacks: ends of its processes in a row that brought no step.
         vain: starts in a row that the environment did not allow.
+        out_of_memory: its workers that were lost for it and stand in its story.
         not_before: no processes are started before this.
         summary: as `brim train --json` prints it, once it has ended.
         key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
@@ -100,6 +101,7 @@ class JobRecord(msgspec.Struct, kw_only=True):
     launches: int = 0
     setbacks: int = 0
     vain: int = 0
+    out_of_memory: int = 0
     not_before: float = 0.0
     step: int = 0
     steps: int | None = None

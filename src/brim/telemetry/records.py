@@ -74,6 +74,11 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
     rank: int | None = None
     reason: str = ""
 
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether that is why it was lost, or seems to be."""
+        return self.state == "lost" and "out of memory" in self.reason
+
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
     """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`."""

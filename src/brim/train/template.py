@@ -20,7 +20,13 @@ from typing import Any, NoReturn
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
-from brim.process import WORKER, be_called, die_with_adopter, die_with_parent
+from brim.process import (
+    WORKER,
+    be_called,
+    die_with_adopter,
+    die_with_parent,
+    go_first_when_memory_is_short,
+)
 from brim.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
@@ -220,6 +226,7 @@ def main() -> None:
     die_with_parent(os.getppid())
     show_when_asked(arguments.stacks)
     be_called("brim-template")
+    go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec = read_job(Path(arguments.run_dir))
     os.environ |= shared_environment(spec, arguments.run_dir)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from brim.domain.job import JobSpec
@@ -109,12 +111,15 @@ class LoseWorker(Message, frozen=True):
     Args:
         hang: where it was killed since it hung.
         by_itself: it ended without an error, and nobody had told it that it may.
+        memory: `limit` where it had more memory than a worker may have, `host` where the kernel ended it, or seems to
+            have, since memory ran out; empty: neither.
     """
 
     worker: str
     reason: str
     hang: Hang | None = None
     by_itself: bool = False
+    memory: Literal["", "limit", "host"] = ""
 
 
 class Late(Message, frozen=True):

@@ -1,0 +1,145 @@
+"""What the workers of one agent have in memory, which of them have too much, and whom the kernel has ended for it.
+
+The limit is kept by looking: that works on every Linux, for every account. A worker that takes much at once between
+two looks can have more for a moment; what protects the host from that is the limit of its control group, or of a
+service, and the kernel, which then ends workers first (`brim.process.go_first_when_memory_is_short`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brim.control_groups import files_about_us
+from brim.domain.quantities import format_bytes
+from brim.errors import SpecError
+from brim.process import children_of, memory_of, own_memory_of
+
+__all__ = ["KillCounts", "Memory", "check_limit", "kill_counts"]
+
+_RECENT = 5.0  # seconds that a process which the kernel ends may take: it has much to give back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillCounts:
+    """Files in which the kernel counts the processes that it ended since memory ran out.
+
+    Args:
+        ours: of the control groups that this process is in.
+        host: of all processes of this host.
+    """
+
+    ours: Sequence[Path]
+    host: Path
+
+    def read(self) -> tuple[int, int]:
+        """Of our groups, and of the host; 0 where a file cannot be read."""
+        return sum(map(_count_in, self.ours)), _count_in(self.host)
+
+
+def kill_counts() -> KillCounts:
+    """Where they are on this host."""
+    ours = [*files_about_us("memory.events"), *files_about_us("memory.oom_control")]
+    return KillCounts(ours=ours, host=Path("/proc/vmstat"))
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises SpecError where a limit is wanted that cannot be kept on this host."""
+    if limit is not None and memory_of(os.getpid()) is None:
+        raise SpecError(
+            "--memory",
+            got=format_bytes(limit),
+            need="a host whose kernel tells what processes have in memory, as Linux does in /proc",
+            hint="leave it out, and limit the memory of all that brim starts, from outside",
+        )
+
+
+@dataclass(slots=True)
+class Memory:
+    """The memory of workers; one thread may look while another asks.
+
+    Args:
+        limit: bytes that each may have, with the processes that it started; None: as many as there are.
+        counts: of the kernel's kills.
+    """
+
+    limit: int | None
+    counts: KillCounts = field(default_factory=kill_counts)
+    _had: dict[str, int] = field(default_factory=dict)  # at the last look
+    _seen: deque[tuple[float, tuple[int, int]]] = field(default_factory=deque)  # counts, and when
+    _explained: list[int] = field(
+        default_factory=lambda: [0, 0]
+    )  # up to which count: no kill explains two ends
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def look(self, workers: Mapping[str, int], *, now: float) -> dict[str, str]:
+        """Look at these workers' processes.
+
+        Returns:
+            Why workers are to be ended, for those that have too much.
+        """
+        had = {worker: _family_of(pid) for worker, pid in workers.items()}
+        sizes = {worker: sum(memory_of(pid) or 0 for pid in family) for worker, family in had.items()}
+        too_much = {}
+        for worker, size in sizes.items():
+            # What is shared is counted in full here, so that this is never too little; the exact number is dearer.
+            if self.limit is not None and size > self.limit:
+                sizes[worker] = sum(own_memory_of(pid) or 0 for pid in had[worker])
+                if sizes[worker] > self.limit:
+                    too_much[worker] = (
+                        f"out of memory: it had {format_bytes(sizes[worker])} of the "
+                        f"{format_bytes(self.limit)} that --memory gives a worker"
+                    )
+        with self._lock:
+            self._had = sizes
+            self._note(now)
+        return too_much
+
+    def why_killed(self, worker: str, *, now: float) -> str:
+        """What ended a worker that was killed (signal 9) by nobody of ours; empty where memory has no part in it."""
+        with self._lock:
+            self._note(now)
+            ours, host = self._kills_to_explain()
+            size = self._had.get(worker)
+        having = f"it had {format_bytes(size)}" if size else "it had just begun"
+        if ours:
+            return f"out of memory: the kernel ended it; {having}"
+        if host:
+            return f"signal 9, while this host was out of memory; {having}"
+        return ""
+
+    def _kills_to_explain(self) -> list[bool]:
+        """Whether the kernel has ended a process lately for whom nobody was told: of our groups, and of the host."""
+        found = []
+        for which, (before, after) in enumerate(zip(self._seen[0][1], self._seen[-1][1], strict=True)):
+            told = max(before, self._explained[which])
+            found.append(after > told)
+            if after > told:
+                self._explained[which] = told + 1
+        return found
+
+    def _note(self, now: float) -> None:
+        """Keep the counts of the last seconds, and one reading before them."""
+        self._seen.append((now, self.counts.read()))
+        while len(self._seen) > 2 and self._seen[1][0] < now - _RECENT:
+            self._seen.popleft()
+
+
+def _family_of(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
+
+
+def _count_in(path: Path) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,187 @@
+"""Control groups of the kernel: nothing leaves one by forking, and what is in one can be ended at one blow.
+
+A group is made below our own, which takes a cgroup of version 2 that we may write to (of root, or delegated to us) and
+Linux 5.14. Elsewhere there are none, and parents that adopt orphans must do: see `brim.process`. No controller is
+switched on: a group then may have processes and groups beside each other, and nobody's limits change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Group", "files_about_us", "groups_of", "make_group"]
+
+_MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
+_LOOK = 0.005
+_V2 = "cgroup2"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group, by its directory."""
+
+    path: Path
+
+    def enter(self) -> bool:
+        """Put this process in, and so whatever it starts from now on; False where that cannot be had."""
+        try:
+            (self.path / _MEMBERS).write_text("0")
+        except OSError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Go back to the group above, and remove this one where nothing is left in it."""
+        if Group(self.path.parent).enter():
+            self.remove()
+
+    def within(self, name: str) -> Group | None:
+        """The group of this name in this one, which is made if it is missing; None where it cannot be."""
+        inner = Group(self.path / name)
+        try:
+            inner.path.mkdir(exist_ok=True)
+        except OSError:
+            return None
+        return inner
+
+    def members(self) -> list[int]:
+        """The processes in it, and in the groups within."""
+        found: list[int] = []
+        for folder, _, _ in os.walk(self.path):
+            with contextlib.suppress(OSError):  # it was removed meanwhile
+                found += map(int, Path(folder, _MEMBERS).read_text().split())
+        return found
+
+    def end(self, *, patience: float = 0.0) -> bool:
+        """Kill all that is in it, and remove it.
+
+        Args:
+            patience: seconds that its processes may take to end.
+
+        Returns:
+            Whether nothing is left.
+        """
+        deadline = time.monotonic() + patience
+        while not self.remove():
+            with contextlib.suppress(OSError):
+                (self.path / _KILL).write_text("1")
+            if time.monotonic() > deadline:
+                return self.remove()
+            time.sleep(_LOOK)
+        return True
+
+    def remove(self) -> bool:
+        """Remove it, if nothing is in it; whether it is gone."""
+        for folder, _, _ in os.walk(self.path, topdown=False):
+            with contextlib.suppress(FileNotFoundError):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    return False
+        return True
+
+
+def make_group(folder: Path) -> Group | None:
+    """The group of whoever works in a folder, below our own; None where none can be had."""
+    for mount in _mounts():
+        own = mount.place_of_ours()
+        if mount.version == _V2 and own is not None:
+            group = Group(own).within(_name_for(folder))
+            if group is not None and (group.path / _KILL).exists():
+                return group
+            if group is not None:
+                group.remove()
+    return None
+
+
+def groups_of(folder: Path) -> list[Group]:
+    """Those that were made for whoever worked in a folder, by any process of this account.
+
+    Whoever looks need not be in the group below which they were made.
+    """
+    found, name = [], _name_for(folder)
+    for mount in _mounts():
+        if mount.version != _V2:
+            continue
+        for above, inner, _ in os.walk(mount.at):
+            path = Path(above, name)
+            if name in inner and _is_ours(path):
+                found.append(Group(path))
+    return found
+
+
+def files_about_us(name: str) -> list[Path]:
+    """The files of this name that say something of the groups which this process is in, the nearest of each kind.
+
+    A group without the controller has none; its processes then count in the group above.
+    """
+    found = []
+    for mount in _mounts():
+        own = mount.place_of_ours()
+        while own is not None and own.is_relative_to(mount.at):
+            if (own / name).exists():
+                found.append(own / name)
+                break
+            own = own.parent
+    return found
+
+
+class _Mount(NamedTuple):
+    """Where groups can be seen.
+
+    Args:
+        version: `cgroup2`, or `cgroup` for the first.
+        root: the group that lies there.
+        options: the names of the controllers, of the first version.
+    """
+
+    version: str
+    root: str
+    at: Path
+    options: frozenset[str]
+
+    def place_of_ours(self) -> Path | None:
+        """The directory of the group that this process is in; None where it cannot be seen from here."""
+        try:
+            lines = Path("/proc/self/cgroup").read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if self.version == _V2 if not controllers else set(controllers.split(",")) <= self.options:
+                inside = os.path.relpath(path, self.root)
+                return None if inside.startswith("..") else self.at / inside
+        return None
+
+
+def _mounts() -> Iterator[_Mount]:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        before, _, behind = line.partition(" - ")
+        version, _, options = behind.split(" ", 2)
+        if version in ("cgroup", _V2):
+            root, at = before.split(" ")[3:5]
+            yield _Mount(version, root, Path(at), frozenset(options.split(",")))
+
+
+def _name_for(folder: Path) -> str:
+    """One for each folder of this host."""
+    return "brim-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether this account made it: what others name so says nothing of our jobs."""
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False

@@ -1,0 +1,187 @@
+"""What an agent sees of its workers' memory, and what it says of those that end for it; with real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim.agent import memory
+from brim.agent.memory import KillCounts, Memory, check_limit, kill_counts
+from brim.errors import SpecError
+from brim.process import memory_of, own_memory_of
+
+MIB = 1 << 20
+HOLD = "held = bytearray(b'x') * (200 << 20)"
+TELL = "print('ready', flush=True); import sys; sys.stdin.read()"
+IN_CHILD = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {f"{HOLD}; {TELL}"!r}])
+"""
+SHARED = f"""
+import os, sys
+{HOLD}
+pids = [os.getpid()]
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        sys.stdin.read()
+        os._exit(0)
+    pids.append(pid)
+print(*pids, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> KillCounts:
+    """Counters that a test sets: nobody lets a host run out of memory for it."""
+    for name in ("ours", "host"):
+        (tmp_path / name).write_text("low 0\noom 0\noom_kill 0\n")
+    return KillCounts(ours=[tmp_path / "ours"], host=tmp_path / "host")
+
+
+def kill_by_kernel(counts: KillCounts, *, ours: int, host: int) -> None:
+    counts.ours[0].write_text(f"low 0\noom {ours}\noom_kill {ours}\n")
+    counts.host.write_text(f"nr_free_pages 7\noom_kill {host}\n")
+
+
+class Holder:
+    """A process that holds 200 MiB until it is let go."""
+
+    def __init__(self, program: str) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().split()
+
+    def let_go(self) -> None:
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def holder(request: pytest.FixtureRequest) -> Iterator[Holder]:
+    holder = Holder(request.param)
+    yield holder
+    holder.let_go()
+
+
+@pytest.mark.parametrize("holder", [f"{HOLD}; {TELL}", IN_CHILD], indirect=True, ids=["itself", "a child"])
+def test_who_has_more_than_the_limit_is_named_with_what_it_has(holder: Holder, counts: KillCounts) -> None:
+    workers = {"w1": os.getpid(), "w2": holder.process.pid}
+    limit = (own_memory_of(os.getpid()) or 0) + 2048 * MIB
+    assert Memory(limit, counts).look(workers, now=0.0) == {}
+    assert Memory(None, counts).look(workers, now=0.0) == {}
+    (told,) = Memory(150 * MIB, counts).look({"w2": holder.process.pid}, now=0.0).items()
+    assert told[0] == "w2"
+    assert told[1].startswith("out of memory: it had 2")
+    assert told[1].endswith(" MiB of the 150 MiB that --memory gives a worker")
+
+
+@pytest.mark.parametrize("holder", [SHARED], indirect=True)
+def test_what_four_share_is_counted_once(holder: Holder, counts: KillCounts) -> None:
+    """As workers share what their template has loaded."""
+    pids = [int(pid) for pid in holder.said]
+    assert all((memory_of(pid) or 0) > 200 * MIB for pid in pids)
+    workers = {f"w{number}": pid for number, pid in enumerate(pids[1:], start=2)}
+    assert Memory(100 * MIB, counts).look(workers, now=0.0) == {}
+    assert len(Memory(40 * MIB, counts).look(workers, now=0.0)) == 3
+
+
+def test_who_is_gone_has_nothing(counts: KillCounts) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    try:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert Memory(1, counts).look({"w1": process.pid}, now=0.0) == {}  # a zombie
+    finally:
+        process.wait()
+    assert Memory(1, counts).look({"w1": process.pid}, now=0.0) == {}
+    assert (memory_of(process.pid), own_memory_of(process.pid)) == (None, None)
+
+
+def test_a_kill_by_the_kernel_in_our_group_is_said_as_such(counts: KillCounts) -> None:
+    seen = Memory(None, counts)
+    seen.look({"w1": os.getpid()}, now=0.0)
+    kill_by_kernel(counts, ours=1, host=1)
+    why = seen.why_killed("w1", now=0.5)
+    assert why.startswith("out of memory: the kernel ended it; it had ")
+    assert why.endswith(" MiB")
+
+
+def test_who_died_before_anybody_looked_had_just_begun(counts: KillCounts) -> None:
+    seen = Memory(None, counts)
+    seen.look({}, now=0.0)
+    kill_by_kernel(counts, ours=1, host=1)
+    assert seen.why_killed("w1", now=0.5) == "out of memory: the kernel ended it; it had just begun"
+
+
+def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: KillCounts) -> None:
+    seen = Memory(None, counts)
+    seen.look({"w1": os.getpid()}, now=0.0)
+    kill_by_kernel(counts, ours=0, host=1)
+    assert seen.why_killed("w1", now=0.5).startswith("signal 9, while this host was out of memory; it had ")
+
+
+def test_one_kill_explains_one_end(counts: KillCounts) -> None:
+    seen = Memory(None, counts)
+    seen.look({}, now=0.0)
+    kill_by_kernel(counts, ours=1, host=1)
+    assert seen.why_killed("w1", now=0.5)
+    assert seen.why_killed("w2", now=0.6) == ""
+    kill_by_kernel(counts, ours=2, host=2)
+    assert seen.why_killed("w2", now=0.7)
+
+
+def test_an_end_that_comes_some_looks_after_its_kill_is_explained_and_a_later_one_is_not(
+    counts: KillCounts,
+) -> None:
+    """A large process takes a while to end."""
+    seen = Memory(None, counts)
+    seen.look({}, now=0.0)
+    kill_by_kernel(counts, ours=1, host=1)
+    for now in (1.0, 2.0, 3.0):
+        seen.look({}, now=now)
+    assert seen.why_killed("w1", now=3.5)
+    kill_by_kernel(counts, ours=2, host=2)
+    for second in range(4, 30):
+        seen.look({}, now=float(second))
+    assert seen.why_killed("w2", now=29.5) == ""
+
+
+def test_a_death_that_memory_has_no_part_in(counts: KillCounts) -> None:
+    seen = Memory(None, counts)
+    seen.look({"w1": os.getpid()}, now=0.0)
+    assert seen.why_killed("w1", now=0.5) == ""
+
+
+def test_this_host_counts_such_kills() -> None:
+    """The real files, of whatever this host has."""
+    counts = kill_counts()
+    assert "oom_kill " in counts.host.read_text()
+    assert all("oom_kill " in path.read_text() for path in counts.ours)
+    ours, host = counts.read()
+    assert 0 <= ours <= host
+
+
+def test_where_nobody_tells_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_limit(300 * MIB)
+    monkeypatch.setattr(memory, "memory_of", lambda _: None)
+    check_limit(None)
+    with pytest.raises(SpecError, match=r"--memory: got 300 MiB, need a host whose kernel tells"):
+        check_limit(300 * MIB)
+
+
+def test_workers_go_first_and_nobody_is_taken_back() -> None:
+    program = (
+        "from brim.process import go_first_when_memory_is_short as go; from pathlib import Path; import sys\n"
+        "own = Path('/proc/self/oom_score_adj'); own.write_text(sys.argv[1]); go(); print(own.read_text())"
+    )
+    for before, after in (("0", 500), ("900", 900)):
+        said = subprocess.run([sys.executable, "-c", program, before], capture_output=True, check=True)
+        assert int(said.stdout) == after
