@@ -32,7 +32,8 @@ class Group:
     def enter(self) -> bool:
         """Put this process in, and so whatever it starts from now on; False where that cannot be had."""
         try:
-            (self.path / _MEMBERS).write_text("0")
+            with (self.path / _MEMBERS).open("r+") as members:
+                members.write("0")
         except OSError:
             return False
         return True

@@ -8,9 +8,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from brim.control_groups import groups_of
 from e2e.running import FILES, PACED, Run, has_ended, started, until
+from groups import needs_groups
 
 pytestmark = pytest.mark.e2e
 
@@ -52,6 +55,42 @@ def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
         assert run.finish()["exit"] == "suspended"
     assert len(children(notes)) >= 4  # the template's as well, and that of another worker
     assert all(map(has_ended, children(notes).values()))
+
+
+@needs_groups
+def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(tmp_path: Path, notes: Path) -> None:
+    """Nobody adopts it: its agent is gone, and the command that started that is no parent of all that is below."""
+    with run_of(tmp_path, notes) as run:
+        first = children(notes)
+        assert len(first) >= 2
+        agent = psutil.Process(run.pid("w1")).parent()
+        assert agent is not None
+        agent.kill()
+        until(lambda: all(map(has_ended, first.values())), "the end of what the first agent left", run)
+        until(lambda: len(children(notes)) >= len(first) + 2, "what the next workers start", run)
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert all(map(has_ended, children(notes).values()))
+    assert groups_of(tmp_path / "run") == []
+
+
+@needs_groups
+def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(tmp_path: Path, notes: Path) -> None:
+    with run_of(tmp_path, notes) as run:
+        left = children(notes)
+        agent = psutil.Process(run.pid("w1")).parent()
+        assert agent is not None
+        run.process.kill()
+        agent.kill()
+        run.process.communicate()
+    assert not any(map(has_ended, left.values()))
+    with run_of(tmp_path, notes, "--resume") as run:
+        until(lambda: all(map(has_ended, left.values())), "the end of what was left", run)
+        until(lambda: len(children(notes)) >= len(left) + 2, "what the next workers start", run)
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish()["exit"] == "suspended"
+    assert all(map(has_ended, children(notes).values()))
+    assert groups_of(tmp_path / "run") == []
 
 
 def workers(run: Run) -> set[int]:

@@ -19,6 +19,7 @@ from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
 from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, until
+from groups import groups_can_be_made
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -243,6 +244,11 @@ def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelle
     os.kill(contact.keeper, signal.SIGKILL)
     until(lambda: all(map(has_ended, first.values())), "the end of what the first agent left")
     until(lambda: len(children()) >= len(first) + 2, "what the next workers start")
+    second = children()
+    if groups_can_be_made():
+        os.kill(psutil.Process(read_contact(home.run_dir(job)).keeper).ppid(), signal.SIGKILL)  # type: ignore[union-attr]
+        until(lambda: all(map(has_ended, second.values())), "the end of what the node's jobs left")
+        until(lambda: len(children()) >= len(second) + 2, "what the last workers start")
     home.brim("cancel", job)
     home.brim("status", job, "--wait", code=1)
     until(lambda: all(map(has_ended, children().values())), "the end of what the job left")

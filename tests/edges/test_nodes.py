@@ -21,6 +21,7 @@ from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
 from brim.wire.nodes import Begin, Kill
 from e2e.running import has_ended, until
+from groups import needs_groups
 
 
 class Host:
@@ -158,6 +159,72 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: p
     assert host.look().problem == "it did not answer for 0 s"
     monkeypatch.undo()
     host.up()
+
+
+# Of a session of its own, by way of a shell that ends; called as the masters are, which an agent of a node leaves time.
+LEAVES = """#!/bin/sh
+echo $$ > {folder}/$4
+cp /bin/sleep {folder}/brim-master
+sh -c 'setsid {folder}/brim-master 600 & echo $! > {folder}/left-$0' $4
+exec sleep 60
+"""
+
+
+@pytest.fixture
+def leaving(host: Host) -> Iterator[Host]:
+    """Jobs' agents that start something and leave it."""
+    host.script.write_text(LEAVES.format(folder=host.folder))
+    yield host
+    for note in host.folder.glob("left-*"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(note.read_text()), signal.SIGKILL)
+
+
+def left_by(host: Host, job: str) -> int:
+    """What the agent of a job has left, once it is there."""
+    agent, note = host.begin(job), host.folder / f"left-{job}"
+    until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
+    left = int(note.read_text())
+    until(lambda: psutil.Process(left).name() == "brim-master", "its name")
+    assert not has_ended(agent)
+    return left
+
+
+@needs_groups
+def test_what_a_killed_nodes_jobs_left_has_ended_before_it_is_up_again(leaving: Host) -> None:
+    left = left_by(leaving, "job-1") if leaving.up() else 0
+    os.kill(leaving.look().pid, signal.SIGKILL)
+    until(lambda: leaving.look().gone, "its end")
+    assert not has_ended(left)
+    leaving.up()
+    assert has_ended(left)
+
+
+@needs_groups
+def test_what_a_killed_nodes_jobs_left_ends_where_nobody_starts_it_again(leaving: Host) -> None:
+    left = left_by(leaving, "job-1") if leaving.up() else 0
+    os.kill(leaving.look().pid, signal.SIGKILL)
+    until(lambda: leaving.look().gone, "its end")
+    assert not has_ended(left)
+    asyncio.run(leaving.nodes.end())
+    until(gone(left), "the end of what is left")
+
+
+@needs_groups
+def test_what_a_job_left_ends_whatever_it_is_called_and_other_jobs_go_on(leaving: Host) -> None:
+    left, other = (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
+    leaving.nodes.kill_job("job-1")
+    until(gone(left), "the end of what is left")
+    assert not has_ended(other)
+
+
+@needs_groups
+def test_what_a_job_left_has_ended_before_it_begins_again(leaving: Host) -> None:
+    left = left_by(leaving, "job-1") if leaving.up() else 0
+    (leaving.folder / "job-1").unlink()
+    (leaving.folder / "left-job-1").unlink()
+    assert left_by(leaving, "job-1") != left
+    assert has_ended(left)
 
 
 FORKS = """

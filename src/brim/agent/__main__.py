@@ -21,6 +21,7 @@ from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock
+from brim.control_groups import Group
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
@@ -119,11 +120,17 @@ def main(start: Start = start_anew) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
     parser.add_argument("--local", required=True, help="unix:PATH of the master on this host")
     parser.add_argument("--join", action="store_true", help="another agent of this host keeps the master")
+    parser.add_argument(
+        "--group", type=Path, help="directory of a control group that is this agent's to enter"
+    )
     parser.add_argument("master", nargs="*", help="behind --: what else the master is started with")
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called(AGENT)
+    group = Group(arguments.group) if arguments.group else None
+    if group is not None:
+        group.enter()
     adopt_orphans()  # workers, which their template forks and leaves to this process
     settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
     template = start_template(run_dir, arguments.host, start)
@@ -143,6 +150,8 @@ def main(start: Start = start_anew) -> None:
         sys.exit(str(fault))
     finally:
         _end_what_is_left()
+        if group is not None:
+            group.leave()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from brim.clock import SystemClock
+from brim.control_groups import groups_of, make_group
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
-from brim.process import birth_of, state_of
+from brim.process import AGENT, birth_of, name_of, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import write_job
@@ -29,6 +30,7 @@ __all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
 _CONTROL = "control"  # of a run: the folder of the socket on which its master is called
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
 _STOPPED = ("T", "t")  # of a process that will not go on by itself
+_TO_LEAVE = 1.0  # seconds for what was killed to end; uninterruptible, it ends when it can
 _GRACE = 15.0  # seconds that a master has to write down how the run of a dead agent ended
 
 
@@ -70,6 +72,7 @@ class LocalRun:
             self._agent = again()
             return None
         forget_heir(self._run_dir, self._succession)
+        _end_what_is_left(self._run_dir)
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
         return min(abs(code), 1)
@@ -113,6 +116,16 @@ class LocalRun:
             _kill(heir)
 
 
+def _end_what_is_left(run_dir: Path) -> None:
+    """End what user code of this run started, where its agent was killed: the agent would have done it.
+
+    The agent of another command that has resumed the run as well is left alone, with all that is in its group.
+    """
+    for group in groups_of(run_dir):
+        if AGENT not in map(name_of, group.members()):
+            group.end(patience=_TO_LEAVE)
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -133,7 +146,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
-    command = [sys.executable, "-m", "brim.agent", *prepare(spec, run_dir, listen=listen)]
+    arguments = prepare(spec, run_dir, listen=listen)
     # Only Linux tells a process from another that has its number by now.
     succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
     environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
@@ -143,9 +156,12 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
 
         We hold the other end of its standard input: when we are gone, it knows.
         """
+        _end_what_is_left(run_dir)
+        group = make_group(run_dir)
+        contained = ["--group", str(group.path)] if group else []
         with agent_log(run_dir) as log:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-m", "brim.agent", *contained, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

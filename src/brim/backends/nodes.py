@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.backends.processes import NodeSeen
+from brim.control_groups import groups_of
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.process import with_equal_hashes
@@ -32,6 +33,7 @@ _TO_RETURN = (
 _TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
 _TO_ANSWER = 60.0  # seconds that it may take: its imports come first
 _TO_PART = 10.0
+_TO_LEAVE = 1.0  # seconds for what an agent that was killed has left, and that is killed as well
 _LOOK = 0.02
 
 
@@ -86,6 +88,8 @@ class Nodes:
         if not is_locked(node.lock) or (node.line is not None and not self._hears(node, now)):
             self._hang_up(node)
             del self._nodes[name]
+            for left in groups_of(node.folder):  # by one that was killed
+                left.end()
         elif node.line is None:
             node.line = call_node(node.folder)
             self._part(node)
@@ -127,6 +131,8 @@ class Nodes:
             self._hang_up(node)
             if node.process is not None:
                 node.process.wait()
+            for left in groups_of(node.folder):  # by one that was killed
+                left.end(patience=_TO_LEAVE)
 
     # One node ----------------------------------------------------------------------------------------------
 

@@ -7,10 +7,13 @@ import os
 import signal
 from pathlib import Path
 
+from brim.control_groups import groups_of, make_group
 from brim.node.loop import NodeAgent
 from brim.wire.nodes import listen_on_node
 
 __all__ = ["main"]
+
+_TO_END = 10.0  # seconds for what an earlier life left: one in an uninterruptible sleep ends when it can
 
 
 def main() -> None:
@@ -22,7 +25,11 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(arguments.lock, False)
-    NodeAgent(listen_on_node(arguments.folder)).run()
+    for left in groups_of(
+        arguments.folder
+    ):  # by an earlier life: once we can be called, its devices count as free
+        left.end(patience=_TO_END)
+    NodeAgent(listen_on_node(arguments.folder), make_group(arguments.folder)).run()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import brim
 from brim.account import become
 from brim.agent.births import Forked, fork, perform
+from brim.control_groups import Group
 from brim.errors import BrimError
 from brim.process import (
     MASTER,
@@ -35,6 +36,7 @@ __all__ = ["NodeAgent"]
 
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
+_TO_BE_GONE = 1.0  # seconds that a group which is ended is waited for
 
 # What differs between two shells and means nothing to a program; a token is a job's own.
 _OF_NO_CONSEQUENCE = {"PWD", "OLDPWD", "SHLVL", "_", "BRIM_TOKEN"}
@@ -45,15 +47,17 @@ class NodeAgent:
 
     Args:
         listener: where schedulers call.
+        group: in which each job has a group of its own; None where there are none.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
+    def __init__(self, listener: socket.socket, group: Group | None = None) -> None:
+        self._listener, self._group = listener, group
         self._agents: dict[str, Forked] = {}
         self._environment = _of_consequence(dict(os.environ))
         self._pid = os.getpid()
         self._warm = self._parting = False
         self._sweep_until = 0.0
+        self._left: set[str] = set()  # jobs whose agents have ended, and whose groups have not
         self._watch = selectors.DefaultSelector()
         self._watch.register(listener, selectors.EVENT_READ)
 
@@ -64,10 +68,14 @@ class NodeAgent:
         self._warm = _warm_up()
         while not (self._parting and not self._agents):
             sweeping = time.monotonic() < self._sweep_until
-            for key, _ in self._watch.select(_SWEEP if sweeping else None):
+            for key, _ in self._watch.select(_SWEEP if sweeping or self._left else None):
                 self._attend(key.fileobj)
             if sweeping:
                 self._end_what_is_left()
+            elif self._left:
+                self._end_groups()
+        if self._group is not None:
+            self._group.end(patience=_TO_BE_GONE)
 
     def _attend(self, source: Any) -> None:
         if source is self._listener:
@@ -76,6 +84,7 @@ class NodeAgent:
         elif isinstance(source, Forked):
             self._watch.unregister(source)
             source.wait()
+            self._left |= {job for job, agent in self._agents.items() if agent is source}
             self._agents = {job: agent for job, agent in self._agents.items() if agent is not source}
             self._sweep_until = time.monotonic() + _TO_LEAVE
         elif not self._serve(source):
@@ -87,6 +96,14 @@ class NodeAgent:
         agents = {key.data for key in self._watch.get_map().values()}
         orphans = (pid for pid in children_of(os.getpid()) if pid not in agents)
         end_family(pid for pid in orphans if name_of(pid) != MASTER)  # it may have to write how the run ended
+
+    def _end_groups(self) -> None:
+        """Whatever is in them still, by whatever name: there has been time for last words."""
+        self._left = {job for job in self._left if not self._end_group(job)}
+
+    def _end_group(self, job: str, *, patience: float = 0.0) -> bool:
+        """Whether nothing is left of a job here, as far as its group can tell."""
+        return self._group is None or Group(self._group.path / job).end(patience=patience)
 
     def _serve(self, line: socket.socket) -> bool:
         """One request; False where whoever asked is gone, or makes no sense."""
@@ -126,6 +143,8 @@ class NodeAgent:
         if request.job in self._agents:
             # A job has one agent here; whoever asks for another has lost the lock of this one with its directory.
             self._agents[request.job].kill()
+        self._left.discard(request.job)
+        self._end_group(request.job, patience=_TO_BE_GONE)
         pid = os.fork()
         if pid:
             agent = self._agents[request.job] = Forked(pid)
@@ -137,6 +156,8 @@ class NodeAgent:
     def _become(self, request: Begin) -> None:
         """In the child: an agent, in the surroundings that were asked for."""
         os.setsid()  # Ctrl-C reaches the foreground command alone
+        if self._group is not None and (group := self._group.within(request.job)) is not None:
+            group.enter()
         if request.user:
             become(request.user)  # before anything of the job's is touched
         die_with_parent(self._pid)  # behind that: the kernel forgets it where the account changes

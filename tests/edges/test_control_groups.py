@@ -1,0 +1,168 @@
+"""Control groups: whatever is in one is found by its folder's name, and ends at one blow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim import control_groups
+from brim.control_groups import Group, files_about_us, groups_of, make_group
+from e2e.running import has_ended, until
+from groups import needs_groups
+
+# Two forks and a session of its own: no parent, no session and no name leads to what is left.
+LEAVES = """
+import os, subprocess, sys
+from pathlib import Path
+from brim.control_groups import Group
+assert Group(Path(sys.argv[1])).enter()
+script = "setsid sleep 600 >/dev/null 2>&1 & echo $!"
+print(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True).stdout, end="")
+"""
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    group = make_group(tmp_path)
+    assert group is not None
+    yield group
+    assert group.end(patience=5.0)
+
+
+def left_in(group: Group) -> int:
+    """A process that another left in a group."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, str(group.path)], check=True, capture_output=True, text=True
+    )
+    return int(done.stdout)
+
+
+@needs_groups
+def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: Group) -> None:
+    inner, other = group.within("job-1"), group.within("job-2")
+    assert inner is not None
+    assert other is not None
+    left, beside = left_in(inner), left_in(other)
+    assert (inner.members(), group.members()) == ([left], [left, beside])
+    assert inner.end(patience=5.0)
+    assert has_ended(left)
+    assert not inner.path.exists()
+    assert not has_ended(beside)
+    assert group.end(patience=5.0)
+    assert has_ended(beside)
+    assert groups_of(tmp_path) == []
+    assert group.end()  # it is gone
+
+
+@needs_groups
+def test_it_is_found_by_its_folder_wherever_it_was_made(tmp_path: Path, group: Group) -> None:
+    """By a process that is in another group, as one of another service or session is."""
+    elsewhere = make_group(tmp_path / "elsewhere")
+    assert elsewhere is not None
+    look = "import sys; from pathlib import Path; from brim.control_groups import *\n"
+    look += "assert Group(Path(sys.argv[1])).enter(); print(*(each.path for each in groups_of(Path(sys.argv[2]))))"
+    command = [sys.executable, "-c", look, str(elsewhere.path), str(tmp_path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.split() == [str(group.path)]
+    assert make_group(tmp_path) == group  # there is one
+    assert elsewhere.end(patience=5.0)
+
+
+@needs_groups
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a group away")
+def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: Group) -> None:
+    os.chown(group.path, 65534, 65534)
+    assert groups_of(tmp_path) == []
+    os.chown(group.path, os.geteuid(), os.getegid())
+    assert groups_of(tmp_path) == [group]
+
+
+@needs_groups
+def test_who_leaves_removes_it_unless_somebody_is_left(group: Group) -> None:
+    come_and_go = "import sys; from pathlib import Path; from brim.control_groups import Group\n"
+    come_and_go += "group = Group(Path(sys.argv[1])); assert group.enter(); group.leave()"
+    command = [sys.executable, "-c", come_and_go, str(group.path)]
+    left = left_in(group)
+    subprocess.run(command, check=True)
+    assert group.members() == [left]
+    assert group.end(patience=5.0)
+    group.path.mkdir()
+    subprocess.run(command, check=True)
+    assert not group.path.exists()
+
+
+def test_where_there_are_no_groups_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "_mounts", lambda: iter(()))
+    assert make_group(tmp_path) is None
+    assert groups_of(tmp_path) == []
+    assert files_about_us("memory.events") == []
+
+
+@pytest.mark.parametrize("at", ["file", "unable"])
+def test_a_place_where_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """A directory that is no control group, or where nothing can be made, as in most containers."""
+    (tmp_path / "file").touch()
+    (tmp_path / "unable").mkdir()
+    mount = control_groups._Mount("cgroup2", "/", tmp_path / at, frozenset())
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda mount: mount.at)
+    monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
+    assert make_group(tmp_path) is None
+    assert groups_of(tmp_path) == []
+    assert not Group(tmp_path / at).enter()
+    assert list((tmp_path / "unable").iterdir()) == []
+
+
+def test_the_files_of_the_nearest_group_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "service" / "brim-1"
+    own.mkdir(parents=True)
+    mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own)
+    monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
+    assert files_about_us("memory.events") == []
+    (own.parent / "memory.events").touch()
+    assert files_about_us("memory.events") == [own.parent / "memory.events"]
+    (own / "memory.events").touch()
+    assert files_about_us("memory.events") == [own / "memory.events"]
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "root", "line", "place"),
+    [
+        ("cgroup2", "rw", "/", "0::/user.slice/a", "user.slice/a"),
+        ("cgroup2", "rw", "/", "0::/", "."),
+        ("cgroup2", "rw", "/docker/7", "0::/docker/7/brim", "brim"),
+        ("cgroup2", "rw", "/docker/7", "0::/docker/8", None),  # not to be seen from here
+        ("cgroup", "rw,memory", "/", "4:memory:/box", "box"),
+        ("cgroup", "rw,cpu,cpuacct", "/", "4:cpu,cpuacct:/box", "box"),
+        ("cgroup", "rw,cpu", "/", "4:memory:/box", None),
+    ],
+)
+def test_where_the_group_of_this_process_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    options: str,
+    root: str,
+    line: str,
+    place: str | None,
+) -> None:
+    mount = control_groups._Mount(version, root, tmp_path, frozenset(options.split(",")))
+    monkeypatch.setattr(Path, "read_text", lambda _: f"3:pids:/elsewhere\n{line}\n")
+    assert mount.place_of_ours() == (None if place is None else tmp_path / place)
+
+
+@needs_groups
+def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: Group) -> None:
+    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import Group\n"
+    forks += "assert Group(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
+    forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
+    subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)
+    assert group.end(patience=10.0)
+    until(lambda: not group.path.exists(), "its end")
