@@ -644,3 +644,15 @@ def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:
     assert phases(world) == ["suspended", "suspended"]
     assert [record.setbacks for record in world.book.jobs.values()] == [0, 0]
     assert "forced" not in [change.event for change in world.book.story(world.book.jobs["job-1"])]
+
+
+def test_each_worker_that_memory_ran_out_for_is_told_of_once(world: LiveWorld) -> None:
+    give(world, job_1=2)
+    world.settle()
+    for lost in (("w2: it had 5 GiB",), ("w2: it had 5 GiB",), ("w2: it had 5 GiB", "w3: it had 6 GiB")):
+        world.processes.say("job-1", out_of_memory=lost)
+        run(world.backend.look())
+    record = world.book.jobs["job-1"]
+    told = [change.detail for change in world.book.story(record) if change.event == "out of memory"]
+    assert told == ["w2: it had 5 GiB", "w3: it had 6 GiB"]
+    assert record.out_of_memory == 2  # a scheduler that takes over reads all of the run's records again

@@ -112,3 +112,16 @@ def test_of_much_that_is_new_the_first_and_the_last_whole_records_are_read(
     os.truncate(path, size)
     run.train(1)
     assert [record.step for record in reader.poll()] == [201]
+
+
+def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
+    for worker, reason in (
+        ("w1", "out of memory: it had 5 GiB of the 4 GiB that --memory gives a worker"),
+        ("w2", "signal 9, while this host was out of memory; it had 3 GiB"),
+        ("w3", "signal 9"),
+    ):
+        run.events.append("worker", worker=worker, state="lost", pid=0, agent="a0", rank=None, reason=reason)
+    assert watched(run.run_dir).out_of_memory == [
+        "w1: it had 5 GiB of the 4 GiB that --memory gives a worker",
+        "w2: signal 9, while this host was out of memory; it had 3 GiB",
+    ]

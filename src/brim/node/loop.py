@@ -70,7 +70,7 @@ class NodeAgent:
             sweeping = time.monotonic() < self._sweep_until
             for key, _ in self._watch.select(_SWEEP if sweeping or self._left else None):
                 self._attend(key.fileobj)
-            if sweeping:
+            if time.monotonic() < self._sweep_until:
                 self._end_what_is_left()
             elif self._left:
                 self._end_groups()
