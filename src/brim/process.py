@@ -162,7 +162,7 @@ def memory_of(pid: int) -> int | None:
 def own_memory_of(pid: int) -> int | None:
     """As `memory_of`, but of a page that n processes share, a part in n; None where nobody tells.
 
-    The kernel looks at every page for it, some 20 ms for each GiB.
+    The kernel looks at every page for it, up to 0.2 s for each GiB.
     """
     return _sum_of(f"/proc/{pid}/smaps_rollup", "Pss:", "SwapPss:")
 

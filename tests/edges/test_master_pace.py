@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -145,3 +145,43 @@ def test_silence_is_on_record_until_it_ends() -> None:
     told = [each["state"] for each in job.events("worker") if each["worker"] == "w2"]
     assert told == ["started", "ready", "active", "suspect", "active"]
     assert all(each["worker"] != "w9" for each in job.events("worker"))
+
+
+def starving(memory: Literal["limit", "host"], reason: str) -> Job:
+    """All workers of a job, one after the other, are lost since memory ran out."""
+    job = Job(1)
+    for number in range(1, 7):
+        job.hears(wire.LoseWorker(worker=f"w{number}", reason=reason, memory=memory))
+    return job
+
+
+def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> None:
+    job = Job(2)
+    reason = "out of memory: the kernel ended it; it had 3 GiB"
+    for worker in ("w2", "w3"):
+        job.hears(wire.LoseWorker(worker=worker, reason=reason, memory="host"))
+    (warning,) = job.events("warning")
+    assert warning["message"].startswith(
+        f"w2 (rank 1) on node7 (agent a1) is lost, {reason}; run fewer workers"
+    )
+
+
+@pytest.mark.parametrize("restated_at", [None, 8])
+@pytest.mark.parametrize(
+    ("memory", "who", "end"),
+    [
+        ("limit", "user", "; give workers more (--memory), or have them do less at a time (--micro-batches)"),
+        ("host", "environment", ""),  # elsewhere, or at another time, there may be more
+    ],
+)
+def test_where_no_worker_has_memory_enough_the_run_fails_in_these_words(
+    memory: Literal["limit", "host"], who: str, end: str, restated_at: int | None
+) -> None:
+    job = starving(memory, "out of memory: so it is")
+    effects = job.effects(restated_at=restated_at)
+    assert effects == job.effects()
+    (failed,) = job.events("failed")
+    assert failed["who"] == who
+    assert failed["message"].endswith(f"6 in a row died young on a1, the last: out of memory: so it is{end}")
+    (ended,) = job.events("run_ended")
+    assert ended["summary"]["out_of_memory"] == 6

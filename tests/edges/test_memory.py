@@ -7,13 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from brim.agent import memory
+from brim.agent.conversation import Conversation
+from brim.agent.loop import Agent, Settings
 from brim.agent.memory import KillCounts, Memory, check_limit, kill_counts
+from brim.clock import VirtualClock
 from brim.errors import SpecError
 from brim.process import memory_of, own_memory_of
+from brim.wire.messages import LoseWorker
 
 MIB = 1 << 20
 HOLD = "held = bytearray(b'x') * (200 << 20)"
@@ -94,6 +99,33 @@ def test_what_four_share_is_counted_once(holder: Holder, counts: KillCounts) -> 
     assert len(Memory(40 * MIB, counts).look(workers, now=0.0)) == 3
 
 
+@pytest.mark.parametrize("holder", [SHARED], indirect=True)
+def test_the_dear_look_is_made_only_where_the_limit_may_be_passed_and_now_and_then(
+    holder: Holder, counts: KillCounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    size = 200 * MIB
+
+    def own(pid: int) -> int:
+        asked.append(pid)
+        return 60 * MIB
+
+    monkeypatch.setattr(memory, "own_memory_of", own)
+    monkeypatch.setattr(memory, "memory_of", lambda _: size)
+    seen, workers = Memory(100 * MIB, counts), {"w2": int(holder.said[1])}
+    for now, grown, looks in (
+        (0.0, 0, 1),
+        (1.0, 0, 1),
+        (2.0, 40, 1),
+        (3.0, 41, 2),
+        (12.0, 41, 2),
+        (13.0, 41, 3),
+    ):
+        size = (200 + grown) * MIB
+        assert seen.look(workers, now=now) == {}
+        assert len(asked) == looks
+
+
 def test_who_is_gone_has_nothing(counts: KillCounts) -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     try:
@@ -126,6 +158,61 @@ def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: Ki
     seen.look({"w1": os.getpid()}, now=0.0)
     kill_by_kernel(counts, ours=0, host=1)
     assert seen.why_killed("w1", now=0.5).startswith("signal 9, while this host was out of memory; it had ")
+
+
+def test_what_it_had_is_known_also_where_somebody_looks_before_its_end_is_heard_of(
+    counts: KillCounts,
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    seen = Memory(None, counts)
+    seen.look({"w1": process.pid}, now=0.0)
+    process.kill()
+    process.communicate()
+    kill_by_kernel(counts, ours=1, host=1)
+    seen.look({"w1": process.pid}, now=1.0)
+    why = seen.why_killed("w1", now=1.1)
+    assert why.startswith("out of memory: the kernel ended it; it had ")
+    assert why.endswith(" MiB")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "by_kernel", "told"),
+    [
+        (-9, "signal 9", True, ("host", "out of memory: the kernel ended it; it had just begun")),
+        (-9, "signal 9", False, ("", "signal 9")),  # a person, or a fault that was asked for
+        (-9, "no progress for 9.0 s, in step 3", True, ("", "no progress for 9.0 s, in step 3")),
+        (1, "exit status 1", True, ("", "exit status 1")),
+    ],
+)
+def test_what_an_agent_says_of_an_end(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    counts: KillCounts,
+    status: int,
+    reason: str,
+    by_kernel: bool,
+    told: tuple[str, str],
+) -> None:
+    said = Said()
+    agent = Agent(Settings(name="a1", host="", run_dir=tmp_path), cast(Conversation, said), VirtualClock(0.0))
+    monkeypatch.setattr(agent, "_memory", Memory(None, counts))
+    agent._memory.look({}, now=0.0)
+    if by_kernel:
+        kill_by_kernel(counts, ours=1, host=1)
+    agent._gone("w2", status, reason)
+    (lost,) = said.messages
+    assert isinstance(lost, LoseWorker)
+    assert (lost.worker, lost.memory, lost.reason) == ("w2", *told)
+
+
+class Said:
+    """What an agent tells its master."""
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+
+    def post(self, message: object) -> None:
+        self.messages.append(message)
 
 
 def test_one_kill_explains_one_end(counts: KillCounts) -> None:

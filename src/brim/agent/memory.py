@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from brim.control_groups import files_about_us
 from brim.domain.quantities import format_bytes
@@ -21,6 +22,7 @@ from brim.process import children_of, memory_of, own_memory_of
 
 __all__ = ["KillCounts", "Memory", "check_limit", "kill_counts"]
 
+_TO_TRUST = 10.0  # seconds that a part is known for: who shared the rest may have ended
 _RECENT = 5.0  # seconds that a process which the kernel ends may take: it has much to give back
 
 
@@ -58,6 +60,14 @@ def check_limit(limit: int | None) -> None:
         )
 
 
+class _Part(NamedTuple):
+    """What a worker was found to have: shared pages in full, and in parts."""
+
+    at: float
+    size: int
+    part: int
+
+
 @dataclass(slots=True)
 class Memory:
     """The memory of workers; one thread may look while another asks.
@@ -69,7 +79,8 @@ class Memory:
 
     limit: int | None
     counts: KillCounts = field(default_factory=kill_counts)
-    _had: dict[str, int] = field(default_factory=dict)  # at the last look
+    _had: dict[str, int] = field(default_factory=dict)  # when they were last seen to have any
+    _parts: dict[str, _Part] = field(default_factory=dict)
     _seen: deque[tuple[float, tuple[int, int]]] = field(default_factory=deque)  # counts, and when
     _explained: list[int] = field(
         default_factory=lambda: [0, 0]
@@ -88,16 +99,30 @@ class Memory:
         for worker, size in sizes.items():
             # What is shared is counted in full here, so that this is never too little; the exact number is dearer.
             if self.limit is not None and size > self.limit:
-                sizes[worker] = sum(own_memory_of(pid) or 0 for pid in had[worker])
+                sizes[worker] = self._part_of(worker, had[worker], size, now=now)
                 if sizes[worker] > self.limit:
                     too_much[worker] = (
                         f"out of memory: it had {format_bytes(sizes[worker])} of the "
                         f"{format_bytes(self.limit)} that --memory gives a worker"
                     )
         with self._lock:
-            self._had = sizes
+            self._had |= {
+                worker: size for worker, size in sizes.items() if size
+            }  # who is gone had what it had
             self._note(now)
         return too_much
+
+    def _part_of(self, worker: str, family: list[int], size: int, *, now: float) -> int:
+        """What it has where shared pages count in parts; or, if that is below the limit, what it has at most."""
+        assert self.limit is not None
+        known = self._parts.get(worker)
+        if known is not None and now - known.at < _TO_TRUST:
+            most = known.part + max(0, size - known.size)
+            if most <= self.limit:
+                return most
+        part = sum(own_memory_of(pid) or 0 for pid in family)
+        self._parts[worker] = _Part(now, size, part)
+        return part
 
     def why_killed(self, worker: str, *, now: float) -> str:
         """What ended a worker that was killed (signal 9) by nobody of ours; empty where memory has no part in it."""

@@ -27,6 +27,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ON_NAN = ("warn", "skip", "stop")
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
 LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
+LARGEST_MEMORY = 1 << 60
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 LARGEST_SEED = 2**63 - 1
 
@@ -289,9 +290,12 @@ class JobSpec:
                 need="a duration above 0, or none",
                 hint="--hang-timeout 30m",
             )
-        if self.memory is not None and not 0 < self.memory <= LARGEST_SEED:
+        if self.memory is not None and not 0 < self.memory <= LARGEST_MEMORY:
             raise SpecError(
-                "--memory", got=str(self.memory), need="a size above 0, or none", hint="--memory 4GiB"
+                "--memory",
+                got=f"{self.memory:,} bytes",
+                need="a size above 0, and at most 1,048,576 TiB",
+                hint="--memory 4GiB",
             )
 
     def _check_faults(self) -> None:
