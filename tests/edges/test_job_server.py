@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,34 @@ import pytest
 
 from brim.errors import EnvironmentFault
 from brim.wire.control import JobServer, NotTheMaster, Reply, ask, open_stream
-from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster
+from brim.wire.listening import listen_on
+from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster, LoseWorker
 from brim.wire.private import PrivateFolder, make_private
 
 TOKEN = "of this run"
 
 
 class Door:
-    """A master's server with nothing behind it."""
+    """A master's server with nothing behind it.
 
-    def __init__(self, folder: Path, *, remote: bool) -> None:
+    Args:
+        remote: whether it has a port.
+        listener: that of an earlier one, which was left open.
+    """
+
+    def __init__(self, folder: Path, *, remote: bool, listener: socket.socket | None = None) -> None:
         self.heard: list[Any] = []
         self.local = f"unix:{make_private(folder / 'control')}/master"
+        if remote and listener is None:
+            listener = listen_on("127.0.0.1", 0, backlog=128, hint="")
+        self.address = f"127.0.0.1:{listener.getsockname()[1]}" if listener else self.local
         self._server = JobServer(
             self.local,
-            "127.0.0.1:0" if remote else None,
+            listener,
             token=TOKEN,
             converse=self._converse,
             answer=self._answer,
         )
-        self.address = self._server.address
 
     async def _converse(self, requests: AsyncIterator[FromAgent], reply: Reply) -> None:
         async for request in requests:
@@ -193,9 +202,11 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
             host, _, port = door.address.rpartition(":")
             with contextlib.ExitStack() as crowd:
                 for _ in range(1_000):
-                    crowd.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
+                    call = partial(socket.create_connection, (host, int(port)), timeout=5.0)
+                    crowd.enter_context(await asyncio.to_thread(call))
                 assert (await asyncio.to_thread(asked, door.local)).ok
-                assert len(os.listdir("/proc/self/fd")) < 1_000 + 256 + 100
+                # Of each: what called, what it is led to, and the end of that.
+                assert len(os.listdir("/proc/self/fd")) < 1_000 + 3 * 256 + 100
                 began = time.monotonic()
                 while True:  # those who say nothing have to go
                     with contextlib.suppress(EnvironmentFault):
@@ -206,17 +217,29 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_port_is_one_masters_alone(tmp_path: Path) -> None:
+def test_who_calls_between_two_masters_waits_for_the_next(tmp_path: Path) -> None:
+    async def work() -> None:
+        with listen_on("127.0.0.1", 0, backlog=128, hint="") as listener:
+            async with Door(tmp_path, remote=True, listener=listener.dup()) as door:
+                assert (await asyncio.to_thread(asked, door.address)).ok
+            calling = asyncio.create_task(asyncio.to_thread(asked, door.address))
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(listener.getsockname()).close()
+            async with Door(tmp_path, remote=True, listener=listener.dup()):
+                assert (await calling).ok
+
+    asyncio.run(work())
+
+
+def test_a_port_carries_what_is_larger_than_any_buffer(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
-            with pytest.raises(EnvironmentFault, match="cannot listen on"):
-                JobServer(
-                    f"unix:{make_private(tmp_path / 'other')}/master",
-                    door.address,
-                    token=TOKEN,
-                    converse=door._converse,
-                    answer=door._answer,
-                )
+            stream, said = open_stream(door.address, token=TOKEN), "x" * (32 << 20)
+            await stream.send(FromAgent(1, 0, LoseWorker(worker="w1", reason=said)))
+            async with asyncio.timeout(30.0):
+                assert (await anext(stream.messages())).message == Beat()
+            await stream.close()
+            assert door.heard[0].message.reason == said
 
     asyncio.run(work())
 

@@ -123,6 +123,7 @@ def main(start: Start = start_anew) -> None:
     parser.add_argument(
         "--group", type=Path, help="directory of a control group that is this agent's to enter"
     )
+    parser.add_argument("--listener", type=int, help="descriptor of the socket on which other hosts call")
     parser.add_argument("master", nargs="*", help="behind --: what else the master is started with")
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
@@ -142,7 +143,9 @@ def main(start: Start = start_anew) -> None:
         work = _serve(settings, dial, template)
     else:
         command = [str(run_dir), "--local", local, "--keeper", str(os.getpid()), *arguments.master]
-        keeper = Keeper(command, run_dir / "logs" / "master.log", start)
+        keep = [] if arguments.listener is None else [arguments.listener]
+        command += [word for each in keep for word in ("--listener", str(each))]
+        keeper = Keeper(command, run_dir / "logs" / "master.log", start, keep)
         work = _serve_and_keep(settings, keeper, template, dial)
     try:
         sys.exit(asyncio.run(work))

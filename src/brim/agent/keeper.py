@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
@@ -22,10 +23,13 @@ class Keeper:
         arguments: of `python -m brim.master`; the same for every life.
         log: the file that its output goes to.
         start: how its first life is started; this process may fork no more once it runs an event loop.
+        keep: descriptors that each life has.
     """
 
-    def __init__(self, arguments: list[str], log: Path, start: Start = start_anew) -> None:
-        self._arguments, self._log = arguments, log
+    def __init__(
+        self, arguments: list[str], log: Path, start: Start = start_anew, keep: Sequence[int] = ()
+    ) -> None:
+        self._arguments, self._log, self._kept = arguments, log, keep
         self._process = self._start(start)
         self._deaths = 0
         self._ending = False
@@ -34,7 +38,7 @@ class Keeper:
     def _start(self, start: Start) -> Process:
         # Its standard input is ours: a pipe that closes with whoever wanted the job.
         with self._log.open("ab") as log:
-            return start("brim.master", self._arguments, stdin=0, output=log.fileno())
+            return start("brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept)
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.

@@ -23,11 +23,13 @@ from brim.process import AGENT, birth_of, name_of, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import write_job
+from brim.wire.listening import listen_on
 from brim.wire.private import make_private
 
 __all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
 
 _CONTROL = "control"  # of a run: the folder of the socket on which its master is called
+_BACKLOG = 128  # calls of other hosts that may wait for a master
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
 _STOPPED = ("T", "t")  # of a process that will not go on by itself
 _TO_LEAVE = 1.0  # seconds for what was killed to end; uninterruptible, it ends when it can
@@ -42,6 +44,8 @@ class LocalRun:
         run_dir: the run's directory.
         again: starts another agent of the same run; None where the run ends with this one.
         succession: by which these agents' heirs are known.
+        listener: the socket on which other hosts call their masters. It is held here, so that the port is nobody else's
+            while no master is there; None: no other host can call.
     """
 
     def __init__(
@@ -50,8 +54,10 @@ class LocalRun:
         run_dir: Path,
         again: Callable[[], subprocess.Popen[bytes]] | None = None,
         succession: str = "",
+        listener: socket.socket | None = None,
     ) -> None:
         self._agent, self._run_dir, self._again, self._succession = agent, run_dir, again, succession
+        self._listener = listener
         self._lives = 1
         self._died_at: float | None = None
 
@@ -75,6 +81,8 @@ class LocalRun:
         _end_what_is_left(self._run_dir)
         if self._agent.stdin:
             self._agent.stdin.close()  # a program that goes on keeps nothing of the run
+        if self._listener:
+            self._listener.close()
         return min(abs(code), 1)
 
     def _is_outlived(self, *, goes_on: bool) -> bool:
@@ -110,6 +118,8 @@ class LocalRun:
     def kill(self) -> None:
         """End it now: workers go with their agent, and a master that is left alone ends."""
         self._again = None
+        if self._listener:
+            self._listener.close()
         with contextlib.suppress(ProcessLookupError):
             self._agent.kill()
         if heir := heir_of(self._run_dir, self._succession):
@@ -141,12 +151,15 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         listen: `HOST:PORT` where agents of other hosts may join, or None for this host only.
 
     Raises:
-        EnvironmentFault: the directory cannot be written.
+        EnvironmentFault: the directory cannot be written, or the port is taken.
     """
     if not resume and (run_dir / "checkpoints").exists():
         raise EnvironmentFault(f"{run_dir} holds checkpoints of another run")
     run_dir = run_dir.resolve()
-    arguments = prepare(spec, run_dir, listen=listen)
+    listener = _listen(listen) if listen else None
+    keep = [listener.fileno()] if listener else []
+    address = _with_port_of(listener, listen) if listener and listen else None
+    arguments = [*(f"--listener={each}" for each in keep), *prepare(spec, run_dir, listen=address)]
     # Only Linux tells a process from another that has its number by now.
     succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
     environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
@@ -168,9 +181,10 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
                 env=environment,
                 start_new_session=True,
                 cwd=spec.directory or None,
+                pass_fds=keep,
             )
 
-    return LocalRun(launch(), run_dir, launch, succession)
+    return LocalRun(launch(), run_dir, launch, succession, listener)
 
 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
@@ -179,7 +193,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
     Args:
         spec: what to do; written to `job.json`.
         run_dir: absolute; it exists.
-        listen: `HOST:PORT` for agents of other hosts, or None.
+        listen: `HOST:PORT` at which agents of other hosts find its master, or None.
 
     Raises:
         EnvironmentFault: the directory cannot be written.
@@ -190,7 +204,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
-        master += ["--listen", _with_port(listen)]
+        master += ["--listen", listen]
     return [*command, "--", *master]
 
 
@@ -205,11 +219,12 @@ def fresh_token() -> dict[str, str]:
     return {"BRIM_TOKEN": secrets.token_hex(16)}
 
 
-def _with_port(listen: str) -> str:
-    """The address with a free port in place of 0: every life of the master must be found at the same one."""
-    host, _, port = listen.rpartition(":")
-    if int(port):
-        return listen
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host.strip("[]"), 0))
-        return f"{host}:{probe.getsockname()[1]}"
+def _listen(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    hint = "--listen HOST:0 lets the system choose a port"
+    return listen_on(host.strip("[]"), int(port), backlog=_BACKLOG, hint=hint)
+
+
+def _with_port_of(listener: socket.socket, address: str) -> str:
+    """The address with the port that was chosen in place of 0."""
+    return f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}"

@@ -13,7 +13,7 @@ import click
 
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.runs.prints import Prints
 from brim.runs.starting import Ready
 from brim.runs.views import choose_view
@@ -48,7 +48,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequen
     damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
         handle = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
-    except SpecError:
+    except (SpecError, EnvironmentFault):
         if ready.fresh:
             ready.fresh.withdraw()
         raise

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run_dir: of its run.
         local: `unix:PATH`, where the agent of this host finds it.
-        listen: `HOST:PORT` for other hosts, or None.
+        listen: `HOST:PORT` at which other hosts find it, or None.
+        listener: descriptor of the socket that listens there, held open by whoever starts masters.
         attempt: names this start of the job; with the same one, a master takes over from one that died.
         started: seconds since 1970 when the user typed the command.
         places: workers by agent, to begin with; empty where it does not matter on which they are.
@@ -40,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     local: str
     listen: str | None
+    listener: int | None
     attempt: str
     started: float
     places: dict[str, int]
@@ -67,11 +70,12 @@ async def serve(settings: Settings, *, token: str) -> None:
     records = Records(run_dir)
     decisions = records.open(settings.attempt, begin, clock)
     master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
-    server = JobServer(
-        settings.local, settings.listen, token=token, converse=master.converse, answer=master.answer
-    )
+    remote = socket.socket(fileno=settings.listener) if settings.listener is not None else None
+    server = JobServer(settings.local, remote, token=token, converse=master.converse, answer=master.answer)
     await server.start()
-    contact = Contact(address=server.address, token=token, pid=os.getpid(), keeper=os.getppid())
+    contact = Contact(
+        address=settings.listen or settings.local, token=token, pid=os.getpid(), keeper=os.getppid()
+    )
     write_contact(run_dir, contact)
     outlive_parent()  # from here on it can be found, and ended; or it says how the run ended
     loop = asyncio.get_running_loop()
@@ -97,7 +101,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.master", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--local", required=True, help="unix:PATH for this host")
-    parser.add_argument("--listen", help="HOST:PORT for other hosts")
+    parser.add_argument("--listen", help="HOST:PORT at which other hosts find it")
+    parser.add_argument("--listener", type=int, help="descriptor of the socket that listens there")
     parser.add_argument("--attempt", required=True, help="names this start of the job")
     parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")

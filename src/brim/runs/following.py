@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from brim.backends import local
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.runs.followers import Followers
 from brim.runs.outcome import error_of
 from brim.runs.prints import Prints
@@ -39,7 +39,7 @@ def follow(ready: Ready, *, loggers: Sequence[str] = ()) -> None:
     damage = set_aside_if_damaged(ready.run_dir / "journal")
     try:
         run = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
-    except SpecError:
+    except (SpecError, EnvironmentFault):
         if ready.fresh:
             ready.fresh.withdraw()
         raise

@@ -23,7 +23,7 @@ from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.errors import BrimError, EnvironmentFault, StorageFault
+from brim.errors import BrimError, StorageFault
 from brim.process import be_called
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
@@ -41,6 +41,7 @@ from brim.storage.contact import (
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from brim.storage.own_clock import own_clock
+from brim.wire.listening import listen_on
 
 __all__ = ["listen", "main", "offer"]
 
@@ -159,13 +160,8 @@ async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until
 
 
 def listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        hint = "brim up --listen HOST:0 lets the system choose a port"
-        raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}; {hint}") from error
+    hint = "brim up --listen HOST:0 lets the system choose a port"
+    return listen_on(host, port, backlog=BACKLOG, hint=hint)
 
 
 def main() -> None:

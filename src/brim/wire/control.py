@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,6 +25,7 @@ from brim.errors import EnvironmentFault
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
 from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof
+from brim.wire.relay import Relay
 
 __all__ = ["AgentStream", "JobServer", "NotTheMaster", "ask", "open_stream"]
 
@@ -36,6 +38,10 @@ _MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no
 _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
 _UNKNOWN = "this challenge is not of this master, or is over"
 _LARGEST = 1 << 30
+_MOST_CONNECTIONS = 256
+_REMOTE = (
+    "-remote"  # behind the name of the local socket: that of the one that callers of the port are led to
+)
 _OPTIONS = [
     ("grpc.max_receive_message_length", _LARGEST),
     ("grpc.max_send_message_length", _LARGEST),
@@ -50,8 +56,7 @@ _OPTIONS = [
 ]
 _OF_SERVERS = [
     *_OPTIONS,
-    ("grpc.so_reuseport", 0),  # the port is this master's alone
-    ("grpc.max_allowed_incoming_connections", 256),
+    ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 10_000),  # an agent has a call under way all the time
     ("grpc.max_concurrent_streams", 8),
@@ -97,7 +102,7 @@ class JobServer:
 
     Args:
         local: `unix:PATH`, for this host; the folder of the socket is ours alone.
-        remote: `HOST:PORT` for other hosts, or None; port 0 picks one.
+        remote: listens on the port for other hosts, and stays open for the next master; None: there is none.
         token: of the run; callers must prove that they have it.
         converse: called once per stream with its messages and a way to answer; returns when the stream ends.
         answer: answers people.
@@ -109,7 +114,7 @@ class JobServer:
     def __init__(
         self,
         local: str,
-        remote: str | None,
+        remote: socket.socket | None,
         *,
         token: str,
         converse: Conversation,
@@ -119,15 +124,14 @@ class JobServer:
         self._converse, self._answer = converse, answer
         self._door = _Door(local)
         # Two servers: strangers who crowd one of them out do not reach the other.
-        self._servers = [self._server(self._door.address)[0]]
-        self.address = local
+        self._servers = [self._server(self._door.address)]
+        self._relay: Relay | None = None
         if remote is not None:
-            server, port = self._server(remote)
-            self._servers.append(server)
-            self.address = f"{remote.rpartition(':')[0]}:{port}"
+            behind = self._door.address + _REMOTE
+            self._servers.append(self._server(behind))
+            self._relay = Relay(remote, behind.removeprefix(_UNIX), most=_MOST_CONNECTIONS)
 
-    def _server(self, address: str) -> tuple[Any, int]:
-        """A server and the port that it listens on."""
+    def _server(self, address: str) -> Any:
         server = grpc.aio.server(options=_OF_SERVERS)
         # No handler reads a message before it has authorised its caller: gRPC holds a few kilobytes of it meanwhile.
         handlers = {
@@ -137,16 +141,21 @@ class JobServer:
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
         try:
-            return server, server.add_insecure_port(address)
+            server.add_insecure_port(address)
         except RuntimeError as error:
             raise EnvironmentFault(f"cannot listen on {address}: {error}") from error
+        return server
 
     async def start(self) -> None:
         for server in self._servers:
             await server.start()
+        if self._relay is not None:
+            await self._relay.start()
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop(grace=0.5) for server in self._servers))
+        if self._relay is not None:
+            self._relay.stop()
         self._door.close()
 
     async def _greet(self, _: AsyncIterator[bytes], context: Any) -> bytes:

@@ -1,0 +1,82 @@
+"""Ports that this host listens on: taking one, and saying who has it where it is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from brim.errors import EnvironmentFault
+from brim.process import name_of
+
+__all__ = ["holder_of", "listen_on"]
+
+_LISTENS = "0A"  # in the kernel's tables of sockets
+_EVERY_INTERFACE = "::"
+
+
+def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket:
+    """Listen on a port, which is this socket's alone.
+
+    Args:
+        host: name or address, without brackets.
+        port: 0 for any that is free.
+        backlog: connections that may wait to be accepted.
+        hint: what the user can do where it is taken.
+
+    Raises:
+        EnvironmentFault: it is taken, in words by whom, or is no port of this host.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family = found[0][0]
+        both = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        who = holder_of(port)
+        by = f" (it is {who}'s)" if who else ""
+        raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}{by}; {hint}") from error
+
+
+def holder_of(port: int) -> str:
+    """Who listens on a TCP port of this host, as far as the kernel tells; empty where nobody does, or it does not.
+
+    Processes of other accounts are told by their account alone.
+    """
+    found = dict(_listeners(port))
+    if not found:
+        return ""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if found.keys() & _sockets_of(pid):
+            return f"process {pid} ({name_of(int(pid))})"
+    return f"a process of {_account(next(iter(found.values())))}"
+
+
+def _listeners(port: int) -> Iterator[tuple[str, int]]:
+    """Of each socket that listens there, the inode and the number of its account."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, _, _, _, account, _, inode, *_ = line.split()
+                if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
+                    yield f"socket:[{inode}]", int(account)
+
+
+def _sockets_of(pid: str) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        for each in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(each.path))
+    return found
+
+
+def _account(number: int) -> str:
+    try:
+        return f"account {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"account {number}"

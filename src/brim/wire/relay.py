@@ -1,0 +1,120 @@
+"""Carries the connections of a listener that was inherited to a Unix socket.
+
+gRPC listens only where it has opened the address itself, so that a port would be anybody's from the death of one master
+until the next one listens. Here the port is held by whoever starts masters. It is no place for limits: the server
+behind the Unix socket closes what it does not want, and so does this then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+__all__ = ["Relay"]
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection: what comes from it goes to the other, no faster than that takes it.
+
+    It is not read before the other is there.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.other: _End | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        assert self.other is not None, "nothing is read before both ends are there"
+        self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.other is not None:
+            self.other.transport.close()
+
+
+class _Caller(_End):
+    """The end that called: it is heard once the server is reached."""
+
+    def __init__(self, relay: Relay) -> None:
+        super().__init__()
+        self._relay = relay
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._relay.admit(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._relay.forget(self)
+
+
+class Relay:
+    """Carries what calls a listener to the server on a Unix socket.
+
+    Args:
+        listener: stays open for others that have it.
+        path: of the Unix socket.
+        most: connections at once; more are closed.
+    """
+
+    def __init__(self, listener: socket.socket, path: str, *, most: int) -> None:
+        self._listener, self._path, self._most = listener, path, most
+        self._callers: set[_Caller] = set()
+        self._reaching: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Caller(self), sock=self._listener)
+
+    def admit(self, caller: _Caller) -> None:
+        """Connect one that has called to the server, if there is room."""
+        if len(self._callers) >= self._most:
+            caller.transport.abort()
+            return
+        self._callers.add(caller)
+        task = asyncio.create_task(self._reach(caller))
+        self._reaching.add(task)
+        task.add_done_callback(self._reaching.discard)
+
+    async def _reach(self, caller: _Caller) -> None:
+        loop, end = asyncio.get_running_loop(), _End()
+        try:
+            await loop.create_unix_connection(lambda: end, self._path)
+        except OSError:
+            caller.transport.abort()
+            return
+        if caller.transport.is_closing():
+            end.transport.abort()
+            return
+        caller.other, end.other = end, caller
+        for each in (caller, end):
+            each.transport.resume_reading()
+
+    def forget(self, caller: _Caller) -> None:
+        """It is gone."""
+        self._callers.discard(caller)
+
+    def stop(self) -> None:
+        """Accept nothing more, and close what there is; the listener stays open for those who have it besides."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._reaching:
+            task.cancel()
+        for caller in list(self._callers):
+            caller.transport.close()
