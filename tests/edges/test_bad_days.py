@@ -11,18 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from brim.backends.processes import NodeSeen
+from brim.cli import cluster
 from brim.cli.__main__ import cli
 from brim.client import Client
+from brim.clock import SystemClock
 from brim.errors import EnvironmentFault, StorageFault
+from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import read_scheduler_contact
-from brim.storage.database import Database
+from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from e2e.running import ROOT, until
 from edges.test_scheduler import Served, ask, brim, served
+from submissions import submission
 
 __all__ = ["served"]
 
@@ -231,3 +236,144 @@ def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
         )  # raises for an option that there is not
     assert "KillMode=process" in unit
     assert "Restart=on-failure" in unit
+
+
+# What is damaged when a scheduler comes up ------------------------------------------------------------------
+
+
+def again(served: Served, *statements: str) -> Served:
+    """Another scheduler on the same directory, in whose database this was done meanwhile."""
+    served.close()
+    with contextlib.closing(
+        sqlite3.connect(served.folder / "scheduler.db", isolation_level=None)
+    ) as database:
+        for each in statements:
+            assert database.execute(each).rowcount > 0
+    return Served(served.folder)
+
+
+def cluster_story(served: Served) -> list[tuple[str, str]]:
+    book = Book(Database(served.folder / "scheduler.db"))
+    return [(change.event, change.detail) for change in book.cluster_story()]
+
+
+def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_promises(served: Served) -> None:
+    served.client.submit(ask("1:4", deadline=SystemClock().wall() + 3600.0))
+    until(lambda: served.processes.of("job-1").workers > 0, "workers")
+    served.processes.say("job-1", first_step=SystemClock().wall(), steps=20)
+    until(lambda: served.client.job("job-1").promised, "its promise")
+    last = "number = (select max(number) from cycles)"
+    second = again(served, f"update cycles set memory = x'c1' where {last}")
+    try:
+        until(lambda: second.client.job("job-1").workers > 0, "workers")
+        assert second.client.job("job-1").promised
+        assert "what a cycle left to the next one is damaged" in problem(second.client)
+        assert "promises stand, and plans are made anew" in brim("status", "job-1").stderr
+        assert not second.client.cluster().holds
+        assert "went on without" in [event for event, _ in cluster_story(second)]
+        assert "decided again: the same plans" in brim("simulate", "replay").stdout
+    finally:
+        second.close()
+    third = again(second)  # what it wrote itself is whole
+    try:
+        assert problem(third.client) == ""
+    finally:
+        third.close()
+
+
+def test_a_scheduler_goes_on_without_what_changes_have_cost(served: Served) -> None:
+    second = again(served, "insert or replace into settings values ('costs', x'7b')")
+    try:
+        second.client.submit(ask("1:4"))
+        until(lambda: second.client.job("job-1").workers == 4, "4 workers")
+        assert "is learned anew" in problem(second.client)
+        assert "went on without" in [event for event, _ in cluster_story(second)]
+    finally:
+        second.close()
+
+
+def test_a_record_in_the_row_of_another_is_damaged(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    book = Book(database)
+    first = book.submit(submission(), name="job", now=1.0)
+    book.submit(submission(), name="job", now=1.0)
+    content = msgspec.msgpack.encode(first)
+    why = "it is that of job-1, number 1"
+    database.put_job(2, "job-2", content)
+    assert Book(database).damaged == {"job-2": why}
+    database.put_job(3, "job-1", content)  # in place of its own
+    found = Book(database)
+    assert (list(found.jobs), found.damaged) == ([], {"job-1": why, "job-2": why})
+
+
+class HeldFromTheStart(Served):
+    """A scheduler that cannot read anything when it comes up."""
+
+    reason = "scheduler.db: file is not a database"
+
+    def _begin(self, alarm: Alarm) -> Scheduler:
+        if self.reason:
+            raise StorageFault(self.reason)
+        return super()._begin(alarm)
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTheStart]:
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    held = HeldFromTheStart(tmp_path)
+    yield held
+    held.close()
+
+
+def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFromTheStart) -> None:
+    client = held.client
+    assert client.cluster().holds
+    assert "file is not a database" in problem(client)
+    assert asked(held, "/readyz")[0] == 503
+    for ask_it in (client.jobs, client.tenants, lambda: client.submit(ask("1:4")), lambda: client.job("j")):
+        with pytest.raises(EnvironmentFault, match="file is not a database") as said:
+            ask_it()
+        assert said.value.retryable
+    assert "file is not a database" in brim("jobs").stderr
+    held.reason = ""
+    until(lambda: not problem(client), "its end")
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+
+
+def test_who_has_a_tenants_token_is_told_as_well(served: Served) -> None:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    token = served.client.give_token("ads")
+    served.close()
+    held = HeldFromTheStart(served.folder)
+    try:
+        contact = read_scheduler_contact(served.folder)
+        assert contact is not None
+        with pytest.raises(EnvironmentFault, match="file is not a database"):
+            Client(address=f"127.0.0.1:{contact.port}", token=token).jobs()
+    finally:
+        held.close()
+
+
+@pytest.mark.parametrize("words", [(), ("--kill",)])
+def test_a_scheduler_that_holds_can_be_ended_and_writes_nothing(
+    served: Served, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served.client
+    client.submit(ask("1:4"))
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    with locked(served.folder):
+        with pytest.raises(EnvironmentFault, match="database is locked"):
+            client.cancel("job-1")
+        until(lambda: bool(problem(client)), "the hold")
+        monkeypatch.setattr(cluster, "_TO_GO_DOWN", 0.0)
+        done = brim("down", *words)
+        assert f"its jobs {'were killed' if words else 'train on'}" in done.stderr
+        served.thread.join(20.0)
+        assert not served.thread.is_alive()
+    book = Book(Database(served.folder / "scheduler.db"))
+    assert [event.event for event in book.cluster_story()] == ["up"]
+    assert book.jobs["job-1"].running
+    assert served.processes.of("job-1").workers == 4

@@ -111,8 +111,13 @@ class Nodes:
                 self.ask(name, Kill(job=job))
 
     def kill(self) -> None:
-        """End all of them at once, and with them whatever they started."""
+        """End all of them at once, and with them whatever they started; those of an earlier life among them."""
+        with contextlib.suppress(OSError):
+            for name in self._found():
+                self._nodes.setdefault(name, _Node(self._folder / name))
         for node in self._nodes.values():
+            if node.line is None and is_locked(node.lock):
+                node.line = call_node(node.folder)
             if node.line is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid_of(node.line), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ import click
 from brim.cli.clients import client_of
 from brim.cli.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.runs.options import ADDRESS, STATE, option, parse_env
 
 if TYPE_CHECKING:
@@ -82,10 +83,13 @@ def up(
     finally:
         os.close(held)
     if foreground:
-        os.execve(sys.executable, [*_command(state, listen), "--foreground"], environment)
-    process = _spawn(state, listen, environment)
+        os.execve(sys.executable, [*_command(state, listen, file), "--foreground"], environment)
+    process = _spawn(_command(state, listen, file), state, environment)
     _await_scheduler(state, process)
     view = client_of(state).cluster()
+    if view.holds:
+        warn(view.problem)
+        return EXIT_DONE
     text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
     click.echo(f"scheduling {text}; state in {state}", err=True)
     roots = [tenant.id for tenant in spec.tenants if not tenant.user] if spec and os.geteuid() == 0 else []
@@ -134,7 +138,11 @@ def _locked(state: Path) -> int | None:
 
 
 def _describe(state: Path, spec: ClusterSpec | None) -> None:
-    """Write down what the cluster is, unless that is known and not given anew."""
+    """Write down what a new cluster is; the scheduler of one that is there writes down what it is anew.
+
+    Raises:
+        StorageFault: no database can be made. One that cannot be read is for the scheduler, which can wait.
+    """
     import msgspec
 
     from brim.backends.this_host import this_host
@@ -143,24 +151,28 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
 
     if spec is not None:
         check_accounts(spec)
-    database = Database(state / "scheduler.db")
+    path = state / "scheduler.db"
+    new = not path.exists()
     try:
-        if spec is not None or database.get(CLUSTER) is None:
-            database.put(CLUSTER, msgspec.json.encode(spec or this_host()))
-    finally:
-        database.close()
+        with contextlib.closing(Database(path)) as database:
+            if database.get(CLUSTER) is None:
+                database.put(CLUSTER, msgspec.json.encode(spec or this_host()))
+    except StorageFault:
+        if new:
+            raise
 
 
-def _command(state: Path, listen: str) -> list[str]:
+def _command(state: Path, listen: str, file: Path | None) -> list[str]:
     host, _, port = listen.rpartition(":")
-    return [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port]
+    command = [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port]
+    return [*command, "--cluster", str(file.resolve())] if file else command
 
 
-def _spawn(state: Path, listen: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], state: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
     with (state / "scheduler.log").open("ab") as log:
         return subprocess.Popen(
-            _command(state, listen),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -179,6 +191,11 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
             if process.poll() is not None:
                 break
             time.sleep(_LOOK)
+    if process.poll() is None:
+        raise EnvironmentFault(
+            f"the scheduler has not answered for {_TO_COME_UP:.0f} s, and goes on trying: "
+            f"{state}/scheduler.log may tell why"
+        )
     last = (state / "scheduler.log").read_text(errors="replace").strip().splitlines()[-1:]
     raise EnvironmentFault(
         f"the scheduler did not come up: {''.join(last)} (all of it: {state}/scheduler.log)"
@@ -196,6 +213,8 @@ def down(kill: bool, state: Path | None) -> int:
     \b
     brim down
     brim down --kill      (jobs go on from their last checkpoints)
+
+    A scheduler that cannot write to its database ends alone; its jobs train on, unless you say --kill.
     """
     from brim.client import default_state_dir
     from brim.storage.contact import SCHEDULER_LOCK
@@ -203,7 +222,9 @@ def down(kill: bool, state: Path | None) -> int:
 
     state = (state or default_state_dir()).resolve()
     client = client_of(state)
-    running = [view.job for view in client.jobs(unfinished=True) if view.state == "running"]
+    cluster = client.cluster()
+    views = [] if cluster.holds else client.jobs(unfinished=True)
+    running = [view.job for view in views if view.state == "running"]
     client.down(kill=kill)
     end = time.monotonic() + _TO_GO_DOWN
     while is_locked(state / SCHEDULER_LOCK):
@@ -212,6 +233,13 @@ def down(kill: bool, state: Path | None) -> int:
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
             )
         time.sleep(_LOOK)
+    if cluster.holds:
+        how = "were killed" if kill else "train on"
+        click.echo(
+            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with them",
+            err=True,
+        )
+        return EXIT_DONE
     how = "killed" if kill else "suspended"
     click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
     return EXIT_DONE

@@ -33,6 +33,7 @@ def scheduler_of(
     if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
         return None
     named = state is None and bool(named_scheduler())
+    client: Client | None = None
     try:
         client = Client(state, notice=notice)
         return client if _has(client, name) else None
@@ -41,6 +42,8 @@ def scheduler_of(
             raise
         if must and (jobs_dir(state) / name).is_dir():
             raise EnvironmentFault(f"{name} is a job of a scheduler; {error}") from error
+        if client is not None and notice is not None:  # it runs; its records are looked at without it
+            notice(str(error))
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
@@ -23,7 +24,7 @@ from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
-from brim.errors import BrimError, StorageFault
+from brim.errors import BrimError, SpecError, StorageFault
 from brim.process import be_called
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
@@ -32,6 +33,7 @@ from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
+from brim.storage.cluster_file import read_cluster_file
 from brim.storage.contact import (
     SCHEDULER_LOCK,
     SchedulerContact,
@@ -46,6 +48,9 @@ from brim.wire.listening import listen_on
 __all__ = ["listen", "main", "offer"]
 
 _QUESTIONS = 64  # to masters, at once
+_AGAIN = 1.0  # seconds between two attempts to write where it is
+
+_log = logging.getLogger(__name__)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +60,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         state_dir: has its database, the jobs' run directories, and how to reach it.
         host, port: where it listens; port 0 picks one.
         foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
+        cluster: a file that describes the cluster anew; None: it is as it was described last.
     """
 
     state_dir: Path
     host: str
     port: int
     foreground: bool
+    cluster: Path | None
 
 
 class _Server(uvicorn.Server):
@@ -81,9 +88,8 @@ async def serve(settings: Settings, held: int) -> None:
     (state_dir / "jobs").mkdir(exist_ok=True)
     nodes = Nodes(state_dir / "nodes", clock)
 
-    def begin(alarm: Alarm) -> Scheduler:
-        return _begin(state_dir, nodes, clock, alarm)
-
+    spec = read_cluster_file(settings.cluster) if settings.cluster else None
+    begin = _Beginning(state_dir, nodes, clock, spec)
     lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.
@@ -96,32 +102,50 @@ async def serve(settings: Settings, held: int) -> None:
         sys.stderr.write(f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n")
     try:
         await offer(lives, listener, state_dir, until=scheduling)
-        if not scheduling.cancelled():
+        if not (scheduling.cancelled() or lives.leaves):
             await nodes.end()
     finally:
-        if not lives.is_there():  # nobody else would ever find what it started
+        if lives.kills or not lives.is_there():  # nobody else would ever find what it started
             nodes.kill()
-        lives.now.close()
+        lives.close()
 
 
-def _begin(state_dir: Path, nodes: Nodes, clock: SystemClock, alarm: Alarm) -> Scheduler:
-    """Open what is on disk. Raises StorageFault where it cannot be read."""
-    path = state_dir / "scheduler.db"
-    database = Database(path, create=False, alarm=alarm)
-    try:
+class _Beginning:
+    """Opens what is on disk, for each life anew.
+
+    Args:
+        spec: the cluster, described anew, which is written down once; None: it is as it was described last.
+    """
+
+    def __init__(
+        self, state_dir: Path, nodes: Nodes, clock: SystemClock, spec: ClusterSpec | None = None
+    ) -> None:
+        self._path, self._jobs = state_dir / "scheduler.db", state_dir / "jobs"
+        self._nodes, self._clock, self._spec = nodes, clock, spec
+
+    def __call__(self, alarm: Alarm) -> Scheduler:
+        """Raises StorageFault where it cannot be read."""
+        database = Database(self._path, create=False, alarm=alarm)
+        try:
+            return self._begin(database)
+        except (LookupError, TypeError, SpecError, *UNDECODABLE) as error:
+            database.close()
+            raise StorageFault(f"{self._path} cannot be decoded: {error}") from error
+        except BaseException:
+            database.close()
+            raise
+
+    def _begin(self, database: Database) -> Scheduler:
         book = Book(database)
+        if self._spec is not None:
+            database.put(CLUSTER, msgspec.json.encode(self._spec))
+            self._spec = None
         described = database.get(CLUSTER)
         if described is None:
-            raise StorageFault(f"{path} has no cluster: brim up makes one")
+            raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
-        backend = LiveBackend(book, RunProcesses(state_dir / "jobs", nodes), spec, clock=clock)
-        return Scheduler(book, database, backend, jobs_folder=state_dir / "jobs", clock=clock)
-    except (LookupError, TypeError, *UNDECODABLE) as error:
-        database.close()
-        raise StorageFault(f"{path} cannot be decoded: {error}") from error
-    except BaseException:
-        database.close()
-        raise
+        backend = LiveBackend(book, RunProcesses(self._jobs, self._nodes), spec, clock=self._clock)
+        return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
 async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]) -> None:
@@ -146,17 +170,31 @@ async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until
     server = _Server(config)
     host, port = listener.getsockname()[:2]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    write_scheduler_contact(
-        state_dir, SchedulerContact(host=host, port=port, token=keys.administrator, pid=os.getpid())
-    )
+    contact = SchedulerContact(host=host, port=port, token=keys.administrator, pid=os.getpid())
+    telling = asyncio.create_task(_tell_where(state_dir, contact))
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
+        telling.cancel()
         remove_scheduler_contact(state_dir, pid=os.getpid())
         server.should_exit = True
         await serving
     if not until.cancelled():
         await until
+
+
+async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
+    """Let callers know where it is, also where a full disk takes that only later."""
+    said = False
+    while True:
+        try:
+            return write_scheduler_contact(state_dir, contact)
+        except OSError as error:
+            if not said:
+                where = f"{contact.host}:{contact.port}"
+                _log.warning("no client knows that the scheduler is at %s: %s; trying again", where, error)
+            said = True
+            await asyncio.sleep(_AGAIN)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -170,6 +208,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--foreground", action="store_true")
+    parser.add_argument("--cluster", type=Path)
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.geteuid() == 0:

@@ -219,7 +219,7 @@ async def _apply(lives: Lives, request: Request, body: ClusterSpec) -> ClusterVi
 
 
 async def _down(lives: Lives, request: Request, body: Down) -> ClusterView:
-    lives.to_change.down(kill=body.kill, by=str(_caller(request)))
+    lives.down(kill=body.kill, by=str(_caller(request)))
     return lives.cluster()
 
 
@@ -288,7 +288,10 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         async def answer(request: Request) -> Response:
             origin = request.client.host if request.client else ""
             deed = f"{request.method} {request.url.path}"
-            caller = keys.caller(request.headers.get("authorization", ""), origin=origin)
+            try:
+                caller = keys.caller(request.headers.get("authorization", ""), origin=origin)
+            except StorageFault as fault:  # nobody knows yet which tenants there are
+                return _json(*_problem(fault), _CLOSE)
             if caller is None:
                 audit.note_stranger(origin, deed)
                 return _json(Problem(detail=_WHO_IS_THIS), 401, _CLOSE)

@@ -18,6 +18,7 @@ import msgspec
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.scheduler.loop import Scheduler
+from brim.scheduler.views import times_of
 from brim.scheduler.waiting import Waiting
 from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
@@ -27,10 +28,16 @@ __all__ = ["Lives"]
 _AGAIN = 1.0  # seconds between two attempts to go on
 _GONE = "the state directory was moved or deleted under its scheduler, which ends with all that it started"
 _SHARE = 0.1  # of a processor's time, that attempts take at most
+_NEVER = times_of(())
+_UNKNOWN = ClusterView(
+    policy="", devices=0, headroom=0, held=0, nodes={}, unfinished=0, cycles=_NEVER, looks=_NEVER
+)
 
 
 class Lives:
     """A scheduler that goes on when it can.
+
+    What is on disk may be unreadable from the start: then there is no scheduler yet, and whoever asks is told why.
 
     Args:
         begin: opens what is on disk, and says what is to be called where that fails; raises StorageFault where it
@@ -38,10 +45,11 @@ class Lives:
         is_there: whether the state directory is still the one that this process has the lock of.
 
     Attributes:
-        now: the present scheduler, for questions. While it holds, nothing else may be asked of it.
         problem: why it holds; empty while it schedules.
         is_over: nobody has to wait for anything any more.
         waiting: those who wait for news of jobs.
+        leaves: it was told to end while it held. Its jobs train on: nobody could write down that they were paused.
+        kills: all processes of its jobs are to be ended then.
     """
 
     def __init__(
@@ -53,9 +61,14 @@ class Lives:
         self._ended: Scheduler | None = None
         self._count = 0
         self.problem = ""
-        self.is_over = False
+        self.is_over = self.leaves = self.kills = False
         self.waiting = Waiting()
-        self.now = self._open()
+        self._told = asyncio.Event()  # that it leaves
+        self._life: Scheduler | None = None
+        try:
+            self._life = self._open()
+        except StorageFault as fault:
+            self.problem = str(fault)
 
     async def run(self) -> None:
         """Schedule until it is told to end.
@@ -66,15 +79,29 @@ class Lives:
         held = ""
         try:
             while True:
-                self.problem = self.now.damage
-                if not self.problem:
-                    await self._schedule(held)
+                if self._life is not None:
+                    self.problem = self._life.damage
+                if self._life is not None and not self.problem:
+                    await self._schedule(self._life, held)
                 if not self.problem:
                     return
                 held = await self._hold()
+                if self.leaves:
+                    return
         finally:
             self.is_over = True
             self.waiting.ring_all()
+
+    @property
+    def now(self) -> Scheduler:
+        """The present scheduler, for questions. While it holds, nothing else may be asked of it.
+
+        Raises:
+            StorageFault: there is none yet.
+        """
+        if self._life is None:
+            raise StorageFault(self._held())
+        return self._life
 
     @property
     def to_change(self) -> Scheduler:
@@ -85,15 +112,35 @@ class Lives:
 
     def cluster(self) -> ClusterView:
         """The cluster now, and what is wrong with it."""
-        view = self.now.cluster()
+        view = self._life.cluster() if self._life is not None else _UNKNOWN
         problems = [self._held() if self.problem else "", view.problem]
-        return msgspec.structs.replace(view, problem="; ".join(filter(None, problems)))
+        problem = "; ".join(filter(None, problems))
+        return msgspec.structs.replace(view, problem=problem, holds=bool(self.problem))
+
+    def down(self, *, kill: bool, by: str) -> None:
+        """Suspend every job and end; while it holds, end alone, and write nothing.
+
+        Args:
+            kill: end the processes of jobs at once, also while it holds.
+            by: who wants it.
+        """
+        if not self.problem:
+            self.now.down(kill=kill, by=by)
+            return
+        _say(f"it ends while it holds, by {by}")
+        self.leaves, self.kills = True, kill
+        self._told.set()
+
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
+        if self._life is not None:
+            self._life.close()
 
     def _held(self) -> str:
         return f"the scheduler decides nothing for now: {self.problem}; jobs train on, and it tries again"
 
-    async def _schedule(self, held: str) -> None:
-        self._scheduling = asyncio.create_task(self.now.run(held))
+    async def _schedule(self, life: Scheduler, held: str) -> None:
+        self._scheduling = asyncio.create_task(life.run(held))
         try:
             await self._scheduling
         except (StorageFault, asyncio.CancelledError):
@@ -118,18 +165,20 @@ class Lives:
             return
         self.problem = str(fault)
         with contextlib.suppress(StorageFault):
-            self._ended, self.now = self.now, self._open()
+            self._ended, self._life = self._life, self._open()
         self._scheduling.cancel()
 
     async def _hold(self) -> str:
-        """Wait until another life can begin; in words, for how long and why."""
+        """Wait until another life can begin, or none is wanted; in words, for how long and why."""
         began, first = self._clock.now(), self.problem
         _say(self._held())
         spent = 0.0
         while True:
             if not self.is_there():
                 raise EnvironmentFault(_GONE)
-            await asyncio.sleep(max(_AGAIN, spent / _SHARE))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), max(_AGAIN, spent / _SHARE))
+                return ""
             tried = self._clock.now()
             self.problem = self._attempt()
             spent = self._clock.now() - tried
@@ -149,8 +198,8 @@ class Lives:
         if problem:
             life.close()
             return problem
-        self.now.close()
-        self.now = life
+        self.close()
+        self._life = life
         self.waiting.ring_all()
         return ""
 

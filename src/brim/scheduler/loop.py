@@ -33,7 +33,7 @@ from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
-from brim.storage.database import Database
+from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
 __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts", "decide", "no_such_job"]
@@ -173,8 +173,16 @@ class Scheduler:
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
         self._last_policy = last.policy if last else backend.spec.policy
+        self._forgotten = list(book.forgotten)
         if last is not None:
-            backend.memory = decode_memory(last.memory, policy=last.policy)
+            self._remember(last)
+
+    def _remember(self, last: CycleRow) -> None:
+        """Go on with the plans of the last cycle. What was promised is in the records: plans can be made anew."""
+        try:
+            self._backend.memory = decode_memory(last.memory, policy=last.policy)
+        except EnvironmentFault as fault:
+            self._forgotten.append(f"{fault}; promises stand, and plans are made anew")
 
     async def run(self, held: str = "") -> None:
         """Decide and act, until it is told to end.
@@ -187,6 +195,8 @@ class Scheduler:
             self._note("went on", held)
         else:
             self._note("up", self._described())
+        for each in self._forgotten:
+            self._note("went on without", each)
         try:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down", _by(self._ended_by))
@@ -422,7 +432,7 @@ class Scheduler:
             unfinished=len(unfinished),
             cycles=times_of(self._backend.cycles),
             looks=times_of(self._backend.looks),
-            problem=self._backend.problem,
+            problem="; ".join([*self._forgotten, *filter(None, [self._backend.problem])]),
         )
 
     def tenants(self) -> list[TenantView]:

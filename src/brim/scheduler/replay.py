@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from brim.domain.schedule import Admitted, Decision, Rejected, Snapshot, Verdict
+from brim.errors import EnvironmentFault
 from brim.loop import run_cluster
+from brim.policies.cycle import Memory
 from brim.scheduler.loop import decide
 from brim.storage.cycles import decode_cycle, decode_memory
 from brim.storage.database import CycleRow
@@ -84,7 +86,7 @@ class _Journal:
     async def wait(self, until: float | None) -> bool:
         for row in self._rows:
             if row.number > 1 and not self._left_by:
-                self._leave(row.policy, decode_memory(row.memory, policy=row.policy))
+                self._leave(row.policy, _left_by(row))
                 continue
             self._row = row
             return True
@@ -105,7 +107,9 @@ class _Journal:
 
     async def apply(self, decision: Decision) -> None:
         row, other = self._row, self._other
-        self._leave(other or row.policy, decision.memory)
+        # Where its memory is damaged, the scheduler went on without it as well.
+        forgotten = other is None and _left_by(row) is None
+        self._leave(other or row.policy, None if forgotten else decision.memory)
         facts = _outcome if other else _everything
         then, now = facts(self._decided), facts(decision)
         what = tuple(
@@ -116,6 +120,14 @@ class _Journal:
         if what:
             at = self._snapshot.now
             self.differences.append(Difference(cycle=row.number, at=at, policy=row.policy, what=what))
+
+
+def _left_by(row: CycleRow) -> Memory | None:
+    """What a cycle left to the next; None where that is damaged."""
+    try:
+        return decode_memory(row.memory, policy=row.policy)
+    except EnvironmentFault:
+        return None
 
 
 def _outcome(decision: Decision) -> dict[str, str]:

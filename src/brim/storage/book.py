@@ -185,6 +185,7 @@ class Book:
     Attributes:
         jobs: by id, in the order of their submission.
         damaged: jobs whose records cannot be decoded, with the reason.
+        forgotten: what could not be read and is not needed, in words.
         tell: is called with the id of each job that is written down.
     """
 
@@ -194,18 +195,32 @@ class Book:
         self.jobs = Records()
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
-        for id, content in database.jobs():
+        self.forgotten: list[str] = []
+        for number, id, content in database.jobs():
             try:
                 record = _decode(content)
             except (BrimError, *UNDECODABLE) as error:  # a spec in it checks itself
                 self.damaged[id] = str(error)
-            else:
+                continue
+            if (record.number, record.id) == (number, id):
                 self._keep(record, content)
-        costs = database.get(_COSTS)
-        self._costs = msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
+            else:
+                self.damaged[id] = f"it is that of {record.id}, number {record.number}"
+        self._costs = self._read_costs()
         # Nobody else writes these, and every cycle asks for each job.
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
+
+    def _read_costs(self) -> dict[str, list[float]]:
+        """What changes cost; it is learned anew where that cannot be read."""
+        costs = self._database.get(_COSTS)
+        try:
+            return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
+        except UNDECODABLE as error:
+            self.forgotten.append(
+                f"what starts and changes of jobs cost cannot be decoded ({error}) and is learned anew"
+            )
+            return {}
 
     def submit(
         self, submission: Submission, *, name: str, now: float, key: str = "", by: str = "", user: str = ""

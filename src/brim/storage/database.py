@@ -176,10 +176,10 @@ class Database:
 
     # Jobs --------------------------------------------------------------------------------------------------
 
-    def jobs(self) -> Iterator[tuple[str, bytes]]:
-        """The ids of all jobs and their records, by order of submission."""
+    def jobs(self) -> Iterator[tuple[int, str, bytes]]:
+        """The numbers and ids of all jobs, and their records, by order of submission."""
         with self._sound():
-            yield from self._sql.execute("select id, record from jobs order by number")
+            yield from self._sql.execute("select number, id, record from jobs order by number")
 
     def next_number(self) -> int:
         """The number of the next job, from 1."""

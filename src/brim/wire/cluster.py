@@ -192,7 +192,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         unfinished: jobs.
         cycles: of the scheduler, from what it saw to what it did about it.
         looks: at the jobs' processes.
-        problem: why no job can be started now, or empty.
+        problem: what is wrong: why no job can be started now, or what was forgotten; or empty.
+        holds: the scheduler decides nothing, since it cannot read or write its database; its jobs train on.
     """
 
     policy: str
@@ -204,6 +205,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     cycles: Times
     looks: Times
     problem: str = ""
+    holds: bool = False
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
