@@ -221,7 +221,7 @@ class Client:
         if self._fixed:
             return self._fixed
         contact = read_scheduler_contact(self._state_dir)
-        if contact is None or not is_alive(contact.pid):
+        if contact is None or not contact.is_alive:
             raise EnvironmentFault(
                 f"no scheduler runs in {self._state_dir}: brim up starts one", retryable=True
             )
@@ -276,7 +276,7 @@ class Client:
     def _away(self, error: EnvironmentFault, seconds: float) -> str:
         """What one who waits should know."""
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
-        if self._fixed or (contact and is_alive(contact.pid)):
+        if self._fixed or (contact and contact.is_alive):
             what = str(error)
         elif contact:
             what = "the scheduler was killed; its jobs train on"
@@ -294,6 +294,8 @@ class Client:
         fault = EnvironmentFault
         try:
             connection.connect()
+            if self._reach() != (address, token):  # it has died: whoever is there now may be anybody
+                raise ConnectionResetError("another scheduler has taken its place")
             fault = _AnswerLost
             connection.request(method, path, content, headers)
             answer = connection.getresponse()

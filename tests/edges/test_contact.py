@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from brim.client import Client
 from brim.errors import EnvironmentFault
-from brim.storage.contact import is_alive
+from brim.process import birth_of
+from brim.storage.contact import (
+    SchedulerContact,
+    is_alive,
+    read_scheduler_contact,
+    write_scheduler_contact,
+)
 from brim.wire.control import ask
 from brim.wire.messages import Ask
 
@@ -34,3 +45,58 @@ def test_a_master_that_is_gone_is_not_waited_for_by_the_time_of_day(
     with pytest.raises(EnvironmentFault, match="did not answer in 0 s"):
         ask(f"unix:{tmp_path}/master", token="t", question=Ask(verb="status"), timeout=0.3)
     assert time.monotonic() - began < 5.0
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """A process that is called one, and a port that anybody may have."""
+    with (
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        contact = SchedulerContact(
+            host="127.0.0.1",
+            port=listener.getsockname()[1],
+            token="the administrators",
+            pid=process.pid,
+            birth=birth_of(process.pid),
+        )
+        write_scheduler_contact(tmp_path, contact)
+        yield process, listener
+        process.kill()
+
+
+def test_a_process_that_has_the_number_of_a_dead_scheduler_gets_no_token(
+    tmp_path: Path, scheduler: tuple[subprocess.Popen[bytes], socket.socket]
+) -> None:
+    _, listener = scheduler
+    contact = read_scheduler_contact(tmp_path)
+    assert contact is not None
+    write_scheduler_contact(tmp_path, msgspec.structs.replace(contact, birth=f"{contact.birth}0"))
+    with pytest.raises(EnvironmentFault, match="no scheduler runs"):
+        Client(tmp_path)
+    listener.settimeout(0.0)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
+def test_who_listens_in_the_place_of_a_scheduler_that_dies_as_it_is_called_gets_no_token(
+    tmp_path: Path,
+    scheduler: tuple[subprocess.Popen[bytes], socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process, listener = scheduler
+    connect = http.client.HTTPConnection.connect
+
+    def die_first(connection: http.client.HTTPConnection) -> None:
+        process.kill()
+        process.wait()
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", die_first)
+    client = Client(tmp_path)
+    with pytest.raises(EnvironmentFault, match="no scheduler runs") as fault:
+        client.cluster()
+    assert fault.value.retryable
+    with listener.accept()[0] as heard:
+        assert heard.recv(100) == b""

@@ -25,7 +25,7 @@ from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, SpecError, StorageFault
-from brim.process import be_called
+from brim.process import be_called, birth_of
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
 from brim.scheduler.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
@@ -170,7 +170,8 @@ async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until
     server = _Server(config)
     host, port = listener.getsockname()[:2]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    contact = SchedulerContact(host=host, port=port, token=keys.administrator, pid=os.getpid())
+    pid = os.getpid()
+    contact = SchedulerContact(host=host, port=port, token=keys.administrator, pid=pid, birth=birth_of(pid))
     telling = asyncio.create_task(_tell_where(state_dir, contact))
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)

@@ -13,6 +13,7 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import SpecError
+from brim.process import birth_of
 from brim.storage.files import write_whole
 
 __all__ = [
@@ -84,12 +85,22 @@ _TOKEN_FILE, _TOKEN_HERE = "BRIM_TOKEN_FILE", "BRIM_TOKEN"
 
 
 class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
-    """How to call the scheduler of a state directory."""
+    """How to call the scheduler of a state directory.
+
+    Args:
+        birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody does.
+    """
 
     host: str
     port: _Port
     token: str
     pid: _Process
+    birth: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is there. Another process may have its number by now, and its port: that one gets no token."""
+        return is_alive(self.pid) and self.birth in ("", birth_of(self.pid))
 
 
 def token_of(state_dir: Path) -> str:

@@ -1,0 +1,216 @@
+"""What another account of the host tries, door by door, while jobs train: the table of SECURITY.md, and the digests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from brim.client import Client
+from brim.storage.contact import read_contact, read_scheduler_contact
+from e2e.running import DIGITS, PACED, ROOT, Run, joining, ledger, leftovers, started, train, until
+from e2e.strangers import CAN_BE_ANOTHER, STRANGER
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account"),
+]
+JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
+CLUSTER = """
+nodes: [{name: n1, workers: 2}]
+tenants:
+  - {name: ads, guaranteed: 1}
+  - {name: web, guaranteed: 1}
+"""
+COLUMNS = {
+    "none": "no token",
+    "wrong": "a wrong one",
+    "another": "another tenant's",
+    "right": "the right one",
+}
+BEGIN, END = "<!-- attempts -->\n", "<!-- end of attempts -->\n"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that others can enter: what is in it has to protect itself."""
+    umask = os.umask(0o022)
+    path = Path(tempfile.mkdtemp(prefix="brim-doors-"))
+    path.chmod(0o755)
+    yield path
+    os.umask(umask)
+    shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def scheduled(folder: Path) -> Iterator[tuple[Path, str]]:
+    """A cluster with a job of tenant ads under way."""
+    state = folder / "state"
+    (folder / "cluster.yaml").write_text(CLUSTER)
+
+    def brim(*words: str) -> str:
+        environment = {**os.environ, "BRIM_HOME": str(state)}
+        done = subprocess.run(
+            [sys.executable, "-m", "brim.cli", *words],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=folder,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    brim("up", "--cluster", "cluster.yaml")
+    try:
+        yield state, brim("submit", *JOB, "--tenant", "ads", "--workers", "1:2", *PACED).strip()
+    finally:
+        brim("down", "--kill")
+        until(lambda: not leftovers(state), "the end")
+
+
+@contextlib.contextmanager
+def listening(folder: Path) -> Iterator[Run]:
+    """A run of two hosts, which are both this one, under way."""
+    slow = (*PACED, "--set", f"hurry={folder / 'run' / 'hurry'}")
+    hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
+    with (
+        started(folder / "run", "train", *JOB, *slow, *hosts) as run,
+        subprocess.Popen(**joining(folder / "run")) as guest,
+    ):
+        try:
+            yield run
+            assert guest.wait(30) == 0
+        finally:
+            guest.kill()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def brims(directory: Path) -> list[psutil.Process]:
+    """All processes that have to do with a directory, and what they started."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["cmdline"]):
+        if str(directory) in " ".join(process.info["cmdline"] or []):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found |= {each.pid: each for each in family(process.pid)}
+    return list(found.values())
+
+
+def ports_of(process: psutil.Process) -> list[int]:
+    return [each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+
+
+def table(rows: dict[str, dict[str, str]]) -> str:
+    lines = [
+        "| tried by another account | " + " | ".join(COLUMNS.values()) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+        *(
+            f"| {door} | " + " | ".join(row.get(each, "—") for each in COLUMNS) + " |"
+            for door, row in rows.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def nameless(processes: list[psutil.Process], folder: Path) -> bool:
+    """Whether what these processes share has no name that another account could open, or be first to make."""
+    sockets = set[str]()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            shared = [each.path for each in process.memory_maps() if each.path.startswith("/dev/shm/")]
+            made = [
+                each.path for each in process.open_files() if each.path.startswith(("/tmp/", "/dev/shm/"))
+            ]
+            if shared or any(not each.startswith((str(folder), tempfile.gettempdir())) for each in made):
+                return False
+            sockets |= {
+                os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir() if path.is_symlink()
+            }
+    named = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    abstract = [line[6] for line in named if len(line) > 7 and line[7].startswith("@")]
+    return not any(f"socket:[{inode}]" in sockets for inode in abstract)
+
+
+def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(folder: Path) -> None:
+    calm = train(folder / "calm", *JOB, "--workers", "1")
+    with scheduled(folder) as (state, job), listening(folder) as run:
+        client, run_dir = Client(state), state / "jobs" / job
+        until(lambda: client.job(job).step > 5, "steps of the job")
+        run.wait_for_step(5)
+        scheduler, contact = read_scheduler_contact(state), read_contact(run.directory)
+        theirs = read_contact(run_dir)
+        assert scheduler is not None
+        assert contact is not None
+        assert theirs is not None
+        worker = psutil.Process(run.pid(run.members()[0]))
+        processes = [*brims(state), *brims(run.directory)]
+        master = int(contact.address.rpartition(":")[2])
+        target = {
+            "account": STRANGER,
+            "address": f"{scheduler.host}:{scheduler.port}",
+            "tokens": {
+                "none": "",
+                "wrong": "wrong",
+                "another": client.give_token("web"),
+                "right": client.give_token("ads"),
+            },
+            "job": job,
+            "master": contact.address,
+            "token": contact.token,
+            "ports": [scheduler.port, master],
+            "worker": f"127.0.0.1:{ports_of(worker)[0]}",
+            "control": str(run.directory / "control"),
+            "node": str(state / "nodes" / "n1" / "socket"),
+            "state": str(state),
+            "files": [
+                *(str(state / name) for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log")),
+                *(str(run_dir / name) for name in ("master.json", "job.json", "journal", "logs/master.log")),
+            ],
+            "folders": [str(each) for each in (state, run_dir, run.directory, run.directory / "logs")],
+            "contact": str(run.directory / "master.json"),
+            "open": [str(run.directory / name) for name in ("logs/master.log", "events.jsonl")],
+            "pids": [each.pid for each in processes if each.is_running()],
+        }
+        steps = client.job(job).step, len(run.steps())
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "e2e" / "attempts.py")],
+            input=json.dumps(target),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, dict[str, str]] = json.loads(done.stdout)
+        # What anybody can read of a process tells no secret, and nothing is shared by a name.
+        for each in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                said = " ".join(each.cmdline())
+                assert not any(token in said for token in (contact.token, theirs.token, scheduler.token))
+        assert nameless(processes, folder)
+        assert client.job(job).step >= steps[0]
+        (run_dir / "hurry").touch()
+        run.hurry()
+        ends: list[dict[str, Any]] = [client.wait(job, timeout=120.0).summary, run.finish()]
+        assert client.job(job).launches == 1
+    for end in ends:
+        assert end["exit"] == "done"
+        assert end["weights_sha256"] == calm["weights_sha256"]
+        assert end["steps_redone"] == 0
+    assert ledger(folder / "run")["exact"]
+    written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == table(found).strip(), f"SECURITY.md should say:\n{table(found)}"
