@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -236,6 +238,16 @@ def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
         )  # raises for an option that there is not
     assert "KillMode=process" in unit
     assert "Restart=on-failure" in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
+    here = tmp_path / "brim-under-test.service"
+    here.write_text(unit.replace("/opt/brim/bin/brim", sys.executable))  # it must be there, no more
+    verify = ["systemd-analyze", "verify", "--man=no", str(here)]
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # What is damaged when a scheduler comes up ------------------------------------------------------------------
