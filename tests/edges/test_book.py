@@ -105,7 +105,7 @@ def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
     sqlite = sqlite3.connect(tmp_path / "db")
     sqlite.execute("pragma user_version = 99")
     sqlite.close()
-    with pytest.raises(EnvironmentFault, match=r"has format 99, this version of brim reads 3\n  hint: .*mv "):
+    with pytest.raises(EnvironmentFault, match=r"has format 99, which a newer version of brim wrote"):
         Database(tmp_path / "db")
     (tmp_path / "text").write_text("no database\n" * 100)
     with pytest.raises(EnvironmentFault, match="cannot open"):

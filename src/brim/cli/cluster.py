@@ -148,12 +148,18 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
     from brim.backends.this_host import this_host
     from brim.scheduler.loop import CLUSTER, check_accounts
     from brim.storage.database import Database
+    from brim.storage.migrations import migrate
 
     if spec is not None:
         check_accounts(spec)
     path = state / "scheduler.db"
     new = not path.exists()
     try:
+        kept = migrate(path)
+        if kept is not None:
+            click.echo(
+                f"migrated {path} to this version's format; as it was before, it is kept in {kept}", err=True
+            )
         with contextlib.closing(Database(path)) as database:
             if database.get(CLUSTER) is None:
                 database.put(CLUSTER, msgspec.json.encode(spec or this_host()))

@@ -42,6 +42,7 @@ from brim.storage.contact import (
 )
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
+from brim.storage.migrations import migrate
 from brim.storage.own_clock import own_clock
 from brim.wire.listening import listen_on
 
@@ -125,6 +126,7 @@ class _Beginning:
 
     def __call__(self, alarm: Alarm) -> Scheduler:
         """Raises StorageFault where it cannot be read."""
+        migrate(self._path)
         database = Database(self._path, create=False, alarm=alarm)
         try:
             return self._begin(database)

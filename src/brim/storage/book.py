@@ -41,6 +41,10 @@ class Change(NamedTuple):
 class JobRecord(msgspec.Struct, kw_only=True):
     """What the scheduler knows of one job; times are seconds since 1970.
 
+    Records are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …), has a default that
+    is right for the jobs of before. A field that goes, or gets another name or type, takes a step in
+    `brim.storage.migrations`.
+
     Args:
         plan: the workers that the last plan gives it, by node.
         told: the workers that its processes were last asked to have, and said yes to, by node.
@@ -141,15 +145,25 @@ class Records(Mapping[str, JobRecord]):
     def __init__(self) -> None:
         self.unfinished: dict[str, JobRecord] = {}
         self._packed: dict[str, bytes] = {}  # of all; empty where the job has not ended
+        self._ended: dict[str, float] = {}  # when
 
     def keep(self, record: JobRecord, content: bytes) -> None:
         """Add a record, or know that it was written down as `content`, which may be empty if the job has not ended."""
         if record.life.ended:
             self._packed[record.id] = content
+            self._ended[record.id] = record.submitted if record.ended is None else record.ended
             self.unfinished.pop(record.id, None)
         else:
             self._packed[record.id] = b""
             self.unfinished[record.id] = record
+
+    def forget(self, id: str) -> None:
+        """Remove the record of a job that has ended."""
+        del self._packed[id], self._ended[id]
+
+    def ended_before(self, at: float) -> list[str]:
+        """The jobs that ended before that time."""
+        return [id for id, ended in self._ended.items() if ended < at]
 
     def behind(self, id: str) -> Iterator[JobRecord]:
         """The records behind this one; nothing before them is unpacked."""
@@ -247,6 +261,24 @@ class Book:
         self.jobs.keep(record, content)
         if record.key:
             self._keys[record.key] = record.id
+
+    def forget(self, record: JobRecord) -> None:
+        """Know nothing any more of a job that has ended; its directory is among `leavings` until it is gone."""
+        if not record.life.ended:
+            raise InternalError(f"{record.id} is {record.life.phase.value}, and cannot be forgotten")
+        self._database.forget_job(record.id, record.user)
+        self.jobs.forget(record.id)
+        if record.key:
+            self._keys.pop(record.key, None)
+        self.tell(record.id)
+
+    def leavings(self) -> dict[str, str]:
+        """The forgotten jobs whose run directories may still be there, with the accounts that own these."""
+        return self._database.leavings()
+
+    def cleared(self, id: str) -> None:
+        """The run directory of a job that was forgotten is gone."""
+        self._database.cleared(id)
 
     def keyed(self, key: str) -> JobRecord | None:
         """The job that was submitted with this key."""

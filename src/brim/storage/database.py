@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from brim.errors import EnvironmentFault, StorageFault
+from brim.errors import StorageFault
+from brim.storage.migrations import FORMAT, check_format, format_of
 
 __all__ = ["Alarm", "CycleRow", "Database"]
 
-_FORMAT = 3
 _CYCLES_KEPT = 20_000
 _CYCLE_BYTES_KEPT = 256 * 2**20  # a cycle of many jobs is large
 _FORGET_EVERY = 100  # cycles: what is kept is counted then, which takes too long for each of them
@@ -35,6 +35,9 @@ create table measurements (
 ) strict;
 create table amounts (fingerprint text primary key, steps_per_epoch integer not null) strict;
 create table settings (name text primary key, value blob not null) strict;
+create table leavings (job text primary key, user text not null) strict;
+create table numbers (last integer not null) strict;
+insert into numbers values (0);
 """
 
 _CYCLES = "select number, policy, content, memory from cycles"
@@ -52,6 +55,9 @@ delete from cycles where number <= :oldest or number < (
 # and the processes of jobs could not be started either.
 _ROOM_BYTES = 4 << 20
 _PATIENCE = 0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
+
+_LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
+_GIVEN_BACK = 1_000  # pages
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
 Alarm = Callable[[StorageFault], None]
@@ -78,7 +84,7 @@ class Database:
     Raises:
         StorageFault: it cannot be opened. All methods raise it too, where they cannot read, or must not write: because
             the disk is almost full, or the file is not the one of that path any more.
-        EnvironmentFault: it is of another version.
+        EnvironmentFault: it is of another format, see `brim.storage.migrations`.
     """
 
     def __init__(self, path: Path, *, create: bool = True, alarm: Alarm | None = None) -> None:
@@ -86,6 +92,8 @@ class Database:
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
             self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
+            if format_of(self._sql) == 0:
+                self._sql.execute("pragma auto_vacuum = incremental")  # what is forgotten takes no room
             self._sql.execute("pragma journal_mode = wal")
             self._sql.execute("pragma synchronous = full")
             self._prepare(path)
@@ -94,14 +102,11 @@ class Database:
             raise StorageFault(f"cannot open {path}: {error}") from error
 
     def _prepare(self, path: Path) -> None:
-        (format,) = self._sql.execute("pragma user_version").fetchone()
+        format = format_of(self._sql)
         if format == 0:
-            self._sql.executescript(f"begin; {_TABLES} pragma user_version = {_FORMAT}; commit;")
-        elif format != _FORMAT:
-            raise EnvironmentFault(
-                f"{path} has format {format}, this version of brim reads {_FORMAT}\n"
-                f"  hint: brim down by the version that wrote it, then begin anew: mv {path.parent} {path.parent}.old"
-            )
+            self._sql.executescript(f"begin; {_TABLES} pragma user_version = {FORMAT}; commit;")
+        else:
+            check_format(path, format)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -182,12 +187,34 @@ class Database:
             yield from self._sql.execute("select number, id, record from jobs order by number")
 
     def next_number(self) -> int:
-        """The number of the next job, from 1."""
-        (last,) = self._row("select coalesce(max(number), 0) from jobs")
+        """The number of the next job, from 1; that of a job that was forgotten is not given again."""
+        (last,) = self._row(_LAST_NUMBER)
         return int(last) + 1
+
+    def reserve_numbers(self, last: int) -> None:
+        """Give no job a number up to this one."""
+        self._write("update numbers set last = max(last, ?)", (last,))
 
     def put_job(self, number: int, id: str, record: bytes) -> None:
         self._write("insert or replace into jobs values (?, ?, ?)", (number, id, record))
+
+    def forget_job(self, id: str, user: str) -> None:
+        """Remove a job and its story; its run directory, which is `user`'s, is among `leavings` from now on."""
+        with self.together():
+            self._write(f"update numbers set last = ({_LAST_NUMBER})", ())
+            self._write("insert or replace into leavings values (?, ?)", (id, user))
+            self._write("delete from history where job = ?", (id,))
+            self._write("delete from jobs where id = ?", (id,))
+
+    def leavings(self) -> dict[str, str]:
+        """The jobs that were forgotten, and whose run directories may still be there, with their accounts."""
+        return dict(self._rows("select job, user from leavings order by job"))
+
+    def cleared(self, id: str) -> None:
+        """The run directory of a job that was forgotten is gone."""
+        self._write("delete from leavings where job = ?", (id,))
+        # The file becomes smaller; little of it at a time, since nobody else is answered meanwhile.
+        self._rows(f"pragma incremental_vacuum({_GIVEN_BACK})")
 
     # History -----------------------------------------------------------------------------------------------
 
