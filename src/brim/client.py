@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import logging
 import os
@@ -24,6 +25,7 @@ from brim.wire.cluster import (
     ClusterView,
     Down,
     Forecast,
+    Forgotten,
     JobView,
     Logs,
     Problem,
@@ -130,7 +132,13 @@ class Client:
         asked = {"limit": _PAGE, "unfinished": "true" if unfinished else "false"}
         while True:
             after = {"after": found[-1].job} if found else {}
-            page = self._call("GET", f"/v1/jobs?{urlencode(asked | after)}", list[JobView])
+            try:
+                page = self._call("GET", f"/v1/jobs?{urlencode(asked | after)}", list[JobView])
+            except SpecError:
+                if not found:
+                    raise
+                found = []  # the last of the page before was forgotten meanwhile
+                continue
             found += page
             if len(page) < _PAGE:
                 return found
@@ -190,6 +198,18 @@ class Client:
     def cancel(self, job: str) -> JobView:
         """End a job for good."""
         return self._change("POST", f"{_path(job)}/cancel", JobView)
+
+    def forget(self, job: str) -> Forgotten:
+        """Remove a job that has ended: its record, its story and its run directory, with logs and checkpoints.
+
+        What was exported, or written to other directories, stays.
+        """
+        try:
+            return self._call("DELETE", _path(job), Forgotten)
+        except _AnswerLost:
+            with contextlib.suppress(SpecError):  # it is gone: that was the answer
+                return self._patiently("DELETE", _path(job), Forgotten, until=time.monotonic() + _TO_HEAR)
+            return Forgotten(job=job, bytes=0)
 
     def cluster(self) -> ClusterView:
         """Describe the nodes, the devices in use and the policy."""

@@ -44,6 +44,7 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
         "jobs": ("brim.cli.jobs", "jobs", "List the scheduler's jobs."),
         "explain": ("brim.cli.explain", "explain", "Tell why the scheduler did what it did with a job."),
         "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
+        "forget": ("brim.cli.forget", "forget", "Delete what is known of ended jobs, and their files."),
         "tenants": ("brim.cli.cluster", "tenants", "Show each tenant's quota and what it holds."),
         "token": ("brim.cli.token", "token", "Give a tenant a token, or revoke it."),
         "apply": ("brim.cli.cluster", "apply", "Change the cluster: nodes, quotas, policy."),

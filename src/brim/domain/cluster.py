@@ -86,6 +86,7 @@ class ClusterSpec:
         promise: when deadlines are promised, by a policy that can wait with that.
         headroom: devices that training leaves free.
         grace: seconds that a job has to give up devices before they are taken by force.
+        keep_ended: seconds after which jobs that have ended are forgotten; None: never.
 
     Raises:
         SpecError: a node twice, one without devices, a name that no directory can have, or nothing left for
@@ -98,6 +99,7 @@ class ClusterSpec:
     promise: PromiseAt = PromiseAt.ARRIVAL
     headroom: int = 0
     grace: float = 30.0
+    keep_ended: float | None = None
 
     def __post_init__(self) -> None:
         names = [node.id for node in self.cluster.nodes]

@@ -24,6 +24,7 @@ class Right(enum.StrEnum):
     RESIZE = "resize this job"
     HOLD = "suspend or resume this job"
     CANCEL = "cancel this job"
+    FORGET = "forget this job"
     APPLY = "describe the cluster"
     END_SCHEDULER = "end the scheduler"
     GIVE_TOKENS = "give or revoke tokens"
@@ -46,6 +47,7 @@ RIGHTS: Mapping[Right, Holder] = MappingProxyType(
         Right.RESIZE: Holder.OWNER,
         Right.HOLD: Holder.OWNER,
         Right.CANCEL: Holder.OWNER,
+        Right.FORGET: Holder.OWNER,
         Right.APPLY: Holder.ADMINISTRATOR,
         Right.END_SCHEDULER: Holder.ADMINISTRATOR,
         Right.GIVE_TOKENS: Holder.ADMINISTRATOR,

@@ -37,6 +37,7 @@ from brim.wire.cluster import (
     ClusterView,
     Down,
     Forecast,
+    Forgotten,
     JobView,
     Logs,
     Problem,
@@ -206,6 +207,11 @@ async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     return lives.to_change.resize(request.path_params["job"], workers, by=str(_caller(request)))
 
 
+async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
+    job = request.path_params["job"]
+    return Forgotten(job=job, bytes=await lives.to_change.forget(job))
+
+
 async def _cluster(lives: Lives, _: Request, __: Any) -> ClusterView:
     return lives.cluster()
 
@@ -270,6 +276,7 @@ _CALLS = (
     _Call("POST", f"{_JOB}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE), Right.HOLD),
     _Call("POST", f"{_JOB}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
+    _Call("DELETE", _JOB, "Forget a job that has ended, with its directory", None, Forgotten, _forget, Right.FORGET),
     _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
 )  # fmt: skip
 

@@ -49,6 +49,6 @@ class Foretelling:
     def _keep(self, ends: dict[str, float], snapshot: Snapshot) -> None:
         with self._book.together():  # the disk is waited for once
             for job, end in ends.items():
-                record = self._book.jobs[job]
-                if not record.life.ended and self._is_measured(record):
+                record = self._book.jobs.get(job)  # it may have ended meanwhile, and been forgotten
+                if record is not None and not record.life.ended and self._is_measured(record):
                     self._book.expect(record, Estimate(at=snapshot.now, finish=end, step=record.step))

@@ -30,6 +30,7 @@ from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
+from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book, Change, JobRecord
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
@@ -170,6 +171,9 @@ class Scheduler:
         self._folder, self._clock = jobs_folder, clock
         self._ended_by = ""
         self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
+        self._forgetting = Forgetting(
+            book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
+        )
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
         self._last_policy = last.policy if last else backend.spec.policy
@@ -190,7 +194,7 @@ class Scheduler:
         Args:
             held: why and for how long this process decided nothing before; empty where it has just come up.
         """
-        foretelling = asyncio.create_task(self._foretelling.run())
+        beside = [asyncio.create_task(self._foretelling.run()), asyncio.create_task(self._forgetting.run())]
         if held:
             self._note("went on", held)
         else:
@@ -201,9 +205,10 @@ class Scheduler:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down", _by(self._ended_by))
         finally:
-            foretelling.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StorageFault):
-                await foretelling
+            for each in beside:
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StorageFault):
+                    await each
 
     @property
     def damage(self) -> str:
@@ -225,6 +230,7 @@ class Scheduler:
     def close(self) -> None:
         """Its life is over: it writes nothing more."""
         self._backend.close()
+        self._forgetting.close()
         self._database.close()
 
     def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
@@ -412,6 +418,19 @@ class Scheduler:
                 )
         self._backend.tell()
         return self._view(record)
+
+    async def forget(self, id: str) -> int:
+        """Know nothing any more of a job that has ended; the bytes of the disk that came back.
+
+        Raises:
+            SpecError: there is no such job.
+            EnvironmentFault: it has not ended, or its directory cannot be removed now.
+        """
+        record = self._find(id)
+        if not record.life.ended:
+            hint = f"brim cancel {id} ends it"
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}, and cannot be forgotten: {hint}")
+        return await self._forgetting.forget(record)
 
     @property
     def declared(self) -> list[str]:

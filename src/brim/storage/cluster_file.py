@@ -46,6 +46,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     promise: str = PromiseAt.ARRIVAL
     headroom: int = 0
     grace: str | float = 30.0
+    keep_ended: str | None = None
 
 
 _AS_YAML = {
@@ -171,13 +172,15 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         need = " or ".join(PromiseAt)
         raise SpecError(f"{name}: promise", got=repr(file.promise), need=need, hint=hint)
     grace = parse_duration(str(file.grace), field=f"{name}: grace")
+    keep = file.keep_ended
+    keep_ended = None if keep is None else parse_duration(keep, field=f"{name}: keep_ended")
     try:
-        return _spec_of(file, grace)
+        return _spec_of(file, grace=grace, keep_ended=keep_ended)
     except SpecError as error:
         raise SpecError(f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint) from None
 
 
-def _spec_of(file: _File, grace: float) -> ClusterSpec:
+def _spec_of(file: _File, *, grace: float, keep_ended: float | None) -> ClusterSpec:
     """Raises SpecError where what it says cannot be."""
     spec = ClusterSpec(
         cluster=Cluster(
@@ -199,6 +202,7 @@ def _spec_of(file: _File, grace: float) -> ClusterSpec:
         promise=PromiseAt(file.promise),
         headroom=file.headroom,
         grace=grace,
+        keep_ended=keep_ended,
     )
     check_quota(spec.tenants, spec.capacity)
     return spec

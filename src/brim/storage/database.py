@@ -214,7 +214,10 @@ class Database:
         """The run directory of a job that was forgotten is gone."""
         self._write("delete from leavings where job = ?", (id,))
         # The file becomes smaller; little of it at a time, since nobody else is answered meanwhile.
-        self._rows(f"pragma incremental_vacuum({_GIVEN_BACK})")
+        with self._sound():
+            self._sql.executescript(
+                f"pragma incremental_vacuum({_GIVEN_BACK})"
+            )  # `execute` frees a single page
 
     # History -----------------------------------------------------------------------------------------------
 

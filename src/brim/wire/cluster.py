@@ -14,6 +14,7 @@ __all__ = [
     "Down",
     "EstimateView",
     "Forecast",
+    "Forgotten",
     "JobView",
     "Logs",
     "Problem",
@@ -219,6 +220,13 @@ class Down(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """End the scheduler; `kill` ends the jobs' processes at once instead of at their next step."""
 
     kill: bool = False
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is there no more, and how many bytes of the disk came back."""
+
+    job: str
+    bytes: int
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,59 @@
+"""`brim forget` with real jobs, and a scheduler that is killed in the middle of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+
+import pytest
+
+from e2e.running import PACED, until
+from e2e.test_scheduler import Home, calm, home
+
+__all__ = ["calm", "home"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+_MANY = 60_000  # files: they take a second to remove
+
+
+def known(home: Home) -> list[str]:
+    """The jobs that are on disk."""
+    with contextlib.closing(sqlite3.connect(home.state / "scheduler.db")) as sql:
+        return [id for (id,) in sql.execute("select id from jobs order by number")]
+
+
+def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(home: Home, calm: str) -> None:
+    job = home.submit("--workers", "1", *PACED, tenant="web")
+    ended = [home.submit("--workers", "1") for _ in range(2)]
+    for each in ended:
+        assert home.finished(each)["exit"] == "done"
+    home.brim("forget", job, "--yes", code=1)
+    assert f"brim cancel {job} ends it" in home.err
+
+    said = json.loads(home.brim("forget", ended[0], "--yes", "--json"))
+    assert said["bytes"] > 10_000
+    assert not home.run_dir(ended[0]).exists()
+
+    scratch = home.run_dir(ended[1]) / "scratch"
+    scratch.mkdir()
+    for k in range(_MANY):
+        (scratch / str(k)).touch()
+    asking = home.begin("forget", ended[1], "--yes")
+    until(lambda: ended[1] not in known(home), "the end of its record")
+    home.kill_scheduler()
+    asking.kill()
+    asking.communicate()
+    assert home.run_dir(ended[1]).exists(), "it was killed too late"
+    home.brim("up")
+    until(lambda: not home.run_dir(ended[1]).exists(), "the end of its directory")
+    home.brim("status", ended[1], code=2)
+
+    (home.run_dir(job) / "hurry").touch()
+    end = home.finished(job)
+    assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
+    home.brim("report", "--cluster")
+    home.brim("forget", "--ended-before", "1ms", "--yes")
+    assert known(home) == []
+    assert home.submit("--workers", "1") == "digits-4", "no number is given twice"
+    home.brim("cancel", "digits-4")
