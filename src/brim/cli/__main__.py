@@ -48,6 +48,8 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
         "tenants": ("brim.cli.cluster", "tenants", "Show each tenant's quota and what it holds."),
         "token": ("brim.cli.token", "token", "Give a tenant a token, or revoke it."),
         "apply": ("brim.cli.cluster", "apply", "Change the cluster: nodes, quotas, policy."),
+        "backup": ("brim.cli.backup", "backup", "Save what the scheduler remembers in one file."),
+        "restore": ("brim.cli.backup", "restore", "Restore what brim backup saved."),
         "down": ("brim.cli.cluster", "down", "Pause all jobs and stop the scheduler."),
     },
     "Try it out": {

@@ -23,7 +23,7 @@ from brim.runs.options import ADDRESS, STATE, option, parse_env
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
 
-__all__ = ["apply", "down", "tenants", "up"]
+__all__ = ["apply", "down", "lock_state", "tenants", "up"]
 
 _TO_COME_UP = 30.0
 _TO_GO_DOWN = 120.0
@@ -105,7 +105,7 @@ def _claim(state: Path, *, hint: str) -> int:
         try:
             client_of(state).cluster()
         except EnvironmentFault as error:
-            held = _locked(state)
+            held = lock_state(state)
             if held is not None:
                 return held
             if time.monotonic() > end:
@@ -122,7 +122,7 @@ def _claim(state: Path, *, hint: str) -> int:
             )
 
 
-def _locked(state: Path) -> int | None:
+def lock_state(state: Path) -> int | None:
     """The lock, in a directory that is made if it is missing; None where a process has it."""
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import lock
@@ -147,11 +147,13 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
 
     from brim.backends.this_host import this_host
     from brim.scheduler.loop import CLUSTER, check_accounts
+    from brim.storage.backup import finish_restore
     from brim.storage.database import Database
     from brim.storage.migrations import migrate
 
     if spec is not None:
         check_accounts(spec)
+    finish_restore(state)
     path = state / "scheduler.db"
     new = not path.exists()
     try:

@@ -115,6 +115,8 @@ def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lamb
         sqlite3.Error, OSError: it cannot be read, or the disk does not take it.
     """
     draft = path.with_name(f".{path.name}.draft")
+    for left in ("-journal", "-wal", "-shm"):  # by the dead: SQLite would take them for this copy's
+        Path(f"{draft}{left}").unlink(missing_ok=True)
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     try:
         with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:

@@ -1,0 +1,392 @@
+"""A scheduler's memory in one file, and back: its database, tokens, audit log and clock, without run directories.
+
+A backup is a tar of the files as they lie in the state directory, with `backup.json` in front, which lists them. It is
+restored in two parts: first everything is made ready in a directory beside, then that directory is renamed, and its
+files take the places of those that were there. Whoever dies before the rename has changed nothing; who dies after it
+leaves what `finish_restore` brings to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import shutil
+import sqlite3
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import brim
+from brim.coordination.lifecycle import Happening
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault, SpecError, StorageFault
+from brim.storage.book import Book, JobRecord
+from brim.storage.contact import SCHEDULER_LOCK
+from brim.storage.database import Database
+from brim.storage.files import is_locked, sync_directory, write_through
+from brim.storage.migrations import Progress, copy_database, migrate
+
+__all__ = [
+    "Manifest",
+    "Restored",
+    "finish_restore",
+    "is_half_restored",
+    "prepare_restore",
+    "read_manifest",
+    "write_backup",
+]
+
+_DATABASE = "scheduler.db"
+_OTHERS = ("token", "tenant-tokens.json", "audit.jsonl", "audit.1.jsonl", "clock.json")
+_BESIDE = (
+    "scheduler.db-wal",
+    "scheduler.db-shm",
+)  # of the database that was there: they must not meet another one
+_MANIFEST = "backup.json"
+_DRAFT, _READY = ".restore-draft", ".restore"
+_ASIDE = "aside"
+_LARGEST_MANIFEST = 1 << 20  # bytes
+_LOCKS = (".agent.lock*", ".journal.lock")  # held while a job has processes
+_NUMBER = re.compile(r"-(\d{1,15})$")
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup says of itself.
+
+    Args:
+        written: seconds since 1970.
+        version: of brim.
+        state: the state directory.
+        files: that are in it.
+        jobs, unfinished: how many there are.
+        format: of the backup.
+    """
+
+    written: float
+    version: str
+    state: str
+    files: tuple[str, ...]
+    jobs: int
+    unfinished: int
+    format: int = 1
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is after a restore.
+
+    Args:
+        go_on: unfinished jobs whose run directories are there.
+        begin_anew: those whose directories are not.
+        unknown: run directories of jobs that the backup does not know.
+    """
+
+    go_on: tuple[str, ...]
+    begin_anew: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+# Writing -----------------------------------------------------------------------------------------------------
+
+
+def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> Manifest:
+    """Write a backup, whether a scheduler runs or not: there is all of it afterwards, or what was there before.
+
+    Raises:
+        StorageFault: the database cannot be read, or the disk does not take the backup.
+    """
+    copy, draft = (path.with_name(f".{path.name}.{kind}") for kind in ("db", "tar"))
+    try:
+        _copy_of(state / _DATABASE, copy, progress)
+        manifest = _manifest(state, copy, now)
+        with _new_file(draft) as file:
+            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
+                _add(tar, _MANIFEST, msgspec.json.encode(manifest), now)
+                _add_file(tar, _DATABASE, copy, now)
+                for name in manifest.files:
+                    if name != _DATABASE:
+                        _add(tar, name, (state / name).read_bytes(), now)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    except (sqlite3.Error, OSError, tarfile.TarError) as error:
+        raise StorageFault(f"cannot write {path}: {error}") from error
+    finally:
+        for left in (copy, draft):
+            left.unlink(missing_ok=True)
+    return manifest
+
+
+def _copy_of(database: Path, copy: Path, progress: Progress) -> None:
+    """Raises StorageFault where it is damaged: nobody should learn that when it is needed."""
+    with contextlib.closing(
+        sqlite3.connect(f"file:{database}?mode=rw", uri=True, isolation_level=None)
+    ) as sql:
+        copy_database(sql, copy, progress)
+    _check_sound(copy, name=str(database))
+
+
+def _check_sound(database: Path, *, name: str) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as sql:
+        (said,) = sql.execute("pragma quick_check(1)").fetchone()
+    if said != "ok":
+        raise StorageFault(f"{name} is damaged: {said}")
+
+
+def _manifest(state: Path, copy: Path, now: float) -> Manifest:
+    with contextlib.closing(sqlite3.connect(copy)) as sql:
+        contents = [content for (content,) in sql.execute("select record from jobs")]
+    ended = sum(_has_ended(content) for content in contents)
+    files = (_DATABASE, *(name for name in _OTHERS if (state / name).is_file()))
+    return Manifest(
+        written=now,
+        version=brim.__version__,
+        state=str(state),
+        files=files,
+        jobs=len(contents),
+        unfinished=len(contents) - ended,
+    )
+
+
+def _has_ended(content: bytes) -> bool:
+    """Of any format, and of what cannot be decoded: that is in the backup as well."""
+    try:
+        return msgspec.msgpack.decode(content)["ended"] is not None
+    except (LookupError, TypeError, *UNDECODABLE):
+        return False
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[io.BufferedWriter]:
+    """For its owner alone: there are tokens in it."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        yield file
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, now: float) -> None:
+    tar.addfile(_entry(name, len(content), now), io.BytesIO(content))
+
+
+def _add_file(tar: tarfile.TarFile, name: str, path: Path, now: float) -> None:
+    with path.open("rb") as file:
+        tar.addfile(_entry(name, path.stat().st_size, now), file)
+
+
+def _entry(name: str, size: int, now: float) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime, entry.mode = size, int(now), 0o600
+    return entry
+
+
+# Reading -----------------------------------------------------------------------------------------------------
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What a backup says of itself.
+
+    Raises:
+        SpecError: it is none, or one of a newer version.
+    """
+    with _opened(path) as tar:
+        return _manifest_of(tar, path)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+    """Raises SpecError where what is read from it, within, is no backup."""
+    need = "a file that brim backup wrote"
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise SpecError("FILE", got=f"{path} ({error.strerror})", need=need) from None
+    with file:
+        try:
+            with tarfile.open(fileobj=file, mode="r|gz") as tar:
+                yield tar
+        except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, LookupError, *UNDECODABLE) as error:
+            raise SpecError("FILE", got=f"{path} ({error})", need=need) from error
+
+
+def _manifest_of(tar: tarfile.TarFile, path: Path) -> Manifest:
+    first = tar.next()
+    if first is None or first.name != _MANIFEST or first.size > _LARGEST_MANIFEST:
+        raise SpecError("FILE", got=f"{path}, which has no {_MANIFEST}", need="a file that brim backup wrote")
+    manifest = msgspec.json.decode(_content(tar, first).read(), type=Manifest)
+    if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHERS}:
+        got = f"{path}, which brim {manifest.version} wrote"
+        raise SpecError("FILE", got=got, need="a backup that this version can read", hint="use that version")
+    return manifest
+
+
+def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> io.BufferedIOBase:
+    """Raises StreamError where it is a link or the like."""
+    found = tar.extractfile(entry) if entry.isreg() else None
+    if found is None:
+        raise tarfile.StreamError(f"{entry.name} is no file")
+    return found  # type: ignore[return-value]  # a buffered reader, see tarfile.ExFileObject
+
+
+# Restoring ---------------------------------------------------------------------------------------------------
+
+
+def prepare_restore(path: Path, state: Path, *, now: float, aside: str) -> Restored:
+    """Make everything ready to be restored into a state directory; `finish_restore` does the rest.
+
+    Jobs that the backup calls running are suspended: they are started once, by the next scheduler. No number is given
+    again that a run directory has: a later job would take its files for its own.
+
+    Args:
+        aside: the name of a directory in `state` for the files that are there now.
+
+    Raises:
+        SpecError: that is no backup.
+        EnvironmentFault: jobs have processes there, or a newer version wrote the database.
+        StorageFault: the disk does not take it.
+    """
+    _check_nobody_trains(state / "jobs")
+    draft = state / _DRAFT
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(mode=0o700)
+        manifest = _unpack(path, draft)
+        _check_sound(draft / _DATABASE, name=f"the database in {path}")
+        migrate(draft / _DATABASE)
+        restored = _suspended(draft / _DATABASE, state, written=manifest.written, now=now)
+        for left in draft.glob(f"{_DATABASE}.*"):  # the backup is the copy
+            left.unlink()
+        write_through(draft / _ASIDE, aside.encode())
+        sync_directory(draft)
+        draft.rename(state / _READY)
+        sync_directory(state)
+    except (sqlite3.Error, OSError) as error:
+        raise StorageFault(f"cannot restore into {state}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return restored
+
+
+def _check_nobody_trains(jobs: Path) -> None:
+    """Raises EnvironmentFault where they would be started twice."""
+    alive = [
+        run_dir.name
+        for run_dir in (sorted(jobs.iterdir()) if jobs.is_dir() else ())
+        if any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
+    ]
+    if alive:
+        hint = f"brim up --state {jobs.parent}; brim down --state {jobs.parent}"
+        raise EnvironmentFault(
+            f"jobs train on in {jobs.parent}, without a scheduler: {', '.join(alive)}\n  hint: {hint}"
+        )
+
+
+def _unpack(path: Path, folder: Path) -> Manifest:
+    with _opened(path) as tar:
+        manifest = _manifest_of(tar, path)
+        write_through(folder / _MANIFEST, msgspec.json.encode(manifest))
+        missing = set(manifest.files)
+        while (entry := tar.next()) is not None:
+            if entry.name not in missing:
+                raise tarfile.StreamError(f"{entry.name} is not in its list")
+            missing.remove(entry.name)
+            with _new_file(folder / entry.name) as file:
+                shutil.copyfileobj(_content(tar, entry), file)
+                file.flush()
+                os.fsync(file.fileno())
+        if missing:
+            raise tarfile.StreamError(f"{min(missing)} is missing")
+    return manifest
+
+
+def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restored:
+    """Let the records say what is so: no job has a process."""
+    jobs = state / "jobs"
+    folders = {each.name for each in jobs.iterdir()} if jobs.is_dir() else set()
+    numbers = [int(found[1]) for found in map(_NUMBER.search, folders) if found]
+    database = Database(path)
+    try:
+        book = Book(database)
+        with book.together():
+            database.reserve_numbers(max([*numbers, _last_number(state / _DATABASE)]))
+            for record in book.unfinished():
+                _suspend(book, record, is_there=record.id in folders, now=now)
+            book.note_cluster(now, "restored", f"from a backup that was {now - written:.0f} s old")
+        unfinished = [record.id for record in book.unfinished()]
+        known = {*book.jobs, *book.damaged, *book.leavings()}
+    finally:
+        database.close()
+    return Restored(
+        go_on=tuple(id for id in unfinished if id in folders),
+        begin_anew=tuple(id for id in unfinished if id not in folders),
+        unknown=tuple(sorted(folders - known)),
+    )
+
+
+def _last_number(database: Path) -> int:
+    """Of the jobs that were there, as far as anybody can tell; 0 where there was none."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as sql:
+            (last,) = sql.execute("select coalesce(max(number), 0) from jobs").fetchone()
+            return int(last)
+    except sqlite3.Error:  # it may be why somebody restores
+        return 0
+
+
+def _suspend(book: Book, record: JobRecord, *, is_there: bool, now: float) -> None:
+    detail = (
+        "continues from its last checkpoint" if is_there else "its run directory is not here: begins anew"
+    )
+    record.plan, record.told, record.coming = {}, {}, {}
+    record.not_before = 0.0
+    if not is_there:
+        record.step = 0
+    book.note(now, record, "restored", detail=detail)
+    if record.running:
+        book.must(record, Happening.STOP, now=now, detail="restored from a backup")
+    else:
+        book.save(record)
+
+
+def is_half_restored(state: Path) -> bool:
+    """Whether there is something to finish."""
+    return (state / _READY).is_dir()
+
+
+def finish_restore(state: Path) -> Path | None:
+    """Let what was made ready take the places of what is there; who has the lock of the directory may do so.
+
+    Returns:
+        The directory that now has what was there before; None where nothing was to be done.
+
+    Raises:
+        StorageFault: the disk does not take it; the next attempt goes on.
+    """
+    ready = state / _READY
+    if not is_half_restored(state):
+        return None
+    assert is_locked(state / SCHEDULER_LOCK), "somebody else might do the same"
+    try:
+        manifest = msgspec.json.decode((ready / _MANIFEST).read_bytes(), type=Manifest)
+        aside = state / (ready / _ASIDE).read_text()
+        aside.mkdir(mode=0o700, exist_ok=True)
+        # The database comes last: while it is missing, it is seen that this has not come to its end.
+        for name in (*_BESIDE, *_OTHERS, _DATABASE):
+            new, there = ready / name, state / name
+            if there.exists() and (new.exists() or name not in manifest.files):
+                there.replace(aside / name)
+            if new.exists():
+                new.replace(there)
+        sync_directory(aside)
+        sync_directory(state)
+        shutil.rmtree(ready)
+        with contextlib.suppress(OSError):
+            aside.rmdir()  # nothing was there before
+    except (OSError, *UNDECODABLE) as error:
+        raise StorageFault(f"cannot restore into {state}: {error}") from error
+    return aside if aside.exists() else None
