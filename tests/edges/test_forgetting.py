@@ -175,6 +175,9 @@ def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
     )
     with pytest.raises(SpecError, match="keep_ended"):
         cluster_spec({"nodes": [{"name": "n", "workers": 1}], "keep_ended": "soon"})
+    for nonsense in (0.0, -1.0, float("nan")):
+        with pytest.raises(SpecError, match="keep_ended"):
+            replace(spec, keep_ended=nonsense)
     running = served.client.submit(ask("1")).job
     served.client.apply(replace(spec, keep_ended=0.001))
     until(lambda: [view.job for view in served.client.jobs()] == [running], "the end of its time")

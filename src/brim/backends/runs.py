@@ -163,10 +163,13 @@ class RunProcesses:
         run_dir = self.run_dir(record)
         if not record.user:
             run_dir.mkdir(exist_ok=True)
-        elif not run_dir.exists():
+            return
+        if not run_dir.exists():
             run_dir.mkdir(mode=0o700)
             give(run_dir, record.user)
-            _let_through(self.folder.resolve())
+        _let_through(
+            self.folder.resolve()
+        )  # also where the directory is older than the folder: see `brim restore`
 
     def _start(self, record: JobRecord, workers: ByNode) -> None:
         run_dir = self.run_dir(record)

@@ -118,6 +118,9 @@ class ClusterSpec:
         if not 0 <= self.headroom < self.cluster.devices:
             need = f"from 0 to {self.cluster.devices - 1}, so that one device is left for training"
             raise SpecError("headroom", got=str(self.headroom), need=need)
+        if self.keep_ended is not None and not self.keep_ended > 0:
+            need = "more than 0 seconds, or nothing: jobs that have ended are kept then"
+            raise SpecError("keep_ended", got=str(self.keep_ended), need=need)
 
     @property
     def capacity(self) -> int:

@@ -25,6 +25,7 @@ __all__ = ["FORMAT", "check_format", "copy_database", "format_of", "kept_copy", 
 
 FORMAT = 4
 _REMEMBERED = ("plans", "arrivals", "planned", "devices")  # what policy brim's memory had then
+_PATIENCE = 0.2  # seconds that another process may keep the file locked, where there is nothing to do
 _PAGES = 2_000  # that are copied between two reports
 Progress = Callable[[float], None]
 """Called with the part of the work that is done, from 0 to 1."""
@@ -70,13 +71,17 @@ def migrate(path: Path) -> Path | None:
     if not path.is_file():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)) as sql:
             format = format_of(sql)
-            if format > FORMAT:
-                check_format(path, format)
-            if format in (0, FORMAT):
-                return None
-            kept = kept_copy(path, format)
+    except sqlite3.Error as error:
+        raise StorageFault(f"cannot open {path}: {error}") from error
+    if format > FORMAT:
+        check_format(path, format)
+    if format in (0, FORMAT):
+        return None
+    kept = kept_copy(path, format)
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
             copy_database(sql, kept)
             sql.execute("pragma synchronous = full")
             sql.execute("pragma auto_vacuum = incremental")
