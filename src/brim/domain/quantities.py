@@ -106,9 +106,11 @@ def parse_bytes(text: str, *, field: str) -> int:
 def format_bytes(size: float) -> str:
     """Bytes as people compare them.
 
-    >>> format_bytes(300 << 20), format_bytes(4 << 30), format_bytes(7.94 * (1 << 30))
-    ('300 MiB', '4 GiB', '7.9 GiB')
+    >>> format_bytes(300 << 20), format_bytes(4 << 30), format_bytes(7.94 * (1 << 30)), format_bytes(5000)
+    ('300 MiB', '4 GiB', '7.9 GiB', '5 KiB')
     """
+    if size < 1 << 20:
+        return f"{size / 1024:.0f} KiB"
     gib = size / (1 << 30)
     if gib >= 1:
         return f"{round(gib, 1):g} GiB"
