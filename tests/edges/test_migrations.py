@@ -118,7 +118,7 @@ def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
     path = database_of(format, tmp_path)
     migrate(path)
     with opened(path) as database:
-        for id, content in database.jobs():
+        for _, id, content in database.jobs():
             written = dict(parts(msgspec.msgpack.decode(content)))
             again = msgspec.msgpack.encode(msgspec.msgpack.decode(content, type=JobRecord))
             read = dict(parts(msgspec.msgpack.decode(again)))

@@ -177,7 +177,7 @@ class Scheduler:
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
         self._last_policy = last.policy if last else backend.spec.policy
-        self._forgotten = list(book.forgotten)
+        self._unreadable = list(book.unreadable)
         if last is not None:
             self._remember(last)
 
@@ -186,7 +186,7 @@ class Scheduler:
         try:
             self._backend.memory = decode_memory(last.memory, policy=last.policy)
         except EnvironmentFault as fault:
-            self._forgotten.append(f"{fault}; promises stand, and plans are made anew")
+            self._unreadable.append(f"{fault}; promises stand, and plans are made anew")
 
     async def run(self, held: str = "") -> None:
         """Decide and act, until it is told to end.
@@ -199,8 +199,8 @@ class Scheduler:
             self._note("went on", held)
         else:
             self._note("up", self._described())
-        for each in self._forgotten:
-            self._note("went on without", each)
+        for text in self._unreadable:
+            self._note("went on without", text)
         try:
             await run_cluster(self._backend, self._decide, self._journal)
             self._note("down", _by(self._ended_by))
@@ -451,7 +451,7 @@ class Scheduler:
             unfinished=len(unfinished),
             cycles=times_of(self._backend.cycles),
             looks=times_of(self._backend.looks),
-            problem="; ".join([*self._forgotten, *filter(None, [self._backend.problem])]),
+            problem="; ".join([*self._unreadable, *filter(None, [self._backend.problem])]),
         )
 
     def tenants(self) -> list[TenantView]:

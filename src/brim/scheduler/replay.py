@@ -108,8 +108,8 @@ class _Journal:
     async def apply(self, decision: Decision) -> None:
         row, other = self._row, self._other
         # Where its memory is damaged, the scheduler went on without it as well.
-        forgotten = other is None and _left_by(row) is None
-        self._leave(other or row.policy, None if forgotten else decision.memory)
+        unreadable = other is None and _left_by(row) is None
+        self._leave(other or row.policy, None if unreadable else decision.memory)
         facts = _outcome if other else _everything
         then, now = facts(self._decided), facts(decision)
         what = tuple(

@@ -199,7 +199,7 @@ class Book:
     Attributes:
         jobs: by id, in the order of their submission.
         damaged: jobs whose records cannot be decoded, with the reason.
-        forgotten: what could not be read and is not needed, in words.
+        unreadable: what could not be read and is not needed, in words.
         tell: is called with the id of each job that is written down.
     """
 
@@ -209,7 +209,7 @@ class Book:
         self.jobs = Records()
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
-        self.forgotten: list[str] = []
+        self.unreadable: list[str] = []
         for number, id, content in database.jobs():
             try:
                 record = _decode(content)
@@ -231,7 +231,7 @@ class Book:
         try:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         except UNDECODABLE as error:
-            self.forgotten.append(
+            self.unreadable.append(
                 f"what starts and changes of jobs cost cannot be decoded ({error}) and is learned anew"
             )
             return {}
