@@ -35,10 +35,11 @@ from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
-from brim.domain.schedule import Decision, Snapshot
+from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
+from brim.policies.what_if import Outlook, what_if
 from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
@@ -669,6 +670,38 @@ def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided
     until(lambda: client.job("job-2").state == "cancelled", "what was asked meanwhile")
     until(lambda: policies_of(served)[-1] == "edf", "the next cycle")
     assert set(policies_of(served)) == {"brim", "edf"}
+
+
+def test_questions_are_answered_and_cycles_decided_while_a_dry_run_is_worked_out(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = served.client
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    asked, answered = threading.Event(), threading.Event()
+    one = threading.Lock()
+
+    def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
+        assert one.acquire(blocking=False), "two at a time"
+        asked.set()
+        assert answered.wait(20.0), "nobody was answered meanwhile"
+        outlook = what_if(snapshot, newcomer, decide)
+        one.release()
+        return outlook
+
+    monkeypatch.setattr("brim.scheduler.loop.what_if", slow)
+    with ThreadPoolExecutor(2) as threads:
+        dry = [threads.submit(client.forecast, ask(tenant="web")) for _ in range(2)]
+        assert asked.wait(20.0)
+        client.submit(ask(tenant="web"))
+        until(lambda: client.job("job-2").judged, "a cycle")
+        client.cancel("job-1")
+        until(lambda: client.job("job-1").has_ended, "its end")
+        assert not any(each.done() for each in dry)
+        answered.set()
+        first, second = (each.result(20.0) for each in dry)
+    assert first.takes == {"job-1": first.workers}  # it was there when that was asked
+    assert second.takes.keys() <= {"job-2"}
 
 
 def policies_of(served: Served) -> list[str]:

@@ -117,10 +117,12 @@ def _as_theirs(body: Submit, caller: Caller) -> Submit:
 async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
     """Of jobs that the caller may not see, only their number of workers is told."""
     caller = _caller(request)
-    forecast = lives.now.forecast(_as_theirs(body, caller))
+    forecast = await lives.now.forecast(_as_theirs(body, caller))
     takes = Counter[str]()
     for job, workers in forecast.takes.items():
-        owner = lives.now.job(job).tenant
+        owner = lives.now.owner_of(job)
+        if owner is None:
+            continue  # it ended meanwhile, and was forgotten
         takes[job if caller.may(Right.SEE_JOB, of=owner) else f"tenant {owner}"] += workers
     return msgspec.structs.replace(forecast, takes=dict(takes))
 

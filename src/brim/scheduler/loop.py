@@ -174,6 +174,7 @@ class Scheduler:
         self._forgetting = Forgetting(
             book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
         )
+        self._forecasting = asyncio.Lock()  # one at a time: cycles need threads as well
         last = database.last_cycle()
         self._policy = backend.spec.policy  # that decides now
         self._last_policy = last.policy if last else backend.spec.policy
@@ -270,22 +271,24 @@ class Scheduler:
         self._backend.tell()
         return self._view(record)
 
-    def forecast(self, request: Submit) -> Forecast:
-        """What would happen to a job, which is not taken in.
+    async def forecast(self, request: Submit) -> Forecast:
+        """What would happen to a job, which is not taken in; worked out in a thread, for it is many cycles.
 
         Raises:
             SpecError: it can never run here.
         """
-        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        submission = self._by_own_clock(request.submission)
         self._check(submission)
-        _check_deadline(submission, now)
-        newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=submission, submitted=now)
-        known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
-        others = [record for record in self._book.unfinished() if record.life.may_run]
-        snapshot = self._backend.snapshot([*others, newcomer], now)
-        policy = self._backend.spec.policy
-        ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
-        outlook = what_if(snapshot, newcomer.id, ask)
+        _check_deadline(submission, self._clock.wall())
+        async with self._forecasting:
+            now = self._clock.wall()
+            newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=submission, submitted=now)
+            known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
+            others = [record for record in self._book.unfinished() if record.life.may_run]
+            snapshot = self._backend.snapshot([*others, newcomer], now)
+            policy = self._backend.spec.policy
+            ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
+            outlook = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
         return forecast_of(outlook, known=known, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:
