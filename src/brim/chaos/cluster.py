@@ -248,7 +248,7 @@ class _Running:
         broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
         database = Database(self.state / "scheduler.db")
         book = Book(database)
-        stories = {record.id: book.story(record) for record in book.jobs.values()}
+        stories = book.stories()
         applied = [at for at, deed in self.struck if deed.kind is DeedKind.APPLY]
         broken += [
             *nobody_is_forgotten(self.user.acknowledged, book.jobs),

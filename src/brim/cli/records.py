@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,14 +106,25 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
     from brim.telemetry.cluster_report import render_cluster_png, render_cluster_report
 
     since = parse_duration(last, field="--last") if last else None
-    with database_of(state) as (folder, database):
-        now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
-        history = cluster_history(database, subject=str(folder), now=now, since=since)
-    path = folder / "report.html"
-    write_whole(path, render_cluster_report(history).encode())
-    write_whole(path.with_suffix(".png"), render_cluster_png(history))
+    with _nothing_collected():
+        with database_of(state) as (folder, database):
+            now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
+            history = cluster_history(database, subject=str(folder), now=now, since=since)
+        path = folder / "report.html"
+        write_whole(path, render_cluster_report(history).encode())
+        write_whole(path.with_suffix(".png"), render_cluster_png(history))
     click.echo(path)
     return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Do not look for garbage in a history of thousands of jobs: there is none, and it takes a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @click.command()

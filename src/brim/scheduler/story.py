@@ -18,10 +18,8 @@ from brim.telemetry.cluster_history import (
     ClusterHistory,
     Happening,
     JobHistory,
-    Line,
     Rights,
     Span,
-    sentence_of,
 )
 
 __all__ = ["cluster_history", "spans_of"]
@@ -47,7 +45,7 @@ def cluster_history(
     book = Book(database)
     own = book.cluster_story()
     records = list(book.jobs.values())
-    stories = {record.id: book.story(record) for record in records}
+    stories = book.stories()
     times = [change.at for story in (own, *stories.values()) for change in story]
     if described is None or not times:
         raise EnvironmentFault(f"nothing has happened yet in {subject}: brim submit FILE.py")
@@ -110,7 +108,7 @@ def _job(record: JobRecord, story: Sequence[Change], end: float) -> JobHistory:
             for span in spans_of(story, end if record.ended is None else record.ended)
             if span.end > span.start
         ],
-        story=[Line(change.at, sentence_of(change)) for change in story],
+        story=story,
     )
 
 

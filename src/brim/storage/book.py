@@ -356,6 +356,14 @@ class Book:
         """Everything that happened to a job, with the reasons."""
         return [Change(*row) for row in self._database.history(record.id)]
 
+    def stories(self) -> dict[str, list[Change]]:
+        """Those of all jobs, by id; of one of which nothing is written down, an empty one."""
+        told: dict[str, list[Change]] = {job: [] for job in self.jobs}
+        for row in self._database.histories():
+            if row[1] in told:
+                told[row[1]].append(Change(*row))
+        return told
+
     def unfinished(self) -> list[JobRecord]:
         """Jobs that have not ended, by order of submission."""
         return list(self.jobs.unfinished.values())

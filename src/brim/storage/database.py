@@ -40,6 +40,7 @@ create table numbers (last integer not null) strict;
 insert into numbers values (0);
 """
 
+_HISTORY = "at, job, event, before, after, reason, detail"
 _CYCLES = "select number, policy, content, memory from cycles"
 
 # The newest are kept: as many as there is room for, and one more, so that there is always a last one.
@@ -222,17 +223,22 @@ class Database:
     # History -----------------------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
-        names = "at, job, event, before, after, reason, detail"
-        self._write(f"insert into history ({names}) values (?, ?, ?, ?, ?, ?, ?)", row)
+        self._write(f"insert into history ({_HISTORY}) values (?, ?, ?, ?, ?, ?, ?)", row)
 
     def history(self, job: str) -> list[HistoryRow]:
         """What happened to a job: at, job, event, before, after, reason, detail.
 
         Estimates, which were once written there every 15 s, are left out: nobody reads them.
         """
-        names = "at, job, event, before, after, reason, detail"
-        query = f"select {names} from history where job = ? and event != 'estimate' order by number"
+        query = f"select {_HISTORY} from history where job = ? and event != 'estimate' order by number"
         return self._rows(query, (job,))
+
+    def histories(self) -> Iterator[HistoryRow]:
+        """As `history`, of everything there is, in order."""
+        with self._sound():
+            yield from self._sql.execute(
+                f"select {_HISTORY} from history where event != 'estimate' order by number"
+            )
 
     # Cycles ------------------------------------------------------------------------------------------------
 

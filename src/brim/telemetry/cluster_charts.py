@@ -283,14 +283,15 @@ def _draw_span(
     colour = paint[colour_name(row)] if span.workers else paint["faint"]
     # As barh draws it, which looks anew at all limits for each.
     bar = Rectangle((left, row - height / 2), right - left, height, facecolor=colour, linewidth=0)
+    bar.set_in_layout(False)  # what is inside the axes takes no room beside them, and need not be measured
     axis.add_artist(bar)
     what = counted(span.workers, "worker") if span.workers else "waits"
     when = f"{span.end - span.start:.1f} s from {span.start - history.start:.1f} s on"
     bar.set_gid(_tip(tips, f"{job.job}: {what}, {when}{f' ({span.why})' if span.why else ''}"))
     if span.workers and right - left > _NARROW * at(history.end):
-        axis.annotate(
-            str(span.workers), ((left + right) / 2, row), ha="center", va="center_baseline",
-            fontsize=7.5, color=paint["card"], fontweight="bold",
+        axis.text(
+            (left + right) / 2, row, str(span.workers), ha="center", va="center_baseline",
+            fontsize=7.5, color=paint["card"], fontweight="bold", in_layout=False,
         )  # fmt: skip
 
 

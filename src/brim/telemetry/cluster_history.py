@@ -10,13 +10,17 @@ from typing import NamedTuple, Protocol
 
 from brim.clock import local_time
 
-__all__ = ["ClusterHistory", "Happening", "JobHistory", "Line", "Rights", "Span", "sentence_of"]
+__all__ = ["Change", "ClusterHistory", "Happening", "JobHistory", "Rights", "Span", "sentence_of"]
 
 
 _MOST_SHOWN = 60  # jobs, one by one
 
 
-class _Change(Protocol):
+class Change(Protocol):
+    """A line of a job's story: what happened to it at a moment, and why."""
+
+    @property
+    def at(self) -> float: ...
     @property
     def event(self) -> str: ...
     @property
@@ -29,7 +33,7 @@ class _Change(Protocol):
     def detail(self) -> str: ...
 
 
-def sentence_of(change: _Change) -> str:
+def sentence_of(change: Change) -> str:
     """A line of a job's story, without its time."""
     why = ": ".join(part for part in (change.reason, change.detail) if part)
     what = f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
@@ -43,13 +47,6 @@ class Span(NamedTuple):
     end: float
     workers: int
     why: str = ""
-
-
-class Line(NamedTuple):
-    """A line of a job's story."""
-
-    at: float
-    text: str
 
 
 class Happening(NamedTuple):
@@ -90,7 +87,7 @@ class JobHistory:
     deadline: float | None
     promised: bool
     spans: Sequence[Span]
-    story: Sequence[Line]
+    story: Sequence[Change]
 
     @property
     def first_worker(self) -> float | None:

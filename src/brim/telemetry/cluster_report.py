@@ -10,7 +10,7 @@ from html import escape
 from brim.clock import local_time
 from brim.telemetry.charts import Mark, both_widths, marks_of
 from brim.telemetry.cluster_charts import colour_name, devices_chart, draw_png, jobs_chart
-from brim.telemetry.cluster_history import ClusterHistory, JobHistory
+from brim.telemetry.cluster_history import ClusterHistory, JobHistory, sentence_of
 from brim.telemetry.pages import duration, page, table, tiles
 
 __all__ = ["render_cluster_png", "render_cluster_report"]
@@ -143,7 +143,9 @@ def _deadline(job: JobHistory, end: float) -> str:
 def _stories(history: ClusterHistory) -> str:
     told = "".join(
         f'<details><summary><i style="background:var(--{colour_name(number)})"></i>{escape(job.job)}</summary><ol>'
-        + "".join(f"<li><time>{_clock(line.at)}</time> {escape(line.text)}</li>" for line in job.story)
+        + "".join(
+            f"<li><time>{_clock(each.at)}</time> {escape(sentence_of(each))}</li>" for each in job.story
+        )
         + "</ol></details>"
         for number, job in enumerate(history.newest)
     )
