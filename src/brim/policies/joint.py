@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     @property
     def needs(self) -> tuple[str, Need, Need]:
         """As `promises` takes it: its id, its need with the margin, and its need without."""
-        return self.job, self.bare._replace(begin=self.bare.begin + self.margin), self.bare
+        return self.job, self.bare.later(self.margin), self.bare
 
 
 def plan_jointly(
@@ -56,7 +56,7 @@ def plan_jointly(
         givable: those of them that may be given up for a cheaper job.
     """
     if not beside:
-        plans = side_by_side([one.needs for one in wanted], now, devices)
+        plans = side_by_side((one.needs for one in wanted), now, devices)
         if plans is not None:
             return plans
     joint = _Joint(now, devices, last, beside or {}, givable)
@@ -130,9 +130,9 @@ class _Joint:
 
     def _fit(self, one: Wanted) -> list[Piece] | None:
         last = self.last.get(one.job)
-        guess = None if last is None else max(piece.workers for piece in last.pieces)
+        pieces = last.pieces if last else ()
         _, careful, bare = one.needs
-        return self.line.fit(careful, guess=guess) or self.line.fit(bare, guess=guess)
+        return self.line.fit(careful, last_plan=pieces) or self.line.fit(bare, last_plan=pieces)
 
     def _keep(self, one: Wanted, pieces: list[Piece]) -> None:
         self.line.take(pieces)

@@ -17,7 +17,7 @@ So by induction each promised job always has devices reserved with which it is d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brim.domain.resizing import Overheads
@@ -114,7 +114,7 @@ def _one_by_one(
 
 
 def side_by_side(
-    needs: Sequence[tuple[str, Need, Need]], now: float, devices: int
+    needs: Iterable[tuple[str, Need, Need]], now: float, devices: int
 ) -> dict[str, Promise] | None:
     """The usual case: every job can have its smallest share at once, and no timeline is needed."""
     plans: dict[str, Promise] = {}

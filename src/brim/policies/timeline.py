@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
+
+import numpy as np
 
 __all__ = ["Need", "Piece", "Timeline"]
 
@@ -50,17 +51,22 @@ class Need(NamedTuple):
     ceiling: int
     floor: tuple[int, ...] | None = None
 
+    def later(self, seconds: float) -> Need:
+        """What it needs if it loses `seconds` first."""
+        best, left, begin, due, holds, change, minimum, ceiling, floor = self
+        return Need(best, left, begin + seconds, due, holds, change, minimum, ceiling, floor)
+
     def share(self) -> int | None:
         """The fewest workers, the same until the end, that finish in time if nobody is in the way."""
-        window = self.due - self.begin
+        best, left, begin, due, holds, change, minimum, ceiling, _ = self
+        window = due - begin
         if window <= 0:
             return None
-        best, left = self.best, self.left
-        moved = window - self.change
-        move = max(bisect_left(best, left / moved), self.minimum) if moved > 0 else self.ceiling + 1
-        if self.holds and self.holds <= self.ceiling and best[self.holds] * window >= left:
-            return min(self.holds, move)  # staying as it is costs nothing
-        return move if move <= self.ceiling else None
+        moved = window - change
+        move = max(bisect_left(best, left / moved), minimum) if moved > 0 else ceiling + 1
+        if holds and holds <= ceiling and best[holds] * window >= left:
+            return min(holds, move)  # staying as it is costs nothing
+        return move if move <= ceiling else None
 
     def finish(self, workers: int) -> float:
         """When it is done on `workers` workers from now on."""
@@ -70,6 +76,10 @@ class Need(NamedTuple):
 
 class Timeline:
     """Free devices as a step function of time, for ever after its last step.
+
+    Attributes:
+        times: when each step begins, ascending; the first is now.
+        free: devices that are free from then on, by step: an array, for one job may take from hundreds of steps.
 
     >>> timeline = Timeline(now=0.0, devices=8)
     >>> timeline.take([Piece(0.0, 10.0, 6)])
@@ -81,17 +91,17 @@ class Timeline:
 
     def __init__(self, *, now: float, devices: int) -> None:
         self.times = [now]
-        self.free = [devices]
+        self.free = np.array([devices])
 
     def least(self, start: float, stop: float) -> int:
         """The fewest free devices between `start` and `stop`."""
         first = bisect_right(self.times, start) - 1
-        return min(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)])
+        return int(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)].min())
 
     def overdrawn(self, rounding: float) -> bool:
         """Whether more than there is was taken, for longer than `rounding` seconds at a stretch."""
         since = None
-        for time, free in zip(self.times, self.free, strict=True):
+        for time, free in zip(self.times, self.free.tolist(), strict=True):
             if since is not None and time - since > rounding:
                 return True
             if free >= 0:
@@ -112,7 +122,7 @@ class Timeline:
             changes[last] = changes.get(last, 0) + workers
         line = cls(now=now, devices=devices)
         line.times = sorted(changes)
-        line.free = list(accumulate(changes[time] for time in line.times))
+        line.free = np.cumsum([changes[time] for time in line.times])
         return line
 
     def give_back(self, pieces: Iterable[Piece]) -> None:
@@ -120,15 +130,14 @@ class Timeline:
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop)
-            self.free[first:last] = [free + piece.workers for free in self.free[first:last]]
+            self.free[first:last] += piece.workers
 
     def take(self, pieces: Iterable[Piece], *, exact: bool = False) -> None:
         """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they last."""
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop) if exact else self._end(piece.stop)
-            workers = piece.workers
-            self.free[first:last] = [free - workers for free in self.free[first:last]]
+            self.free[first:last] -= piece.workers
 
     def _end(self, stop: float) -> int:
         """The step that ends a reservation; in a long timeline one that is there already, a little later.
@@ -146,14 +155,14 @@ class Timeline:
         place = bisect_left(self.times, time)
         if place == len(self.times) or self.times[place] != time:
             self.times.insert(place, time)
-            self.free.insert(place, self.free[place - 1])
+            self.free = np.concatenate((self.free[:place], self.free[place - 1 :]))
         return place
 
-    def fit(self, need: Need, *, guess: int | None = None) -> list[Piece] | None:
+    def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
         """The smallest share, cut to what is free where less is, that is done by `need.due`; None if none is.
 
         Args:
-            guess: a share that is likely to be it, such as the last plan's: where it is, two looks are enough.
+            last_plan: the job's; where its share still is the smallest, two looks are enough.
 
         Source: progressive filling, ElasticFlow section 4.1; sizes need not be powers of two here, and every
         change of workers costs `need.change` seconds in the plan.
@@ -163,19 +172,20 @@ class Timeline:
             return None
         now = self.times[0]
         stop = need.finish(share)
-        if self.least(now, stop) >= share:
+        if self.free[0] >= share and self.least(now, stop) >= share:
             return [Piece(now, stop, share)]
         if len(self.times) > _MANY:
             piece = self._in_one_piece(need, share)
             if piece is not None:
                 return [piece]
         last = bisect_left(self.times, need.due)
-        most = min(need.ceiling, max(self.free[:last], default=0))
+        most = min(need.ceiling, int(self.free[:last].max(initial=0)))
         if need.floor is not None:
             most = need.floor[most]
         if most < need.minimum:
             return None
         steps = self._usable(max(need.minimum, 1), last)
+        guess = max((piece.workers for piece in last_plan), default=None)
         found = _smallest(need, share, most, steps, now, guess)
         return None if found is None else _walk(need, found, steps, now)
 
@@ -186,11 +196,11 @@ class Timeline:
         some moment, and behind it more and more is free.
         """
         now = self.times[0]
-        ever = list(accumulate(reversed(self.free), min))[::-1]  # devices that stay free from each step on
         size = max(least, need.minimum, 1)
         while size <= need.ceiling:
-            place = bisect_left(ever, size)
-            if place == len(ever):
+            short = (self.free < size).nonzero()[0]
+            place = int(short[-1]) + 1 if len(short) else 0  # from here on that many stay free
+            if place == len(self.times):
                 return None
             start = self.times[place]
             stays = start <= now and size == need.holds
@@ -208,7 +218,7 @@ class Timeline:
         times = [*self.times[: last + 1], math.inf]
         return [
             (start, stop, free)
-            for start, stop, free in zip(times[:last], times[1:], self.free, strict=False)
+            for start, stop, free in zip(times[:last], times[1:], self.free[:last].tolist(), strict=False)
             if free >= least
         ]
 
