@@ -39,7 +39,7 @@ def digest(jobs: tuple[Job, ...], cluster: Cluster, settings: Settings) -> str:
     def watched(snapshot: Snapshot) -> Decision:
         decision = brim(snapshot)
         sets = sorted(decision.pinned), sorted(decision.moved)
-        rest = replace(decision, pinned=frozenset(), moved=frozenset())
+        rest = replace(decision, pinned=frozenset(), moved=frozenset(), memory=decision.memory.plans)
         found.update(repr((snapshot.now, sets, rest)).encode())
         return decision
 

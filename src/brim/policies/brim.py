@@ -32,6 +32,7 @@ from brim.domain.schedule import (
 )
 from brim.policies.allotment import MARGIN, Plans, allot
 from brim.policies.joint import Wanted, plan_jointly
+from brim.policies.paces import Paces, is_measured, joined_by, slower
 from brim.policies.price import NOBODY, Arrivals, Prices
 from brim.policies.promises import (
     Promise,
@@ -64,12 +65,14 @@ class Remembered:
         arrivals: what earlier jobs have cost.
         planned: when all plans were made anew.
         devices: for which they were made.
+        paces: what jobs were measured to be, against their profiles: when, and how fast.
     """
 
     plans: Mapping[str, Promise] = field(default_factory=dict)
     arrivals: Arrivals = NOBODY
     planned: float = 0.0
     devices: int = 0
+    paces: Paces = ()
 
 
 def brim(snapshot: Snapshot) -> Decision:
@@ -88,6 +91,7 @@ class _Cycle:
         )
         self.last: Remembered = snapshot.memory or Remembered()
         self.states = {state.job.id: state for state in snapshot.jobs}
+        self.paces = joined_by(self.last.paces, snapshot)
         self.plans: dict[str, Promise] = {}  # of promised jobs
         self.hoped: dict[str, Promise] = {}
         self.broken = False
@@ -114,14 +118,16 @@ class _Cycle:
                 name for name, plan in self.plans.items() if plan.spare < MARGIN * due[name].change - 1e-6
             ),
             needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
-            memory=Remembered(plans=both, arrivals=arrivals, planned=planned, devices=self.devices),
+            memory=Remembered(
+                plans=both, arrivals=arrivals, planned=planned, devices=self.devices, paces=self.paces
+            ),
         )
 
     # What is wanted ----------------------------------------------------------------------------------------
 
     def _wanted(self, state: JobState, *, doubt: float) -> Wanted:
         bare = need_of(state, now=self.now, overheads=self.snapshot.overheads, doubt=doubt)
-        return Wanted(state.job.id, bare, MARGIN * bare.change)
+        return Wanted(state.job.id, bare, MARGIN * bare.change, None, slower(state, self.paces))
 
     def _promised(self) -> list[Wanted]:
         """Promised jobs by deadline, without any doubt."""
@@ -275,8 +281,14 @@ class _Cycle:
                 f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in time for all"
             )
             return Rejected(job=one.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
-        if self.snapshot.promise is PromiseAt.MEASURED and state.remaining >= state.job.work:
+        if self.snapshot.promise is PromiseAt.MEASURED and not is_measured(state):
             text = "is planned to be in time, and promised once its own speed was measured"
+            return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
+        if one.slower > 1.0 and as_planned(self.hoped[one.job], one.doubtful, self.now) is None:
+            text = (
+                f"is planned to be in time, and promised once its own speed was measured: jobs were up to "
+                f"{one.slower - 1.0:.0%} slower than their profiles"
+            )
             return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
         highest = prices.highest(one.bare.due - self.now)
         if cost > highest:

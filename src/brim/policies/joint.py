@@ -26,17 +26,24 @@ class Wanted(NamedTuple):
         bare: what it needs if nothing disturbs it.
         margin: seconds that its plan should have to spare, if there is time.
         cost: device-seconds that it needs at least; None where it is promised, and so cannot be given up.
+        slower: how many times as long as by its profile it may take; its plan should last so long, if there is room.
     """
 
     job: str
     bare: Need
     margin: float
     cost: float | None = None
+    slower: float = 1.0
+
+    @property
+    def doubtful(self) -> Need:
+        """What it needs if its profile is as wrong as it may be."""
+        return self.bare if self.slower == 1.0 else self.bare._replace(left=self.bare.left * self.slower)
 
     @property
     def needs(self) -> tuple[str, Need, Need]:
-        """As `promises` takes it: its id, its need with the margin, and its need without."""
-        return self.job, self.bare.later(self.margin), self.bare
+        """As `promises` takes it: its id, its need with the margin and what is in doubt, and its need without."""
+        return self.job, self.doubtful.later(self.margin), self.bare
 
 
 def plan_jointly(
