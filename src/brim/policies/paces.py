@@ -23,7 +23,7 @@ def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
     Nothing is remembered of a measurement behind which there is a slower one, so that these are few.
     """
     now = snapshot.now
-    slowest = min((state.pace for state in snapshot.jobs if is_measured(state)), default=None)
+    slowest = min([state.pace for state in snapshot.jobs if is_measured(state)], default=None)
     kept = tuple(each for each in seen if each[0] > now - _HISTORY)
     if slowest is None:
         return kept

@@ -198,10 +198,11 @@ class Timeline:
         now = self.times[0]
         size = max(least, need.minimum, 1)
         while size <= need.ceiling:
-            short = (self.free < size).nonzero()[0]
-            place = int(short[-1]) + 1 if len(short) else 0  # from here on that many stay free
-            if place == len(self.times):
+            if self.free[-1] < size:
                 return None
+            short = self.free[::-1] < size
+            stays_free = int(short.argmax())  # so many steps at the end; 0 where all are
+            place = len(self.times) - stays_free if stays_free else 0
             start = self.times[place]
             stays = start <= now and size == need.holds
             begin = need.begin if stays else max(start, need.begin) + need.change
