@@ -107,7 +107,7 @@ def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_
     assert (done.exit_code, done.stderr) == (0, "")
     assert took < 15.0, (
         took
-    )  # 5 s on a machine that has nothing else to do; for ever, where each job is drawn
+    )  # 4 s on a machine that has nothing else to do; for ever, where each job is drawn
     page = (tmp_path / "report.html").read_text()
     assert page.count("<details>") == 60
     assert f'<summary><i style="background:var(--j9)"></i>job-{JOBS}</summary>' in page
