@@ -207,9 +207,7 @@ class Timeline:
             stays = start <= now and size == need.holds
             begin = need.begin if stays else max(start, need.begin) + need.change
             stop = begin + need.left / need.best[size]
-            if stop <= need.due and need.floor is None:
-                return Piece(start, stop, size)
-            if stop <= need.due and need.floor is not None and need.floor[size] == size:
+            if stop <= need.due and (need.floor is None or need.floor[size] == size):
                 return Piece(start, stop, size)
             size += 1 + size // 16
         return None
