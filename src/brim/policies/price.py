@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["NOBODY", "Arrivals", "Prices"]
 
@@ -62,10 +64,8 @@ class Prices:
     """
 
     def __init__(self, seen: Arrivals, *, now: float, devices: int) -> None:
-        self._devices = devices
-        self._times, self._costs = np.array(seen.times), np.array(seen.costs)
+        self._seen, self._devices = seen, devices
         self._known = max(now - seen.times[0], _SHORTEST) if seen.times else _SHORTEST
-        self._sorted = np.sort(self._costs)
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
@@ -74,24 +74,30 @@ class Prices:
         size = math.ceil(math.log2(max(window, _SHORTEST) / _SHORTEST))
         highest = self._highest.get(size)
         if highest is None:
-            highest = self._highest[size] = self._price(min(_SHORTEST * 2.0**size, self._known))
+            stretch = min(_SHORTEST * 2.0**size, self._known)
+            highest = self._highest[size] = _price(self._seen, stretch, _BUSY * self._devices * stretch)
         return highest
 
-    def _price(self, stretch: float) -> float:
-        """The cost up to which jobs left enough devices free in their worst `stretch`: what is no dearer only rises."""
-        low, high = 0, len(self._sorted)
-        while low < high:
-            middle = (low + high) // 2
-            if self._worst(self._sorted[middle], stretch) <= _BUSY * self._devices * stretch:
-                low = middle + 1
-            else:
-                high = middle
-        return float(self._sorted[low]) if low < len(self._sorted) else math.inf
 
-    def _worst(self, cost: float, stretch: float) -> float:
-        """Device-seconds that jobs no dearer asked for in the stretch in which they asked for most."""
-        cheap = self._costs <= cost
-        times = self._times[cheap]
-        total = np.concatenate([[0.0], np.cumsum(self._costs[cheap])])
-        first = np.searchsorted(times, times - stretch, side="right")
-        return float(np.max(total[1:] - total[first]))
+@lru_cache(maxsize=64)  # most cycles see no new arrivals, and the same stretches
+def _price(seen: Arrivals, stretch: float, most: float) -> float:
+    """The cost up to which jobs asked for no more than `most` in their worst `stretch`."""
+    times, costs = np.array(seen.times), np.array(seen.costs)
+    ascending = np.sort(costs)  # the dearer the jobs that count, the more they asked for
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        cheap = costs <= ascending[middle]
+        if _worst(times[cheap], costs[cheap], stretch) <= most:
+            low = middle + 1
+        else:
+            high = middle
+    return float(ascending[low]) if low < len(ascending) else math.inf
+
+
+def _worst(times: npt.NDArray[np.float64], costs: npt.NDArray[np.float64], stretch: float) -> float:
+    """Device-seconds that these jobs asked for in the stretch in which they asked for most."""
+    total = np.zeros(len(costs) + 1)
+    costs.cumsum(out=total[1:])
+    first = times.searchsorted(times - stretch, side="right")
+    return float((total[1:] - total[first]).max())
