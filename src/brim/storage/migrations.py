@@ -24,7 +24,6 @@ from brim.storage.files import sync_directory
 __all__ = ["FORMAT", "check_format", "copy_database", "format_of", "kept_copy", "migrate"]
 
 FORMAT = 4
-_REMEMBERED = ("plans", "arrivals", "planned", "devices")  # what policy brim's memory had then
 _PATIENCE = 0.2  # seconds that another process may keep the file locked, where there is nothing to do
 _PAGES = 2_000  # that are copied between two reports
 Progress = Callable[[float], None]
@@ -211,7 +210,7 @@ def _plans_are_part_of_what_is_remembered(sql: sqlite3.Connection) -> None:
 def _memory_with_plans(content: bytes) -> bytes:
     memory = msgspec.msgpack.decode(content)
     for row in memory["policies"]:
-        if row[2].keys() - set(_REMEMBERED):  # no job has such a name: each ends with its number
+        if row[2] and "plans" not in row[2]:  # no job has such a name: each ends with its number
             row[2] = {"plans": row[2]}
     return _packed(memory)
 
