@@ -117,6 +117,11 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "heartbeat zero": (
         "train good.py --heartbeat-timeout 0s", {}, "--heartbeat-timeout", "'0s'", "above 0", "3s",
     ),
+    "log limit no size": ("train good.py --log-limit 1XB", {}, "--log-limit", "'1XB'", "a size above 0", "GiB"),
+    "log limit tiny": ("train good.py --log-limit 4KiB", {}, "--log-limit", "4,096 bytes", "at least 1 MiB", "256MiB"),
+    "log limit huge": (
+        f"train good.py --log-limit {'9' * 400}TiB", {}, "--log-limit", "'999", "a size above 0", "units: KiB",
+    ),
     "faults misspelt": (
         "train good.py --faults", {"ARG": "kil rank 1 at step 4"}, "--faults", "'kil rank 1 at step 4'",
         "kill, term, stop, add, remove, cut, delay, fill or jump", "did you mean 'kill'?",

@@ -83,6 +83,25 @@ def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_pat
     assert fresh() == ["loss 4"]
 
 
+def test_who_prints_much_does_not_hold_up_the_view_and_is_shown_to_the_end(tmp_path: Path) -> None:
+    """Line by line, what was printed is read by and by; and to its end where the run, or the worker, has ended."""
+    run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
+    prints = Prints(tmp_path, reader.history)
+    run.begin()
+    much = [f"{number:09d}" for number in range(1_000_000)]
+    printed(tmp_path, "w0", "\n".join(much) + "\n")
+    reader.poll()
+    begun = prints.fresh(reader.history)
+    assert 100_000 < len(begun) < 800_000
+    run.lose(0)
+    printed(tmp_path, "w1", "w1 has rank 0 now\n")
+    reader.poll()
+    assert begun + prints.fresh(reader.history) == [*much, "w1 has rank 0 now"]
+    printed(tmp_path, "w1", "\n".join(much) + "\n")
+    assert len(begun := prints.fresh(reader.history)) < 800_000
+    assert begun + list(prints.rest(reader.history)) == much
+
+
 def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None:
     prints = agents.Prints(tmp_path)
     for worker in ("w1", "w2"):

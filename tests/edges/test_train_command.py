@@ -86,6 +86,7 @@ def test_the_options_become_the_spec(train: Any) -> None:
     result, runtime = train(
         to_the_end, "--workers", "1:4", "--epochs", "2", "--set", "lr=0.1", "--faults", "add 1 at step 3",
         "--clip-norm", "1.5", "--no-exact", "--heartbeat-timeout", "500ms", "--loaders", "3",
+        "--log-limit", "1.5GiB",
         BRIM_SEED="9", BRIM_EPOCHS="7",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -93,7 +94,7 @@ def test_the_options_become_the_spec(train: Any) -> None:
     assert (str(spec.workers), spec.epochs, spec.seed, spec.parameters) == ("1:4", 2, 9, {"lr": "0.1"})
     assert (spec.clip_norm, spec.exact, spec.heartbeat_timeout, spec.micro_batches) == (1.5, False, 0.5, 8)
     assert [fault.count for fault in spec.faults] == [1]
-    assert spec.loaders == 3
+    assert (spec.loaders, spec.log_limit) == (3, 3 << 29)
 
 
 def test_json_prints_the_summary_as_one_object_on_stdout(train: Any) -> None:

@@ -21,10 +21,11 @@ from brim.coordination.barrier import Point, Release
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import World
 from brim.coordination.waits import Doing, Hung, Late, Waits
-from brim.domain.job import JobSpec
+from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
 from brim.storage.job_file import change_of_source, find_source, read_job, write_job
+from brim.telemetry.log_limit import LogLimit
 from brim.wire.messages import (
     AgentMessage,
     Arrive,
@@ -131,6 +132,7 @@ class Agent:
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._prints = Prints(settings.run_dir) if settings.guest else None  # else they are where people look
+        self._log_limit = LogLimit(settings.run_dir / "logs", "*.log", limit=LOG_LIMIT)
         self._declined = ""  # why this host cannot take part
 
     async def run(self) -> int:
@@ -141,6 +143,7 @@ class Agent:
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
+        limiting = asyncio.create_task(self._log_limit.keep())
         try:
             if self._template is not None:
                 await self._begin(self._template)
@@ -148,7 +151,7 @@ class Agent:
                 async for message in messages:
                     if isinstance(message, EndRun):
                         await self._clean_up()
-                        self._pass_on_prints()
+                        self._pass_on_prints(last=True)
                         await self._master.part(messages)
                         if self._declined:
                             raise EnvironmentFault(self._declined)
@@ -163,6 +166,7 @@ class Agent:
             for task in beside:
                 task.cancel()
             await self._clean_up()
+            limiting.cancel()
 
     async def _clean_up(self) -> None:
         """End all workers. The master hears of the end of its job only behind it, so that its end is the run's."""
@@ -182,6 +186,7 @@ class Agent:
         self._waits = Waits(limit=spec.hang_timeout)
         self._memory = Memory(limit=spec.memory)
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
+        self._log_limit.limit = spec.log_limit
         self._flush_after = 0.0 if spec.faults else _FLUSH
         tell = Callbacks(
             ready=self._template_ready,
@@ -281,8 +286,10 @@ class Agent:
             self._too_large.add(worker)
             self._workers.kill(worker, why)
 
-    def _pass_on_prints(self) -> None:
-        if self._prints is not None and (text := self._prints.fresh()):
+    def _pass_on_prints(self, *, last: bool = False) -> None:
+        if self._prints is None:
+            return
+        if text := self._prints.rest() if last else self._prints.fresh():
             self._master.print(self._prints.worker, text)
 
     def _end_who_is_stopped(self, workers: Workers, now: float) -> None:

@@ -10,6 +10,9 @@ from brim.telemetry.logs import Tail
 __all__ = ["Prints"]
 
 _MOST = 16 << 10  # bytes that are passed on at once
+# Whoever prints without end must not keep this host's agent from everything else.
+_READS = 4  # of a log, at one call
+_LAST_READS = 1024  # of the log of a worker that will not be read again
 
 
 class Prints:
@@ -31,7 +34,7 @@ class Prints:
         first = world.members[0].worker
         if first == self.worker:
             return ""
-        left = self.fresh()
+        left = self.rest()
         log = self._run_dir / "logs" / f"{first}.log"
         is_here = log.exists()
         self.worker = first if is_here else ""
@@ -41,11 +44,14 @@ class Prints:
 
     def fresh(self) -> str:
         """Lines that were completed since the last call, or the last of them where there are too many."""
-        if self._tail is None:
-            return ""
-        lines: list[str] = []
-        while some := self._tail.fresh():
-            lines += [text for _, text in some]
+        return self._read(_READS)
+
+    def rest(self) -> str:
+        """As `fresh`, of a worker that will not be asked for again."""
+        return self._read(_LAST_READS)
+
+    def _read(self, reads: int) -> str:
+        lines = [text for _, text in self._tail.fresh(reads)] if self._tail else []
         kept: list[str] = []
         size = 0
         for line in reversed(lines):

@@ -190,6 +190,8 @@ def _spawn(command: list[str], state: Path, environment: Mapping[str, str]) -> s
 
 
 def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
+    from brim.telemetry.logs import last_line
+
     end = time.monotonic() + _TO_COME_UP
     while time.monotonic() < end:
         try:
@@ -204,10 +206,8 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
             f"the scheduler has not answered for {_TO_COME_UP:.0f} s, and goes on trying: "
             f"{state}/scheduler.log may tell why"
         )
-    last = (state / "scheduler.log").read_text(errors="replace").strip().splitlines()[-1:]
-    raise EnvironmentFault(
-        f"the scheduler did not come up: {''.join(last)} (all of it: {state}/scheduler.log)"
-    )
+    last = last_line(state / "scheduler.log")
+    raise EnvironmentFault(f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)")
 
 
 @click.command()

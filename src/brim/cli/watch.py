@@ -60,6 +60,8 @@ def watch(
                 time.sleep(INTERVAL)
             # What it wrote between our last look and its end.
             _show(reader, view, prints)
+            for line in prints.rest(reader.history) if prints else ():
+                view.say(line)
             return code
     except BaseException:
         # Nobody would watch it any more, and nobody asked for it to go on alone.

@@ -12,6 +12,7 @@ from brim.errors import SpecError, did_you_mean
 __all__ = [
     "DEVICES",
     "GLOBAL_BATCH_SIZE",
+    "LOG_LIMIT",
     "ON_NAN",
     "START_METHODS",
     "TRANSPORTS",
@@ -28,6 +29,8 @@ ON_NAN = ("warn", "skip", "stop")
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
 LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
 LARGEST_MEMORY = 1 << 60
+LOG_LIMIT = 256 << 20  # bytes: of 64 workers that all print without end, 3.5 MiB each are left
+_LEAST_LOG_LIMIT = 1 << 20  # the logs of a few processes, in whole blocks of a disk
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 LARGEST_SEED = 2**63 - 1
 
@@ -124,6 +127,8 @@ class JobSpec:
         hang_timeout: seconds without progress after which a worker is killed; None: never.
         memory: bytes that a worker may have, with the processes that it starts; a worker with more is ended and
             replaced. None: no limit.
+        log_limit: bytes that the logs of its processes may have together, on each host; the oldest lines of the longest
+            logs go first.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
@@ -157,6 +162,7 @@ class JobSpec:
     heartbeat_timeout: float = 3.0
     hang_timeout: float | None = 1800.0
     memory: int | None = None
+    log_limit: int = LOG_LIMIT
     spares: int = 1
     start_method: str = "auto"
     transport: str = "auto"
@@ -296,6 +302,13 @@ class JobSpec:
                 got=f"{self.memory:,} bytes",
                 need="a size above 0, and at most 1,048,576 TiB",
                 hint="--memory 4GiB",
+            )
+        if not _LEAST_LOG_LIMIT <= self.log_limit <= LARGEST_MEMORY:
+            raise SpecError(
+                "--log-limit",
+                got=f"{self.log_limit:,} bytes",
+                need=f"at least {_LEAST_LOG_LIMIT >> 20} MiB, and at most 1,048,576 TiB",
+                hint="--log-limit 256MiB",
             )
 
     def _check_faults(self) -> None:

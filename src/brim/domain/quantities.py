@@ -12,7 +12,7 @@ __all__ = ["counted", "format_bytes", "format_duration", "parse_bytes", "parse_d
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {f"{prefix}iB": 1 << 10 * power for power, prefix in enumerate("KMGT", 1)}
 _BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)}
-_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT]i?B)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([kKMGT]i?B)", re.ASCII)
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|[dhms])", re.ASCII)
 
 

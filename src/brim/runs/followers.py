@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from brim.loggers.follower import place_of, recorded_loggers
+from brim.telemetry.logs import last_line
 
 __all__ = ["Followers"]
 
@@ -60,7 +61,7 @@ class Followers:
                 wait = min(_LONGEST_WAIT, 2.0 ** (one.failures - 1))
                 one.due = now + wait
                 if one.failures == 1:
-                    view.note(f"logger {one.name} ended and is started again: {_last_line(one.log)}")
+                    view.note(f"logger {one.name} ended and is started again: {_why(one.log)}")
             elif one.due and now >= one.due:
                 self._start(one, now)
 
@@ -102,7 +103,7 @@ class Followers:
         else:
             if code == 0:
                 return ""
-            why = _last_line(one.log)
+            why = _why(one.log)
         return (
             f"logger {one.name} has not got all of this run: {why}\n"
             f"  hint: brim track {self._run_dir} --logger {one.name}"
@@ -118,10 +119,6 @@ class Followers:
                 one.process.stdin.close()
 
 
-def _last_line(log: Path) -> str:
+def _why(log: Path) -> str:
     """What a log says last."""
-    try:
-        lines = log.read_text(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1] if lines else f"it was killed; see {log}"
+    return last_line(log) or f"it was killed; see {log}"

@@ -80,6 +80,8 @@ def _wait(
             for line in prints.fresh(reader.history) if prints else ():
                 view.say(line)
             if ended:
+                for line in prints.rest(reader.history) if prints else ():
+                    view.say(line)
                 return interrupts
             if reader.history.started:
                 followers.tend(view)

@@ -162,7 +162,8 @@ def _number_of_parts(text: str, field: str) -> int | str:
 ADDRESS = _Parsed("HOST:PORT", _address)
 _DURATION = _Parsed("DURATION", lambda text, field: parse_duration(text, field=field))
 _LIMIT = _Parsed("DURATION|none", lambda text, field: _duration_or_never(text, field))
-_SIZE = _Parsed("SIZE|none", lambda text, field: _size_or_none(text, field))
+_SIZE = _Parsed("SIZE", lambda text, field: parse_bytes(text, field=field))
+_SIZE_OR_NONE = _Parsed("SIZE|none", lambda text, field: _size_or_none(text, field))
 _INTERVAL = _Parsed("STEPS|DURATION", lambda text, field: Interval.parse(text, field=field))
 _BEST = _Parsed("METRIC[:max|:min]", lambda text, field: Best.parse(text, field=field))
 WORKERS = _Parsed("N|MIN:MAX", lambda text, field: WorkerRange.parse(text, field=field))
@@ -335,9 +336,17 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--memory",),
         {
-            "type": _SIZE,
+            "type": _SIZE_OR_NONE,
             "default": "none",
             "help": "Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with more is replaced.",
+        },
+    ),
+    (
+        ("--log-limit",),
+        {
+            "type": _SIZE,
+            "default": "256MiB",
+            "help": "How much of what the processes print is kept on each host: the newest of every log.",
         },
     ),
     (

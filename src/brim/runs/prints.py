@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from brim.telemetry.history import RunHistory
 from brim.telemetry.logs import Tail
 
 __all__ = ["Prints"]
+
+# Whoever prints without end must not keep us from everything else.
+_READS = 16  # of a log, at one call
+_LAST_READS = 1024  # of the log of a worker that another one follows as rank 0
 
 
 class Prints:
@@ -31,7 +36,7 @@ class Prints:
         self._there = self._there_before = set(self._sizes)
 
     def fresh(self, history: RunHistory) -> list[str]:
-        """Lines that were completed since the last call."""
+        """Lines that were completed since the last call, or the first of them where there are too many."""
         lines = self._read()
         there = self._there_before
         self._there_before, self._there = self._there, self._logs()
@@ -40,9 +45,15 @@ class Prints:
         self._round = history.round
         worker = history.round.workers[0]
         if worker != self._worker:
+            lines += self._read(_LAST_READS)
             first, self._worker = not self._worker, worker
             self._tail = self._begin(worker, first, worker in there)
         return lines + self._read()
+
+    def rest(self, history: RunHistory) -> Iterator[str]:
+        """All lines that are left once the run has ended."""
+        while lines := self.fresh(history):
+            yield from lines
 
     def _logs(self) -> set[str]:
         return {path.stem for path in (self._run_dir / "logs").glob("*.log")}
@@ -55,10 +66,10 @@ class Prints:
             return Tail(self._run_dir, worker, {worker: self._sizes.get(worker, 0)})
         return Tail(self._run_dir, worker, {worker: log.stat().st_size})
 
-    def _read(self) -> list[str]:
+    def _read(self, reads: int = _READS) -> list[str]:
         lines: list[str] = []
         if self._tail is None and self._worker:
             self._tail = self._begin(self._worker, first=False, was_there=False)
-        while self._tail and (fresh := self._tail.fresh()):
-            lines += [text for _, text in fresh]
+        if self._tail is not None:
+            lines += [text for _, text in self._tail.fresh(reads)]
         return lines

@@ -54,6 +54,7 @@ class JobOptions(TypedDict, total=False):
     heartbeat_timeout: float | str
     hang_timeout: float | str
     memory: str
+    log_limit: str
     start_method: str
     transport: str
     device: str

@@ -44,11 +44,13 @@ from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import migrate
 from brim.storage.own_clock import own_clock
+from brim.telemetry.log_limit import LogLimit
 from brim.wire.listening import listen_on
 
 __all__ = ["listen", "main", "offer"]
 
 _QUESTIONS = 64  # to masters, at once
+_OWN_LOGS = 64 << 20  # bytes that the logs of the scheduler and of its nodes' agents may have together
 _AGAIN = 1.0  # seconds between two attempts to write where it is
 
 _log = logging.getLogger(__name__)
@@ -96,6 +98,8 @@ async def serve(settings: Settings, held: int) -> None:
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
     scheduling = asyncio.create_task(lives.run())
+    own_logs = LogLimit(state_dir, "scheduler.log", "nodes/*/node.log", limit=_OWN_LOGS)
+    limiting = asyncio.create_task(own_logs.keep())
     for each in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
         asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
     if settings.foreground:
@@ -106,6 +110,7 @@ async def serve(settings: Settings, held: int) -> None:
         if not (scheduling.cancelled() or lives.leaves):
             await nodes.end()
     finally:
+        limiting.cancel()
         if lives.kills or not lives.is_there():  # nobody else would ever find what it started
             nodes.kill()
         lives.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["Tail"]
+__all__ = ["Tail", "last_line"]
 
 _MOST = 1 << 18  # bytes of a file that are read at once
+_BLOCK = 4096  # what `brim.telemetry.log_limit` frees of a log is a multiple of this
+_GONE = b"\0"  # how a byte reads that was freed
 
 
 class Tail:
@@ -36,23 +40,80 @@ class Tail:
                 hint=did_you_mean(worker, known) if known else "no worker has printed anything",
             )
 
-    def fresh(self) -> list[tuple[str, str]]:
-        """Worker and text of lines that were completed since the last call; call again until there are none."""
+    def fresh(self, reads: int = 1) -> list[tuple[str, str]]:
+        """Worker and text of lines that were completed since the last call; call again until there are none.
+
+        Where lines are gone by now, because logs are kept within a limit, a line says how much that was.
+
+        Args:
+            reads: of each log at most, a quarter of a MiB each.
+        """
+        lines: list[tuple[str, str]] = []
+        for _ in range(reads):
+            fresh = self._fresh()
+            if not fresh:
+                break
+            lines += fresh
+        return lines
+
+    def _fresh(self) -> list[tuple[str, str]]:
         lines: list[tuple[str, str]] = []
         for path in sorted(self._folder.glob(f"{self._worker or '*'}.log"), key=_natural):
-            place = self.places.get(path.stem, 0)
-            with path.open("rb") as file:
-                file.seek(place)
-                content = file.read(_MOST)
-            # A last line without an end waits for it, unless it is longer than what is read at once.
-            whole = (
-                content
-                if len(content) == _MOST and b"\n" not in content
-                else content[: content.rfind(b"\n") + 1]
-            )
-            self.places[path.stem] = place + len(whole)
-            lines += [(path.stem, line) for line in whole.decode(errors="replace").splitlines()]
+            found, place = _read(path, self.places.get(path.stem, 0))
+            self.places[path.stem] = place
+            lines += [(path.stem, line) for line in found]
         return lines
+
+
+def last_line(log: Path) -> str:
+    """What a log says last; empty where it says nothing, or is not there."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST))
+            lines = file.read().strip(_GONE + b" \t\r\n").splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].decode(errors="replace") if lines else ""
+
+
+def _read(path: Path, place: int) -> tuple[list[str], int]:
+    """Whole lines of a log from a place on, after a word on those that are gone, and the place behind them."""
+    with path.open("rb") as file:
+        if place > os.fstat(file.fileno()).st_size:
+            return ["[this log was emptied, and begins again]"], 0
+        begin, content = _read_what_is_left(file.fileno(), place)
+    # A last line without an end waits for it, unless it is longer than what is read at once.
+    cut = content.rfind(b"\n") + 1 or (len(content) if len(content) == _MOST else 0)
+    if not cut:
+        return [], place
+    if begin == place:
+        return content[:cut].decode(errors="replace").splitlines(), place + cut
+    torn = content.find(b"\n") + 1  # the rest of a line whose beginning is gone
+    told = f"[{begin + torn - place:,} bytes are left out: more than --log-limit keeps]"
+    return [told, *content[torn:cut].decode(errors="replace").splitlines()], begin + cut
+
+
+def _read_what_is_left(file: int, place: int) -> tuple[int, bytes]:
+    """Some bytes from a place on, or behind what is gone from there on, and where they begin."""
+    while True:
+        begin = _first_left(file, place)
+        content = os.pread(file, _MOST, begin)
+        if begin == _first_left(file, place):  # else some went while they were read
+            return begin, content
+
+
+def _first_left(file: int, place: int) -> int:
+    """The first place that is not in the hole at the front of a log."""
+    if os.pread(file, 1, place) != _GONE:
+        return place
+
+    def is_left(block: int) -> bool:
+        return bool(os.pread(file, _BLOCK, block * _BLOCK).strip(_GONE))
+
+    size = os.fstat(file).st_size
+    blocks = range(place // _BLOCK, -(-size // _BLOCK))
+    first = blocks.start + bisect_left(blocks, True, key=is_left)
+    return max(place, min(size, first * _BLOCK))
 
 
 def _natural(path: Path) -> tuple[int, str]:

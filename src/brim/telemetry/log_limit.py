@@ -1,0 +1,134 @@
+"""Keeps logs within a limit, while others write them: the oldest of what they have is given back to the disk.
+
+Whoever writes a log has it open for life, and what user code starts inherits it: a log cannot be renamed, nor cut short
+and copied without losing what is written meanwhile. So a hole is made at its front. That is one call, done or not done
+wherever this process is killed; it takes no room on a full disk; several processes may do it; and each byte that is
+left stays where readers remember it. The length of the file counts all that was ever written, its blocks what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import stat
+from collections.abc import Iterable
+from glob import iglob
+from pathlib import Path
+
+__all__ = ["LogLimit"]
+
+_LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
+_SELDOM = 1.0  # where less than half of it is used
+_SLACK = 8  # an eighth of the limit is freed at once, so that a log that grows slowly is seldom cut
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+_ANEW = 4 << 20  # bytes that are kept of a log where disks know no holes
+_FARTHEST = 1 << 40  # no disk lets a file grow for ever
+
+
+class LogLimit:
+    """A limit of some logs together.
+
+    Args:
+        folder: where they are.
+        patterns: of their names, from there.
+        limit: bytes that they may have together, and can be changed. The longest lose first: who prints little loses
+            nothing.
+    """
+
+    def __init__(self, folder: Path, *patterns: str, limit: int) -> None:
+        self._folder, self._patterns = folder, patterns
+        self.limit = limit
+
+    async def keep(self) -> None:
+        """Enforce it again and again, and a last time when this is cancelled."""
+        try:
+            while True:
+                used = await asyncio.to_thread(self.enforce)  # a disk may take its time
+                await asyncio.sleep(_LOOK if used > self.limit // 2 else _SELDOM)
+        finally:
+            self.enforce()
+
+    def enforce(self) -> int:
+        """Cut what is too long now; what cannot be cut is tried again with the next call.
+
+        Returns:
+            How many bytes there were.
+        """
+        found = (os.path.join(self._folder, name) for name in self._names())
+        sizes = {path: size for path in found if (size := _size_on_disk(path))}
+        used = sum(sizes.values())
+        if used <= self.limit:
+            return used
+        most = _most_of_each(sizes.values(), self.limit - self.limit // _SLACK)
+        for path, size in sizes.items():
+            if size > most:
+                with contextlib.suppress(OSError):
+                    _cut(path, most)
+        return used
+
+    def _names(self) -> Iterable[str]:
+        """Of what there is. This is done several times a second: by strings, which take half the time of paths."""
+        for pattern in self._patterns:
+            yield from iglob(pattern, root_dir=self._folder)
+
+
+def _most_of_each(sizes: Iterable[int], limit: int) -> int:
+    """How long each may be so that all together are within the limit; too long already, as they are.
+
+    >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
+    (200, 430)
+    """
+    left = sorted(sizes)
+    while left[0] * len(left) <= limit:
+        limit -= left.pop(0)
+    return limit // len(left)
+
+
+def _size_on_disk(path: str) -> int:
+    """Bytes that a log takes: some disks reserve more than was written."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0
+    return min(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
+
+
+def _cut(path: str, most: int) -> None:
+    """Free all but the last bytes of a log. Raises OSError where that cannot be done now."""
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        begin = (found.st_size - most) // found.st_blksize * found.st_blksize
+        if begin > _FARTHEST:
+            os.ftruncate(file, 0)
+        elif begin > 0:
+            _free(file, begin)
+    finally:
+        os.close(file)
+
+
+def _free(file: int, begin: int) -> None:
+    """Give back the bytes before `begin`."""
+    try:
+        _punch(file, begin)
+    except (OSError, AttributeError):
+        _write_anew(file, begin)
+
+
+def _punch(file: int, begin: int) -> None:
+    """Raises OSError, or AttributeError where the system has no such call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(begin)):
+        raise OSError(ctypes.get_errno(), "no hole can be made")
+
+
+def _write_anew(file: int, begin: int) -> None:
+    """Do the same where no hole can be made: less is kept, and what is written meanwhile may be lost."""
+    size = os.fstat(file).st_size
+    begin = max(begin, size - _ANEW)
+    end = os.pread(file, size - begin, begin)
+    os.ftruncate(file, 0)
+    os.ftruncate(file, size)
+    os.pwrite(file, end, begin)

@@ -1,0 +1,191 @@
+"""Jobs that print without end: they train on to the same weights, and their logs take no more than they may."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brim.telemetry.logs import Tail
+from e2e.running import DIGITS, FILES, PACED, Run, ledger, started, train, until
+from e2e.test_scheduler import Home, calm, home
+
+__all__ = ["calm", "home"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+CHATTY = str(FILES / "chatty.py")
+JOB = ("--epochs", "4", "--global-batch-size", "128", "--workers", "2")
+LIMIT = 4 << 20
+LIMITED = ("--log-limit", "4MiB")
+LOST = re.compile(r"\[([\d,]+) bytes are left out: more than --log-limit keeps\]")
+SAID = re.compile(r"(\d{8}) (\d{9}) x{80}")
+MEANWHILE = 64 << 20  # bytes that may be printed between two looks of an agent on a busy machine
+
+
+def disk_use(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.glob("*.log"))
+
+
+def length(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+class Watch(threading.Thread):
+    """Looks again and again at what the logs of a run take, until it is over."""
+
+    def __init__(self, logs: Path) -> None:
+        super().__init__()
+        self._logs, self.over = logs, threading.Event()
+        self.most = 0
+
+    def run(self) -> None:
+        while not self.over.wait(0.02):
+            self.most = max(self.most, disk_use(self._logs))
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()
+
+
+def check(lines: list[str]) -> tuple[int, int]:
+    """Lines of one process are whole, and in order; how many bytes of lines there are, and how many are gone."""
+    last: dict[str, int] = {}
+    came = lost = 0
+    for line in lines:
+        if gone := LOST.fullmatch(line):
+            lost += int(gone[1].replace(",", ""))
+        elif said := SAID.fullmatch(line):
+            assert int(said[2]) > last.get(said[1], -1), f"{line} came twice"
+            last[said[1]] = int(said[2])
+            came += len(line) + 1
+        else:
+            came += len(line) + 1
+    return came, lost
+
+
+def agent_of(run: Run) -> psutil.Process:
+    return next(
+        child
+        for child in psutil.Process(run.process.pid).children()
+        if any("brim.agent" in word for word in child.cmdline())
+    )
+
+
+def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(tmp_path: Path) -> None:
+    """`brim logs -f` beside them misses what it says that it misses, and comes to the last line."""
+    quiet = train(tmp_path / "quiet", CHATTY, *JOB)
+    logs = tmp_path / "run" / "logs"
+    out = tmp_path / "out"
+    with (
+        Watch(logs) as watch,
+        started(tmp_path / "run", "train", CHATTY, *JOB, *LIMITED, "--set", "lines=6000") as run,
+    ):
+        until((logs / "w2.log").exists, "a worker", run)
+        with out.open("wb") as output:
+            command = [sys.executable, "-m", "brim.cli", "logs", str(run.directory), "-f", "--worker", "w2"]
+            follower = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        try:
+            summary = run.finish()
+            assert follower.wait(60) == 0
+        finally:
+            follower.kill()
+            follower.wait()
+    assert summary["weights_sha256"] == quiet["weights_sha256"]
+    assert ledger(run.directory)["exact"]
+    assert length(logs) > 200 << 20
+    assert watch.most < LIMIT + MEANWHILE
+    assert disk_use(logs) <= LIMIT
+    lines = [line.removeprefix("w2 | ") for line in out.read_text().splitlines()]
+    came, lost = check(lines)
+    assert came + lost == (logs / "w2.log").stat().st_size
+    newest = list(Tail(run.directory, "w2").fresh(1000))
+    assert lines[-1] == newest[-1][1]
+    assert "Traceback" not in (logs / "agent.log").read_text()
+
+
+def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
+    job = (CHATTY, *JOB[2:], "--epochs", "2", "--checkpoint-every", "10000")
+    quiet = train(tmp_path / "quiet", *job)
+    logs = tmp_path / "run" / "logs"
+    with started(
+        tmp_path / "run", "train", *job, *PACED, "--log-limit", "1MiB", "--set", "endless=true"
+    ) as run:
+        tail, lines = Tail(run.directory), dict[str, list[str]]()
+
+        def read() -> None:
+            for worker, line in tail.fresh(1000):
+                lines.setdefault(worker, []).append(line)
+
+        for death in range(2):
+            before = len(run.events("restored"))
+            grown = length(logs)
+            run.wait_for_step(2 * death + 2)
+            until(lambda grown=grown: length(logs) > grown + 2 * LIMIT, "output", run)  # type: ignore[misc]
+            read()
+            agent_of(run).kill()
+            until(lambda before=before: len(run.events("restored")) > before, "a restore", run)  # type: ignore[misc]
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == quiet["weights_sha256"]
+    assert disk_use(logs) <= 1 << 20
+    read()
+    for worker, said in lines.items():
+        came, lost = check(said)
+        assert came + lost == (logs / f"{worker}.log").stat().st_size
+    assert any(LOST.fullmatch(line) for said in lines.values() for line in said)
+
+
+def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_path: Path) -> None:
+    logs = tmp_path / "run" / "logs"
+    job = (CHATTY, *JOB, *LIMITED, "--set", "hang=true")
+    with Watch(logs) as watch, started(tmp_path / "run", "train", *job) as run:
+        until(lambda: logs.exists() and length(logs) > 48 << 20, "much output", run)
+        assert not run.events("round")
+        run.process.kill()
+        until(lambda: not psutil.pid_exists(run.process.pid) or run.process.poll() is not None, "the end")
+        until(lambda: disk_use(logs) <= LIMIT, "the last cut")
+    assert watch.most < LIMIT + MEANWHILE
+
+
+def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
+    """Also while they are written by others: whoever inherited them."""
+    most = 64 << 20
+    own = [home.state / "scheduler.log", home.state / "nodes" / "n1" / "node.log"]
+    job = home.submit("--workers", "2", *LIMITED)
+    for log in own:
+        until(log.exists, f"{log}")
+        with log.open("ab") as file:
+            for _ in range(96):
+                file.write(b"brim: something is odd, again and again\n" * ((1 << 20) // 40))
+    until(lambda: sum(log.stat().st_blocks * 512 for log in own) <= most, "shorter logs")
+    assert all(log.stat().st_size > 90 << 20 for log in own)
+    assert home.finished(job)["weights_sha256"] == calm
+    home.brim("submit", DIGITS, "--log-limit", "1KiB", code=2)
+    assert "--log-limit: got 1,024 bytes, need at least 1 MiB" in home.err
+
+
+def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> None:
+    job = home.submit("--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY)
+    home.wait_for_step(job, 1)
+    following = home.begin("logs", job, "-f", "--worker", "w1")
+    out, err = following.communicate(timeout=120)
+    assert following.returncode == 0, err
+    home.finished(job)
+    lines = [line.removeprefix("w1 | ") for line in out.splitlines()]
+    came, lost = check(lines)
+    log = home.run_dir(job) / "logs" / "w1.log"
+    assert came + lost == log.stat().st_size
+    out = home.brim("logs", job, "--worker", "w1")
+    told, *rest = [line.removeprefix("w1 | ") for line in out.splitlines()]
+    assert LOST.fullmatch(told)
+    assert rest[-1] == lines[-1]
+    assert disk_use(log.parent) <= LIMIT
