@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from brim.telemetry.logs import Tail
-from e2e.running import DIGITS, FILES, PACED, Run, ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, Run, joining, ledger, started, train, until
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
@@ -154,6 +154,29 @@ def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_
         until(lambda: not psutil.pid_exists(run.process.pid) or run.process.poll() is not None, "the end")
         until(lambda: disk_use(logs) <= LIMIT, "the last cut")
     assert watch.most < LIMIT + MEANWHILE
+
+
+def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
+    """Also where rank 0 is on another host than the command, which is passed on what it prints."""
+    quiet = train(tmp_path / "quiet", CHATTY, *JOB)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0", "--set", "lines=500")
+    with started(tmp_path / "run", "train", CHATTY, *JOB, *hosts, "--log-limit", "1MiB") as run:
+        agent = subprocess.Popen(**joining(run.directory, TMPDIR=str(scratch)))
+        try:
+            until(lambda: bool(run.events("round")), "a round", run)
+            (logs,) = scratch.glob("brim-agent-*/logs")
+            elsewhere = next(path for path in logs.glob("w*.log"))
+            until(lambda: elsewhere.stat().st_size > 4 << 20, "output", run)
+            until(lambda: disk_use(logs) <= 1 << 20, "a cut", run)
+            summary = run.finish()
+            assert agent.wait(30) == 0
+        finally:
+            agent.kill()
+            agent.wait()
+    assert summary["weights_sha256"] == quiet["weights_sha256"]
+    assert disk_use(run.directory / "logs") <= 1 << 20
 
 
 def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
