@@ -125,10 +125,13 @@ def _punch(file: int, begin: int) -> None:
 
 
 def _write_anew(file: int, begin: int) -> None:
-    """Do the same where no hole can be made: less is kept, and what is written meanwhile may be lost."""
+    """Do the same where no hole can be made: less is kept, and where somebody writes meanwhile, nothing."""
     size = os.fstat(file).st_size
     begin = max(begin, size - _ANEW)
     end = os.pread(file, size - begin, begin)
     os.ftruncate(file, 0)
     os.ftruncate(file, size)
-    os.pwrite(file, end, begin)
+    if os.pread(file, 1, 0) == b"\0":
+        os.pwrite(file, end, begin)
+    else:  # somebody wrote at this very moment: older lines must not come behind newer ones
+        os.ftruncate(file, 0)
