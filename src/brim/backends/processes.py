@@ -32,7 +32,7 @@ class Seen:
         step, steps: committed, and planned in all (None: it has not said so yet).
         saved: when its last checkpoint was written.
         last_step: when it was made.
-        out_of_memory: workers that were lost for it, in words, since the job began.
+        out_of_memory: the first workers that were lost for it, in words, since the job began.
         reached: the first step on the workers that it has.
         outcome: `done`, `failed`, something else that says that it can go on, or empty.
         who: must act, where it failed.

@@ -31,6 +31,8 @@ from brim.telemetry.records import (
 __all__ = ["RunWatch"]
 
 _AT_ONCE = 1 << 20  # bytes of steps that one look takes in: some hundredths of a second
+_TOLD = 20  # workers lost for memory that are told of, in as many characters as below: the run's summary counts all
+_WORDS = 200
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class RunWatch:
         measured: what its steps took.
         reached: the first step that a world of the present size made.
         saved: when its last checkpoint was written, or it began.
-        out_of_memory: workers that were lost for it, in words.
+        out_of_memory: the first workers that were lost for it, in words.
     """
 
     run_dir: Path
@@ -128,8 +130,9 @@ class RunWatch:
                 self.round = event
             case WorkerChanged(worker=worker, state="lost" | "left"):
                 self.workers.pop(worker, None)
-                if event.ran_out_of_memory:
-                    self.out_of_memory.append(f"{worker}: {event.reason.removeprefix('out of memory: ')}")
+                if event.ran_out_of_memory and len(self.out_of_memory) < _TOLD:
+                    words = f"{worker}: {event.reason.removeprefix('out of memory: ')}"
+                    self.out_of_memory.append(words[:_WORDS])
             case WorkerChanged(worker=worker, pid=pid, agent=agent) if pid:
                 if self._born.get(worker, (pid, agent))[0] != pid:  # names begin anew with each start
                     self.workers.clear()
