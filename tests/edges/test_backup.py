@@ -192,6 +192,28 @@ def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: P
         assert book.submit(submission(), name="job", now=9.0).id == "job-5"
 
 
+def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: Path) -> None:
+    file = backed_up(state)
+    with opened(state) as book:
+        for _ in range(7):
+            record = book.submit(submission(), name="job", now=9.0)
+            assert book.happen(record, Happening.CANCEL, now=9.0)
+            book.forget(record)
+    brim("restore", file, state, "--force")
+    with opened(state) as book:
+        assert book.submit(submission(), name="job", now=9.0).id == "job-11"
+
+
+@pytest.mark.parametrize("format", range(1, FORMAT + 1))
+def test_nor_are_those_of_a_database_of_an_earlier_format(format: int, state: Path, tmp_path: Path) -> None:
+    file, old = backed_up(state), tmp_path / "old"
+    old.mkdir()
+    database_of(format, old)
+    brim("restore", file, old, "--force")
+    with opened(old) as book:
+        assert book.submit(submission(), name="job", now=9.0).id == "job-5"
+
+
 @pytest.mark.parametrize("name", [".agent.lock", ".agent.lock.n2", ".journal.lock"])
 def test_where_jobs_train_on_nothing_is_restored(state: Path, name: str) -> None:
     file = backed_up(state)

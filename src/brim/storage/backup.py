@@ -28,7 +28,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.storage.book import Book, JobRecord
 from brim.storage.contact import SCHEDULER_LOCK
-from brim.storage.database import Database
+from brim.storage.database import LAST_NUMBER, Database
 from brim.storage.files import is_locked, sync_directory, write_through
 from brim.storage.migrations import Progress, copy_database, migrate
 
@@ -329,13 +329,15 @@ def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restor
 
 
 def _last_number(database: Path) -> int:
-    """Of the jobs that were there, as far as anybody can tell; 0 where there was none."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as sql:
-            (last,) = sql.execute("select coalesce(max(number), 0) from jobs").fetchone()
-            return int(last)
-    except sqlite3.Error:  # it may be why somebody restores
-        return 0
+    """The last that was given there, as far as anybody can tell; 0 where none was."""
+    for statement in (LAST_NUMBER, "select coalesce(max(number), 0) from jobs"):  # before format 4
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as sql:
+                (last,) = sql.execute(statement).fetchone()
+                return int(last)
+        except (sqlite3.Error, TypeError):  # it may be why somebody restores
+            continue
+    return 0
 
 
 def _suspend(book: Book, record: JobRecord, *, is_there: bool, now: float) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from brim.errors import StorageFault
 from brim.storage.migrations import FORMAT, check_format, format_of
 
-__all__ = ["Alarm", "CycleRow", "Database"]
+__all__ = ["LAST_NUMBER", "Alarm", "CycleRow", "Database"]
 
 _CYCLES_KEPT = 20_000
 _CYCLE_BYTES_KEPT = 256 * 2**20  # a cycle of many jobs is large
@@ -57,7 +57,7 @@ delete from cycles where number <= :oldest or number < (
 _ROOM_BYTES = 4 << 20
 _PATIENCE = 0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
 
-_LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
+LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
 _GIVEN_BACK = 1_000  # pages
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
@@ -189,7 +189,7 @@ class Database:
 
     def next_number(self) -> int:
         """The number of the next job, from 1; that of a job that was forgotten is not given again."""
-        (last,) = self._row(_LAST_NUMBER)
+        (last,) = self._row(LAST_NUMBER)
         return int(last) + 1
 
     def reserve_numbers(self, last: int) -> None:
@@ -202,7 +202,7 @@ class Database:
     def forget_job(self, id: str, user: str) -> None:
         """Remove a job and its story; its run directory, which is `user`'s, is among `leavings` from now on."""
         with self.together():
-            self._write(f"update numbers set last = ({_LAST_NUMBER})", ())
+            self._write(f"update numbers set last = ({LAST_NUMBER})", ())
             self._write("insert or replace into leavings values (?, ?)", (id, user))
             self._write("delete from history where job = ?", (id,))
             self._write("delete from jobs where id = ?", (id,))
