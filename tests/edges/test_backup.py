@@ -16,6 +16,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -156,6 +157,50 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
         "the drafts are gone"
     )
     brim("restore", file, tmp_path / "other")
+
+
+def test_what_others_have_put_beside_it_is_neither_written_nor_read(state: Path, tmp_path: Path) -> None:
+    """A backup by root into a directory where everybody may write."""
+    folder, precious = tmp_path / "everybody's", tmp_path / "precious"
+    folder.mkdir(mode=0o777)
+    precious.write_text("as it was")
+    names = (".b.db", "..b.db.draft", ".b.tar", "..b.db.draft-wal")
+    for name in names:
+        (folder / name).symlink_to(precious)
+    brim("backup", folder / "b", state)
+    assert precious.read_text() == "as it was"
+    assert {path.name for path in folder.iterdir()} == {"b", *names}, "it touches only what is its own"
+    assert (folder / "b").stat().st_mode & 0o777 == 0o600
+    brim("restore", folder / "b", tmp_path / "other")
+
+
+def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar.gz"
+    manifests = []
+
+    def second(_: float) -> None:
+        if not manifests:
+            manifests.append(backup_module.write_backup(state, file, now=7.0, progress=lambda _: None))
+
+    first = backup_module.write_backup(state, file, now=5.0, progress=second)
+    assert [each.jobs for each in (first, *manifests)] == [3, 3]
+    assert backup_module.read_manifest(file) == first, "who ends last has the file"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "state"]
+    brim("restore", file, tmp_path / "other")
+
+
+def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = backup_module._add_file
+
+    def rotates(*words: Any) -> None:
+        add(*words)
+        (state / "audit.jsonl").rename(state / "audit.1.jsonl")
+
+    monkeypatch.setattr(backup_module, "_add_file", rotates)
+    brim("restore", backed_up(state), tmp_path / "other")
+    assert (tmp_path / "other" / "audit.jsonl").read_text() == SMALL["audit.jsonl"]
 
 
 def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> None:

@@ -158,6 +158,16 @@ def test_the_copy_is_what_was_there_before(tmp_path: Path) -> None:
         assert list(sql.iterdump()) == before
 
 
+def test_the_copy_is_nobody_elses_whatever_lies_beside_it(tmp_path: Path) -> None:
+    path = database_of(2, tmp_path)
+    planted = tmp_path / f".{kept_copy(path, 2).name}.draft"
+    planted.touch()
+    planted.chmod(0o666)
+    migrate(path)
+    assert kept_copy(path, 2).stat().st_mode & 0o777 == 0o600
+    assert planted.read_bytes() == b""
+
+
 def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
     old = database_of(2, tmp_path)
     with pytest.raises(EnvironmentFault, match=r"has format 2, .* reads 4\n  hint: brim up migrates it"):

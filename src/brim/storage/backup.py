@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -29,7 +29,7 @@ from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.storage.book import Book, JobRecord
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import LAST_NUMBER, Database
-from brim.storage.files import is_locked, sync_directory, write_through
+from brim.storage.files import drafts_beside, is_locked, sync_directory, write_through
 from brim.storage.migrations import Progress, copy_database, migrate
 
 __all__ = [
@@ -100,27 +100,34 @@ def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> 
     Raises:
         StorageFault: the database cannot be read, or the disk does not take the backup.
     """
-    copy, draft = (path.with_name(f".{path.name}.{kind}") for kind in ("db", "tar"))
     try:
-        _copy_of(state / _DATABASE, copy, progress)
-        manifest = _manifest(state, copy, now)
-        with _new_file(draft) as file:
-            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
-                _add(tar, _MANIFEST, msgspec.json.encode(manifest), now)
-                _add_file(tar, _DATABASE, copy, now)
-                for name in manifest.files:
-                    if name != _DATABASE:
-                        _add(tar, name, (state / name).read_bytes(), now)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
+        with drafts_beside(path) as folder:
+            copy, draft = folder / _DATABASE, folder / path.name
+            _copy_of(state / _DATABASE, copy, progress)
+            others = _others_in(state)
+            manifest = _manifest(state, copy, others, now)
+            with _new_file(draft) as file:
+                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
+                    _add(tar, _MANIFEST, msgspec.json.encode(manifest), now)
+                    _add_file(tar, _DATABASE, copy, now)
+                    for name, content in others.items():
+                        _add(tar, name, content, now)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            sync_directory(path.parent)
     except (sqlite3.Error, OSError, tarfile.TarError) as error:
         raise StorageFault(f"cannot write {path}: {error}") from error
-    finally:
-        for left in (copy, draft):
-            left.unlink(missing_ok=True)
     return manifest
+
+
+def _others_in(state: Path) -> dict[str, bytes]:
+    """The small files that are there now. The audit log may be rotated meanwhile: its newest part is read first."""
+    found = {}
+    for name in _OTHERS:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = (state / name).read_bytes()
+    return found
 
 
 def _copy_of(database: Path, copy: Path, progress: Progress) -> None:
@@ -139,16 +146,15 @@ def _check_sound(database: Path, *, name: str) -> None:
         raise StorageFault(f"{name} is damaged: {said}")
 
 
-def _manifest(state: Path, copy: Path, now: float) -> Manifest:
+def _manifest(state: Path, copy: Path, others: Iterable[str], now: float) -> Manifest:
     with contextlib.closing(sqlite3.connect(copy)) as sql:
         contents = [content for (content,) in sql.execute("select record from jobs")]
     ended = sum(_has_ended(content) for content in contents)
-    files = (_DATABASE, *(name for name in _OTHERS if (state / name).is_file()))
     return Manifest(
         written=now,
         version=brim.__version__,
         state=str(state),
-        files=files,
+        files=(_DATABASE, *others),
         jobs=len(contents),
         unfinished=len(contents) - ended,
     )

@@ -7,10 +7,14 @@ import difflib
 import fcntl
 import os
 import secrets
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "drafts_beside",
     "is_lock_of",
     "is_locked",
     "lock",
@@ -22,6 +26,7 @@ __all__ = [
 ]
 
 _DRAFT = ".draft"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
 
 
@@ -109,6 +114,51 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = 
             os.unlink(name)
         raise
     sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def drafts_beside(path: Path) -> Iterator[Path]:
+    """A new directory beside `path`, for drafts of it: nobody else can read them, or had a chance to plant any.
+
+    It is removed at the end; and so are, before, those of the dead, where the file system knows locks.
+
+    Raises:
+        OSError: the directory above is missing, full or not writable.
+    """
+    beginning = f".{path.name}."
+    for left in path.parent.iterdir():
+        if left.name.startswith(beginning) and left.name.endswith(_DRAFT):
+            with contextlib.suppress(OSError):
+                _remove_dead(left)
+    folder, held = _new_folder(beginning, path.parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
+
+
+def _new_folder(beginning: str, parent: Path) -> tuple[Path, int]:
+    """A directory, and a descriptor that holds its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(_DRAFT, beginning, parent))
+        with contextlib.suppress(FileNotFoundError):
+            held = os.open(folder, _FOLDER)
+            with contextlib.suppress(OSError):  # not every file system has locks
+                fcntl.flock(held, fcntl.LOCK_EX)
+            if is_lock_of(held, folder):  # else somebody took it for one of the dead
+                return folder, held
+            os.close(held)
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove a directory, if it is ours and no process has its lock. Raises OSError where there are no locks."""
+    held = os.open(folder, _FOLDER)
+    try:
+        if os.fstat(held).st_uid == os.geteuid() and _taken(held, fcntl.LOCK_EX):
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(held)
 
 
 def write_through(path: Path, content: bytes | bytearray) -> None:

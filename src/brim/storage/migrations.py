@@ -19,7 +19,7 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, StorageFault
-from brim.storage.files import sync_directory
+from brim.storage.files import drafts_beside, sync_directory
 
 __all__ = ["FORMAT", "check_format", "copy_database", "format_of", "kept_copy", "migrate"]
 
@@ -118,21 +118,16 @@ def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lamb
     Raises:
         sqlite3.Error, OSError: it cannot be read, or the disk does not take it.
     """
-    draft = path.with_name(f".{path.name}.draft")
-    for left in ("-journal", "-wal", "-shm"):  # by the dead: SQLite would take them for this copy's
-        Path(f"{draft}{left}").unlink(missing_ok=True)
-    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    try:
+    with drafts_beside(path) as folder:
+        draft = folder / path.name
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as copy:
             _copy(sql, copy, progress)
             copy.execute("pragma journal_mode = delete")  # all of it is in this file
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress) -> None:
