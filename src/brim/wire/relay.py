@@ -12,17 +12,21 @@ import socket
 
 __all__ = ["Relay"]
 
+_STUCK = 5.0  # seconds for which what is to be written may make no progress
+
 
 class _End(asyncio.Protocol):
     """One end of a connection: what comes from it goes to the other, no faster than that takes it.
 
-    It is not read before the other is there.
+    It is not read before the other is there. The end of one direction is that of both: gRPC closes no half of a
+    connection.
     """
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.other: _End | None = None
+        self._due: asyncio.TimerHandle | None = None  # when it is let go, if nothing happens
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -34,16 +38,47 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def pause_writing(self) -> None:
+        """Who does not read must not stay for ever: while the other end is not read, nobody sees that it has closed."""
         if self.other is not None:
             self.other.transport.pause_reading()
+        if not self.transport.is_closing():
+            self._expect_progress()
 
     def resume_writing(self) -> None:
+        if not self.transport.is_closing():
+            self._expect_nothing()
         if self.other is not None:
             self.other.transport.resume_reading()
 
+    def eof_received(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what is left, for as long as that may take, and end."""
+        self._expect_nothing()
+        self._due = asyncio.get_running_loop().call_later(_STUCK, self.transport.abort)
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
         if self.other is not None:
-            self.other.transport.close()
+            self.other.other = None
+            self.other.close()
+
+    def _expect_progress(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._due = asyncio.get_running_loop().call_later(_STUCK, self._look, left)
+
+    def _expect_nothing(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _look(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_progress()
+        else:
+            self.transport.abort()
 
 
 class _Caller(_End):
@@ -117,4 +152,4 @@ class Relay:
         for task in self._reaching:
             task.cancel()
         for caller in list(self._callers):
-            caller.transport.close()
+            caller.close()
