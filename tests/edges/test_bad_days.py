@@ -27,6 +27,7 @@ from brim.storage.book import Book
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
+from brim.storage.migrations import check_format
 from e2e.running import ROOT, until
 from edges.test_scheduler import Served, ask, brim, served
 from submissions import submission
@@ -322,10 +323,11 @@ class HeldFromTheStart(Served):
     """A scheduler that cannot read anything when it comes up."""
 
     reason = "scheduler.db: file is not a database"
+    fault: EnvironmentFault | None = None
 
     def _begin(self, alarm: Alarm) -> Scheduler:
         if self.reason:
-            raise StorageFault(self.reason)
+            raise self.fault or StorageFault(self.reason)
         return super()._begin(alarm)
 
 
@@ -352,6 +354,19 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
     until(lambda: not problem(client), "its end")
     client.submit(ask("1:4"))
     until(lambda: client.job("job-1").workers == 4, "4 workers")
+
+
+def test_a_database_of_a_newer_version_is_held_for_while_it_is_there(held: HeldFromTheStart) -> None:
+    """Somebody puts one in place of what cannot be read: that ends no scheduler."""
+    client = held.client
+    with pytest.raises(EnvironmentFault) as newer:
+        check_format(held.folder / "scheduler.db", 99)
+    held.fault = newer.value
+    until(lambda: not held.thread.is_alive() or "newer version of brim wrote" in problem(client), "its look")
+    assert client.cluster().holds
+    held.reason = ""
+    until(lambda: not problem(client), "its end")
+    client.submit(ask("1:4"))
 
 
 def test_who_has_a_tenants_token_is_told_as_well(served: Served) -> None:

@@ -164,7 +164,7 @@ class Lives:
         if life != self._count or self.problem or self._scheduling is None:
             return
         self.problem = str(fault)
-        with contextlib.suppress(StorageFault):
+        with contextlib.suppress(EnvironmentFault):
             self._ended, self._life = self._life, self._open()
         self._scheduling.cancel()
 
@@ -192,8 +192,9 @@ class Lives:
         """Begin the next life; why it cannot begin, or nothing."""
         try:
             life = self._open()
-        except StorageFault as fault:
-            return str(fault)
+        except EnvironmentFault as fault:  # also where somebody has put the file of a newer version there
+            problem, *_ = str(fault).splitlines()
+            return problem
         problem = life.damage or _unproven(life)
         if problem:
             life.close()
