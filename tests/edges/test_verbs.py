@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
+from brim.domain.inference import Inference
 from brim.errors import EnvironmentFault
+from brim.runs.trained import job_with
 from recorded_run import RecordedRun, eventful, spec
 
 
@@ -170,3 +172,9 @@ def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
     account = json.loads(result.stdout)
     assert account["exact"] is False
     assert [each["missing"] for each in account["epochs"]] == [512, 2048]
+
+
+def test_the_use_of_a_model_has_no_limit_of_memory_that_only_training_can_change() -> None:
+    wanted = Inference(kind="evaluate", run="r", checkpoints="r/checkpoints", step=1, checkpoint="c")
+    values: dict[str, Any] = {"workers": None, "device": None, "faults": ()}
+    assert job_with(spec(memory=1 << 30), wanted, values).memory is None

@@ -128,6 +128,7 @@ def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpe
         checkpoints="",
         checkpoint_every=Interval(),
         keep_best=None,
+        memory=None,  # that of training, which cannot be changed here
         faults=values["faults"],
         spares=0,  # a job this short would mostly wait for them to start
         transport="auto",
