@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import socket
@@ -37,9 +38,10 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        who = holder_of(port)
+        who = holder_of(port) if error.errno == errno.EADDRINUSE else ""
         by = f" (it is {who}'s)" if who else ""
-        raise EnvironmentFault(f"cannot listen on {host}:{port}: {why}{by}; {hint}") from error
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise EnvironmentFault(f"cannot listen on {where}: {why}{by}; {hint}") from error
 
 
 def holder_of(port: int) -> str:

@@ -1,0 +1,26 @@
+"""Taking a port of this host, and saying why it cannot be taken."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from brim.errors import EnvironmentFault
+from brim.wire.listening import listen_on
+
+NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
+
+
+def test_who_has_the_port_is_named_only_where_it_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentFault, match=rf"on 127\.0\.0\.1:{port}: Address already .* \(it is process"):
+            listen_on("127.0.0.1", port, backlog=1, hint="")
+        with pytest.raises(EnvironmentFault, match=rf"on {NOT_OURS}:{port}: Cannot assign .* address; another"):
+            listen_on(NOT_OURS, port, backlog=1, hint="another")
+
+
+def test_an_address_of_ipv6_has_brackets_in_words() -> None:
+    with pytest.raises(EnvironmentFault, match=r"cannot listen on \[2001:db8::1\]:4001: "):
+        listen_on("2001:db8::1", 4001, backlog=1, hint="")
