@@ -216,6 +216,23 @@ def test_who_prints_little_loses_nothing(tmp_path: Path, holes: bool) -> None:
     assert lines[0].endswith("bytes are left out: more than --log-limit keeps]")
 
 
+def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int, __: int) -> None:
+        raise OSError(errno.EIO, "the disk does not answer")
+
+    log, punch = make(tmp_path, "w1", numbered(0, 20_000)), log_limit._punch
+    limit = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT)
+    monkeypatch.setattr(log_limit, "_ANEW", 256 << 10)
+    monkeypatch.setattr(log_limit, "_punch", fails)
+    limit.enforce()
+    assert log.read_bytes() == numbered(0, 20_000)
+    monkeypatch.setattr(log_limit, "_punch", punch)
+    limit.enforce()
+    assert LIMIT // 2 < disk_use(tmp_path / "logs") <= LIMIT
+
+
 def test_a_log_within_the_limit_is_not_touched(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", numbered(0, 5_000))
     before = log.stat()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -23,6 +24,7 @@ _LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top
 _SELDOM = 1.0  # where less than half of it is used
 _SLACK = 8  # an eighth of the limit is freed at once, so that a log that grows slowly is seldom cut
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
+_NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what disks say that know none
 _ANEW = 4 << 20  # bytes that are kept of a log where disks know no holes
 _FARTHEST = 1 << 40  # no disk lets a file grow for ever
 
@@ -113,7 +115,11 @@ def _free(file: int, begin: int) -> None:
     """Give back the bytes before `begin`."""
     try:
         _punch(file, begin)
-    except (OSError, AttributeError):
+    except AttributeError:
+        _write_anew(file, begin)
+    except OSError as error:
+        if error.errno not in _NO_HOLES:
+            raise  # a disk that has failed for now, say: the next call can keep more
         _write_anew(file, begin)
 
 
