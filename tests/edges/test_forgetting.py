@@ -139,6 +139,24 @@ def test_the_command_asks_before_it_deletes_and_says_what_came_back(served: Serv
         assert brim("forget", *words, "--yes").exit_code == 2
 
 
+def test_what_was_forgotten_before_a_failure_is_said(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ended(served), ended(served)
+
+    def no_account(*_: object, **__: object) -> int:
+        raise EnvironmentFault("this host has no account 'nina'")
+
+    remove = remove_run
+
+    def fails_for_the_second(path: Path, *, user: str) -> int:
+        return no_account() if path.name == second else remove(path, user=user)
+
+    monkeypatch.setattr(forgetting_module, "remove_run", fails_for_the_second)
+    said = brim("forget", first, second, "--yes")
+    assert said.exit_code == 1
+    assert f"forgotten before this failed: {first}" in said.stderr
+    assert f"{second} is forgotten, but its directory cannot be removed now: this host has no" in said.stderr
+
+
 def test_whoever_is_asked_can_say_no(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ended(served)
     monkeypatch.setattr("brim.cli.forget._can_answer", lambda: True)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.clients import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted, format_bytes, parse_duration
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.runs import completing
 from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.client import Client
-    from brim.wire.cluster import JobView
+    from brim.wire.cluster import Forgotten, JobView
 
 __all__ = ["forget"]
 
@@ -59,7 +59,14 @@ def forget(
     views = named or _chosen(client, ended_before, tenant)
     if views and not yes:
         _ask(views)
-    forgotten = [client.forget(view.job) for view in views]
+    forgotten: list[Forgotten] = []
+    try:
+        for view in views:
+            forgotten.append(client.forget(view.job))
+    except BrimError:
+        if forgotten:
+            warn(f"forgotten before this failed: {', '.join(each.job for each in forgotten)}")
+        raise
     size = sum(each.bytes for each in forgotten)
     if as_json:
         rows = [{"job": each.job, "bytes": each.bytes} for each in forgotten]

@@ -79,7 +79,9 @@ class Forgetting:
         self._book.forget(record)
         try:
             return await self._clear(record.id, record.user)
-        except OSError as error:
+        except StorageFault:
+            raise
+        except (BrimError, OSError) as error:  # its account may be gone
             self._failed[record.id] = self._clock.now()
             where = f"its directory cannot be removed now: {error}"
             raise EnvironmentFault(f"{record.id} is forgotten, but {where}; that is tried again") from error
