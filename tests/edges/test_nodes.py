@@ -150,6 +150,26 @@ def test_the_next_scheduler_finds_it_with_what_it_started(host: Host) -> None:
     assert gone(jobs[1])()
 
 
+def test_what_a_killed_node_left_is_ended_again_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[bool] = [False, False, True]
+    asked: list[bool] = []
+
+    class Left:
+        def end(self) -> bool:
+            asked.append(ends[len(asked)])
+            return asked[-1]
+
+    monkeypatch.setattr("brim.backends.nodes.groups_of", lambda _: [Left()])
+    nodes = Nodes(tmp_path, SystemClock())
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1" / ".lock").touch()
+    for _ in range(5):
+        nodes.keep([])
+    assert asked == ends
+
+
 def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = host.up()
     monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)

@@ -87,9 +87,9 @@ class Nodes:
         now = self._clock.now()
         if not is_locked(node.lock) or (node.line is not None and not self._hears(node, now)):
             self._hang_up(node)
-            del self._nodes[name]
-            for left in groups_of(node.folder):  # by one that was killed
-                left.end()
+            ended = [left.end() for left in groups_of(node.folder)]  # by one that was killed
+            if all(ended):  # else the next look tries again
+                del self._nodes[name]
         elif node.line is None:
             node.line = call_node(node.folder)
             self._part(node)
