@@ -15,9 +15,13 @@ NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
 def test_who_has_the_port_is_named_only_where_it_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EnvironmentFault, match=rf"on 127\.0\.0\.1:{port}: Address already .* \(it is process"):
+        with pytest.raises(
+            EnvironmentFault, match=rf"on 127\.0\.0\.1:{port}: Address already .* \(it is process"
+        ):
             listen_on("127.0.0.1", port, backlog=1, hint="")
-        with pytest.raises(EnvironmentFault, match=rf"on {NOT_OURS}:{port}: Cannot assign .* address; another"):
+        with pytest.raises(
+            EnvironmentFault, match=rf"on {NOT_OURS}:{port}: Cannot assign .* address; another"
+        ):
             listen_on(NOT_OURS, port, backlog=1, hint="another")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from brim.agent.workers import Callbacks, Workers, start_template
-from brim.backends.local import LocalRun
+from brim.backends.local import LocalRun, start
 from brim.process import birth_of
 from brim.storage.contact import Contact, write_contact
 from brim.storage.job_file import write_job
@@ -137,3 +139,19 @@ def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
     known_as_heir(tmp_path, sleeping)
     LocalRun(killed, tmp_path, lambda: killed, "s").kill()
     assert sleeping.wait(10) == -signal.SIGKILL
+
+
+def test_a_run_that_cannot_be_started_leaves_its_port_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[int] = []
+
+    def fails(arguments: list[str], **_: object) -> None:
+        ports.append(int(arguments[arguments.index("--listen") + 1].rpartition(":")[2]))
+        raise OSError(errno.EAGAIN, "no process can be made")
+
+    monkeypatch.setattr("brim.backends.local.subprocess.Popen", fails)
+    with pytest.raises(OSError, match="no process can be made") as failed:
+        start(spec(), tmp_path, resume=False, listen="127.0.0.1:0")
+    socket.create_server(("127.0.0.1", *ports)).close()
+    assert failed.tb is not None, "what start had in hand is not gone by itself"

@@ -158,33 +158,38 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
     run_dir = run_dir.resolve()
     listener = _listen(listen) if listen else None
     keep = [listener.fileno()] if listener else []
-    address = _with_port_of(listener, listen) if listener and listen else None
-    arguments = [*(f"--listener={each}" for each in keep), *prepare(spec, run_dir, listen=address)]
-    # Only Linux tells a process from another that has its number by now.
-    succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
-    environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
+    with contextlib.ExitStack() as undo:
+        if listener:
+            undo.enter_context(listener)  # the port of a run that does not start is free again
+        address = _with_port_of(listener, listen) if listener and listen else None
+        arguments = [*(f"--listener={each}" for each in keep), *prepare(spec, run_dir, listen=address)]
+        # Only Linux tells a process from another that has its number by now.
+        succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
+        environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
 
-    def launch() -> subprocess.Popen[bytes]:
-        """In a session of its own: Ctrl-C reaches the foreground command alone.
+        def launch() -> subprocess.Popen[bytes]:
+            """In a session of its own: Ctrl-C reaches the foreground command alone.
 
-        We hold the other end of its standard input: when we are gone, it knows.
-        """
-        _end_what_is_left(run_dir)
-        group = make_group(run_dir)
-        contained = ["--group", str(group.path)] if group else []
-        with agent_log(run_dir) as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "brim.agent", *contained, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-                cwd=spec.directory or None,
-                pass_fds=keep,
-            )
+            We hold the other end of its standard input: when we are gone, it knows.
+            """
+            _end_what_is_left(run_dir)
+            group = make_group(run_dir)
+            contained = ["--group", str(group.path)] if group else []
+            with agent_log(run_dir) as log:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "brim.agent", *contained, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                    cwd=spec.directory or None,
+                    pass_fds=keep,
+                )
 
-    return LocalRun(launch(), run_dir, launch, succession, listener)
+        run = LocalRun(launch(), run_dir, launch, succession, listener)
+        undo.pop_all()
+        return run
 
 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
