@@ -60,7 +60,13 @@ def test_what_is_no_size_is_refused_with_its_field(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 MiB"), (500_000_000, "477 MiB"), (1 << 30, "1 GiB"), (8.04 * (1 << 30), "8 GiB")],
+    [
+        (0, "0 KiB"),
+        (300 << 10, "300 KiB"),
+        (500_000_000, "477 MiB"),
+        (1 << 30, "1 GiB"),
+        (8.04 * (1 << 30), "8 GiB"),
+    ],
 )
 def test_sizes_as_people_read_them(size: float, text: str) -> None:
     assert format_bytes(size) == text

@@ -158,7 +158,9 @@ def _of_session(session: int) -> list[str]:
         if not entry.isdigit():
             continue
         try:
-            name, _, rest = Path("/proc", entry, "stat").read_text().partition("(")[2].rpartition(")")
+            name, _, rest = (
+                Path("/proc", entry, "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            )
         except OSError:
             continue
         state, _, _, of, *_ = rest.split()
