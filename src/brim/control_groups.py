@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from brim.procfs import read_proc
+
 __all__ = ["Group", "files_about_us", "groups_of", "make_group"]
 
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
@@ -151,10 +153,10 @@ class _Mount(NamedTuple):
     def place_of_ours(self) -> Path | None:
         """The directory of the group that this process is in; None where it cannot be seen from here."""
         try:
-            lines = Path("/proc/self/cgroup").read_text().splitlines()
+            lines = read_proc("/proc/self/cgroup").split("\n")
         except OSError:
             return None
-        for line in lines:
+        for line in filter(None, lines):
             _, controllers, path = line.split(":", 2)
             if self.version == _V2 if not controllers else set(controllers.split(",")) <= self.options:
                 inside = os.path.relpath(path, self.root)
@@ -164,10 +166,10 @@ class _Mount(NamedTuple):
 
 def _mounts() -> Iterator[_Mount]:
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = read_proc("/proc/self/mountinfo").split("\n")
     except OSError:  # no Linux
         return
-    for line in lines:
+    for line in filter(None, lines):
         before, _, behind = line.partition(" - ")
         version, _, options = behind.split(" ", 2)
         if version in ("cgroup", _V2):

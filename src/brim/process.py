@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from brim.procfs import read_proc
+
 __all__ = [
     "AGENT",
     "MASTER",
@@ -126,9 +128,9 @@ def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(pid: int) -> str:
-    """What a process is called, as `be_called` has it; empty where it is gone."""
+    """What a process is called, as `be_called` has it, for people to read; empty where it is gone."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return os.fsencode(read_proc(f"/proc/{pid}/comm")).decode(errors="replace").strip()
     except OSError:
         return ""
 
@@ -140,7 +142,12 @@ def variable_of(pid: int, name: str) -> str:
     except OSError:
         return ""
     return next(
-        (each.partition(b"=")[2].decode() for each in variables if each.startswith(f"{name}=".encode())), ""
+        (
+            each.partition(b"=")[2].decode(errors="replace")
+            for each in variables
+            if each.startswith(f"{name}=".encode())
+        ),
+        "",
     )
 
 
@@ -170,10 +177,12 @@ def own_memory_of(pid: int) -> int | None:
 def _sum_of(path: str, *names: str) -> int | None:
     """The sum of these lines, which are in kB."""
     try:
-        lines = [line.split() for line in Path(path).read_text().splitlines()]
+        lines = [
+            line.split() for line in read_proc(path).split("\n")
+        ]  # a name may have other ends of lines in it
     except OSError:  # it is gone, or another account's, or this is no Linux
         return None
-    found = [int(words[1]) << 10 for words in lines if words[0] in names]
+    found = [int(words[1]) << 10 for words in lines if words and words[0] in names]
     return sum(found) if found else None
 
 
@@ -187,7 +196,7 @@ def go_first_when_memory_is_short() -> None:
 def _facts_of(pid: int) -> Sequence[str]:
     """What the kernel tells of a process behind its name."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return [""] * 20
 

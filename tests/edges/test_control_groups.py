@@ -154,7 +154,7 @@ def test_where_the_group_of_this_process_is(
     place: str | None,
 ) -> None:
     mount = control_groups._Mount(version, root, tmp_path, frozenset(options.split(",")))
-    monkeypatch.setattr(Path, "read_text", lambda _: f"3:pids:/elsewhere\n{line}\n")
+    monkeypatch.setattr(control_groups, "read_proc", lambda _: f"3:pids:/elsewhere\n{line}\n")
     assert mount.place_of_ours() == (None if place is None else tmp_path / place)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.chaos.processes import Marked
+from brim.process import name_of
+from brim.procfs import read_proc
 
 __all__ = ["Census", "Recount", "take_census"]
 
@@ -56,7 +58,7 @@ def take_census(marked: Marked, state: Path) -> Census:
             census.schedulers.append(pid)
         elif node:
             census.nodes.setdefault(node, []).append(pid)
-        elif _WORKER.fullmatch(_name(pid)):
+        elif _WORKER.fullmatch(name_of(pid)):
             census.workers.setdefault(job, []).append(pid)
         elif of_job:
             (census.agents if of_job == "agent" else census.masters).setdefault(job, []).append(pid)
@@ -85,14 +87,8 @@ def _output(pid: int) -> str:
 
 def _parent(pid: int) -> int:
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
     return 0
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 class Recount:

@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from brim.procfs import read_proc
+
 __all__ = ["MARK", "Marked"]
 
 MARK = "CHAOS_TRIAL"  # names that begin with BRIM_ are reserved
@@ -51,4 +53,4 @@ class Marked:
 
 
 def _lives(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return read_proc(f"{entry}/stat").rpartition(")")[2].split()[0] not in "ZX"

@@ -14,6 +14,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.errors import SpecError
 from brim.process import birth_of
+from brim.procfs import read_proc
 from brim.storage.files import write_whole
 
 __all__ = [
@@ -71,7 +72,7 @@ def is_alive(pid: int) -> bool:
     """Whether there is such a process on this host; one that is dead, and that nobody has buried yet, is not."""
     try:
         os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
     except ProcessLookupError:
         return False
     except OSError:  # it is somebody else's, or this host tells nothing of processes

@@ -8,10 +8,10 @@ import os
 import pwd
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 from brim.errors import EnvironmentFault
 from brim.process import name_of
+from brim.procfs import read_proc
 
 __all__ = ["holder_of", "listen_on"]
 
@@ -62,7 +62,7 @@ def _listeners(port: int) -> Iterator[tuple[str, int]]:
     """Of each socket that listens there, the inode and the number of its account."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
+            for line in read_proc(table).splitlines()[1:]:
                 _, local, _, state, _, _, _, account, _, inode, *_ = line.split()
                 if state == _LISTENS and int(local.rpartition(":")[2], 16) == port:
                     yield f"socket:[{inode}]", int(account)

@@ -1,0 +1,113 @@
+"""What a process calls itself, and when it ends, is its own business: nobody who looks at it stumbles over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim.agent.memory import KillCounts, Memory
+from brim.chaos.processes import Marked
+from brim.process import (
+    birth_of,
+    end_family,
+    memory_of,
+    name_of,
+    own_memory_of,
+    state_of,
+    variable_of,
+)
+from brim.storage.contact import is_alive
+from e2e.running import has_ended, until
+from edges.test_nodes import Host, host
+
+__all__ = ["host"]
+
+NAMES = {
+    "no text": b"\xff\xfe",
+    "a bracket": b"a) Z 1 (b",
+    "another line": b"\x1cVmRSS:",
+    "ends of lines": b"\n\x85\xc2\x85\x1e\n",
+    "nothing": b"",
+}
+CALLED = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, bytes.fromhex(sys.argv[1]))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def called(name: bytes) -> Iterator[int]:
+    """A process that gave itself a name."""
+    command = [sys.executable, "-c", CALLED, name.hex()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
+    with called(name) as pid:
+        assert name_of(pid) == name.decode(errors="replace").strip()
+        assert state_of(pid) in ("R", "S")
+        assert int(birth_of(pid)) > 0
+        assert is_alive(pid)
+        assert (memory_of(pid) or 0) > 1 << 20
+        assert (own_memory_of(pid) or 0) > 1 << 20
+        memory = Memory(1 << 20, KillCounts(ours=[], host=tmp_path / "none"))
+        assert list(memory.look({"w1": pid}, now=0.0)) == ["w1"]
+        assert end_family([pid])
+
+
+def test_a_variable_may_be_anything() -> None:
+    command = [sys.executable, "-c", CALLED, ""]
+    environment = {**os.environb, b"BRIM_WORKER": b"\xff"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert variable_of(process.pid, "BRIM_WORKER") == "\ufffd"
+        process.kill()
+
+
+def test_the_census_of_a_trial_counts_a_process_whatever_it_is_called() -> None:
+    marked = Marked(f"names-{os.getpid()}")
+    os.environ |= marked.environment
+    try:
+        with called(b"\xff\xfe") as pid:
+            assert list(marked.alive()) == [pid]
+    finally:
+        for name in marked.environment:
+            del os.environ[name]
+
+
+LEAVES = """#!/bin/sh
+echo $$ > {folder}/$4
+setsid {python} -c '{program}' fffe < {folder}/fifo > {folder}/called &
+echo $! > {folder}/left
+timeout 30 sh -c 'until [ -s {folder}/called ]; do sleep 0.01; done'
+"""
+
+
+def test_what_a_job_leaves_ends_whatever_it_is_called_and_the_node_goes_on(host: Host) -> None:
+    """Its name is no text: the agent of the node, which looks at it, must outlive that."""
+    os.mkfifo(host.folder / "fifo")
+    line = os.open(host.folder / "fifo", os.O_RDWR)
+    host.script.write_text(LEAVES.format(folder=host.folder, python=sys.executable, program=CALLED))
+    pid = host.up()
+    host.begin("job-1")
+    left = host.folder / "left"
+    until(lambda: left.exists() and left.read_text().endswith("\n"), "what it leaves")
+    until(lambda: has_ended(int(left.read_text())), "its end")
+    host.script.write_text(f"#!/bin/sh\necho $$ > {host.folder}/$4\nexec sleep 60\n")
+    assert not has_ended(host.begin("job-2"))
+    assert host.look().pid == pid
+    os.close(line)
