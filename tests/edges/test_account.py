@@ -46,10 +46,10 @@ def test_a_link_of_theirs_leads_nowhere(theirs: Path, secret: Path) -> None:
     (theirs / "logs" / "w1.log").symlink_to(secret)
     (theirs / "agent.log").symlink_to(secret)
     os.chown(theirs / "logs", NOBODY, NOBODY)
-    assert Tail(theirs).fresh() == [("w1", "of root")]  # as root: this is what it is about
+    assert (theirs / "logs" / "w1.log").read_text() == "of root\n"  # as root: this is what it is about
+    assert Tail(theirs).fresh() == []
     with acting_as("nobody"):
-        with pytest.raises(PermissionError):
-            Tail(theirs).fresh()
+        assert Tail(theirs).fresh() == []
         with pytest.raises(PermissionError):
             (theirs / "agent.log").open("ab")
         with pytest.raises(PermissionError):

@@ -23,6 +23,7 @@ from brim.process import AGENT, birth_of, name_of, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import write_job
+from brim.untrusted import open_regular
 from brim.wire.listening import listen_on
 from brim.wire.private import make_private
 
@@ -216,7 +217,8 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
 def agent_log(run_dir: Path) -> BinaryIO:
     """What the agent of a run prints goes there."""
     (run_dir / "logs").mkdir(exist_ok=True)
-    return (run_dir / "logs" / "agent.log").open("ab")
+    log = run_dir / "logs" / "agent.log"
+    return os.fdopen(open_regular(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def fresh_token() -> dict[str, str]:

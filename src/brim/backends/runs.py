@@ -90,6 +90,8 @@ class RunProcesses:
         alive = self._is_alive(record, job, agents)
         watch = job.watch
         watch.poll()
+        alive = alive or watch.behind  # its last words are still to be read
+        damage = "" if alive or watch.summary or watch.failed else watch.damage
         if not alive:
             del self._jobs[record.id]  # another start reads what it needs
         return Seen(
@@ -103,9 +105,9 @@ class RunProcesses:
             last_step=watch.last_step,
             out_of_memory=tuple(watch.out_of_memory),
             reached=watch.reached,
-            outcome=str(watch.summary.get("exit", "")),
-            who=watch.failed.who if watch.failed else "",
-            problem=watch.failed.message if watch.failed else "",
+            outcome="failed" if damage else str(watch.summary.get("exit", "")),
+            who=watch.failed.who if watch.failed else "user" if damage else "",
+            problem=watch.failed.message if watch.failed else damage,
             summary=watch.summary,
             measured=watch.measured,
         )

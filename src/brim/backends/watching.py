@@ -30,7 +30,9 @@ from brim.telemetry.records import (
 
 __all__ = ["RunWatch"]
 
-_AT_ONCE = 1 << 20  # bytes of steps that one look takes in: some hundredths of a second
+# Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a second.
+_AT_ONCE = 1 << 20
+_MOST = 16  # times as many bytes of events that one look takes in
 _TOLD = 20  # workers lost for memory that are told of, in as many characters as below: the run's summary counts all
 _WORDS = 200
 
@@ -72,11 +74,28 @@ class RunWatch:
     def poll(self) -> None:
         """Take in what is new."""
         events, steps = self._files
-        for record in in_order(events.poll(), steps.poll()):
+        fresh = events.poll(at_once=_AT_ONCE)
+        for _ in range(_MOST - 1):
+            if not events.behind:
+                break
+            for event in fresh:
+                self._add(event)
+            fresh = events.poll(at_once=_AT_ONCE)
+        for record in in_order(fresh, steps.poll()):
             if isinstance(record, StepRecord):
                 self._add_step(record)
             else:
                 self._add(record)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more that the next look takes in."""
+        return bool(self._files[0].behind)
+
+    @property
+    def damage(self) -> str:
+        """Why nothing more can be known of the run; empty where it can."""
+        return next((each.damage for each in self._files if each.damage), "")
 
     def begin(self, now: float) -> None:
         """New processes are about to be started: what the last ones said of their end is over."""

@@ -283,13 +283,21 @@ def _check_nobody_trains(jobs: Path) -> None:
     alive = [
         run_dir.name
         for run_dir in (sorted(jobs.iterdir()) if jobs.is_dir() else ())
-        if any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
+        if _has_processes(run_dir)
     ]
     if alive:
         hint = f"brim up --state {jobs.parent}; brim down --state {jobs.parent}"
         raise EnvironmentFault(
             f"jobs train on in {jobs.parent}, without a scheduler: {', '.join(alive)}\n  hint: {hint}"
         )
+
+
+def _has_processes(run_dir: Path) -> bool:
+    """Whether a job has any; where nobody can tell, it may have."""
+    try:
+        return any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
+    except OSError:
+        return True
 
 
 def _unpack(path: Path, folder: Path) -> Manifest:

@@ -16,6 +16,7 @@ from brim.errors import SpecError
 from brim.process import birth_of
 from brim.procfs import read_proc
 from brim.storage.files import write_whole
+from brim.untrusted import read_regular
 
 __all__ = [
     "CONTACT",
@@ -35,6 +36,7 @@ __all__ = [
 
 CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
+_LONGEST = 1 << 16  # bytes of a contact
 T = TypeVar("T")
 
 # Signals are sent to it: 0 and less would be many processes.
@@ -162,6 +164,6 @@ def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_regular(path, at_most=_LONGEST), type=kind)
     except (OSError, *UNDECODABLE):
         return None

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from brim.untrusted import NotRegularError, open_regular
+
 __all__ = [
     "drafts_beside",
     "is_lock_of",
@@ -37,9 +39,9 @@ def lock(path: Path) -> int | None:
         A descriptor. The lock is held for as long as any process has this descriptor, or one inherited from it.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or is no regular one.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
     end = time.monotonic() + _LOOKERS
     while not _taken(descriptor, fcntl.LOCK_EX):
         if time.monotonic() > end:
@@ -62,14 +64,14 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock that a file stands for.
+    """Whether a process has the lock that a file stands for. What is no regular file is nobody's lock.
 
     Raises:
         OSError: nobody can tell now; whoever took that for "no" would start a second one of what has it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+        descriptor = open_regular(path)
+    except (FileNotFoundError, NotADirectoryError, NotRegularError):
         return False
     try:
         return not _taken(descriptor, fcntl.LOCK_SH)

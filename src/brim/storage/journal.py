@@ -7,6 +7,7 @@ opened again. Anything else that does not fit is damage, and is said to be.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -14,11 +15,13 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault
 from brim.storage.files import is_locked, lock, write_whole
+from brim.untrusted import NotRegularError, read_regular
 
 __all__ = ["Journal", "has_writer", "read_frames", "set_aside_if_damaged"]
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
+_LONGEST = 1 << 28  # bytes that a journal may have: masters write theirs anew long before
 
 
 class Journal:
@@ -105,9 +108,14 @@ def _lock_of(path: Path) -> Path:
 def set_aside_if_damaged(path: Path) -> str:
     """Make way for a new journal where this one cannot be read; what is wrong with it, or nothing."""
     try:
-        read_frames(path.read_bytes(), name=str(path))
+        content = read_regular(path, at_most=_LONGEST)
+        read_frames(content, name=str(path))
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        if not isinstance(error, NotRegularError) and error.errno != errno.EFBIG:
+            raise
+        return f"{path} is damaged: {error.strerror}; it is {_set_aside(path)} now"
     except EnvironmentFault as fault:
         return f"{fault}; it is {_set_aside(path)} now"
     return ""
@@ -140,7 +148,7 @@ def read_frames(content: bytes, *, name: str) -> tuple[list[bytes], int]:
         header = content[at : at + _HEADER.size]
         if len(header) < _HEADER.size:
             break
-        if not any(header) and not any(memoryview(content)[at:]):  # a host that went down may leave zeros
+        if not any(header) and not content[at:].strip(b"\0"):  # a host that went down may leave zeros
             break
         length, length_checksum, checksum = _HEADER.unpack(header)
         end = at + _HEADER.size + length

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,11 +20,13 @@ from brim.decoding import UNDECODABLE
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
+from brim.untrusted import NotRegularError, open_regular
 
 __all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps", "in_order"]
 
 EVENTS, STEPS = "events.jsonl", "steps.jsonl"
 _BLOCK = 1 << 20
+_LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
 T = TypeVar("T")
 
 
@@ -114,6 +116,7 @@ class LineReader(Generic[T]):
         self._offset = 0
         self.skipped = 0
         self.behind = False
+        self.damage = ""  # what is wrong from here on, as it was at the last call
 
     def poll(self, *, at_once: int | None = None) -> list[T]:
         """The records of all lines that were completed since the last call.
@@ -121,34 +124,61 @@ class LineReader(Generic[T]):
         Args:
             at_once: about how many bytes to read; `behind` says whether there was more.
         """
+        records = self._next(at_once or _BLOCK)
+        while self.behind and at_once is None:
+            records += self._next(_BLOCK)
+        return records
+
+    def _next(self, at_once: int) -> list[T]:
+        self.behind, self.damage = False, ""
         try:
-            with open(self._path, "rb") as file:
-                fresh = self._read(file) if at_once is None else self._read_some(file, at_once)
+            file = open_regular(self._path)
         except FileNotFoundError:
             return []
-        whole = fresh[: fresh.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        except NotRegularError as error:
+            self.damage = f"{self._path} cannot be read: {error.strerror}"
+            return []
+        try:
+            first = self._skip(file)
+            whole = first if self.damage else first + self._lines(file, at_once)
+        finally:
+            os.close(file)
         lines = [line for line in whole.splitlines() if line]
         return [record for line in lines if (record := self._decode(line)) is not None]
 
-    def _read(self, file: BinaryIO) -> bytes:
-        """What is new; what is left out of it counts as read."""
-        size = os.fstat(file.fileno()).st_size
-        file.seek(self._offset)
+    def _skip(self, file: int) -> bytes:
+        """The first line, where what is behind it is left out, which then counts as read."""
+        size = os.fstat(file).st_size
         if self._at_most is None or size - self._offset <= self._at_most:
-            return file.read()
-        first = file.readline()
-        start = max(file.tell(), _end_of_last_line(file.fileno(), size - self._at_most))
-        self._offset = start - len(first)
-        file.seek(start)
-        return first + file.read()
+            return b""
+        first = self._lines(file, 1)
+        last = size - self._at_most
+        found = os.pread(file, self._at_most, last).find(b"\n") + 1
+        if not found:
+            self.damage = (
+                f"{self._path} is damaged at byte {last}: {self._at_most:,} bytes without the end of a line"
+            )
+        elif not self.damage:
+            self._offset = max(self._offset, last + found)
+        return first
 
-    def _read_some(self, file: BinaryIO, at_once: int) -> bytes:
-        """The next lines; the last one whole, where it is."""
-        file.seek(self._offset)
-        some = file.read(at_once)
+    def _lines(self, file: int, at_once: int) -> bytes:
+        """The next whole lines, or the next one where that is longer."""
+        some = os.pread(file, at_once, self._offset)
         self.behind = len(some) == at_once
-        return some + file.readline() if self.behind else some
+        end = some.rfind(b"\n") + 1
+        if self.behind and not end:
+            some = os.pread(file, _LONGEST, self._offset)
+            end = some.find(b"\n") + 1
+        if not end and len(some) == _LONGEST:
+            self.behind = False
+            self.damage = (
+                f"{self._path} is damaged at byte {self._offset}: a line of more than {_LONGEST >> 20} MiB"
+            )
+        elif not end:
+            self.behind = False  # a line that is not complete
+        self._offset += end
+        return some[:end]
 
     def _decode(self, line: bytes) -> T | None:
         try:

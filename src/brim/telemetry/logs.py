@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brim.errors import SpecError, did_you_mean
+from brim.untrusted import NotRegularError, open_regular
 
 __all__ = ["Tail", "last_line"]
 
@@ -68,7 +69,7 @@ class Tail:
 def last_line(log: Path) -> str:
     """What a log says last; empty where it says nothing, or is not there."""
     try:
-        with log.open("rb") as file:
+        with os.fdopen(open_regular(log), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST))
             lines = file.read().strip(_GONE + b" \t\r\n").splitlines()
     except OSError:
@@ -78,7 +79,11 @@ def last_line(log: Path) -> str:
 
 def _read(path: Path, place: int) -> tuple[list[str], int]:
     """Whole lines of a log from a place on, after a word on those that are gone, and the place behind them."""
-    with path.open("rb") as file:
+    try:
+        log = open_regular(path)
+    except NotRegularError:  # nobody printed to it
+        return [], place
+    with os.fdopen(log, "rb") as file:
         if place > os.fstat(file.fileno()).st_size:
             return ["[this log was emptied, and begins again]"], 0
         begin, content = _read_what_is_left(file.fileno(), place)
