@@ -325,3 +325,65 @@ def test_a_tenants_directory_is_removed_with_its_rights_alone(tmp_path: Path) ->
     ours.rmdir()
     remove_run(run_dir, user="nobody")
     assert not run_dir.exists()
+
+
+def deepen(run_dir: Path, levels: int) -> None:
+    """Directories in each other, which together have a longer path than any call takes."""
+    folder = os.open(run_dir, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("deep", dir_fd=folder)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+    os.write(handle := os.open("file", os.O_WRONLY, dir_fd=folder), bytes(50_000))
+    os.close(handle)
+    os.close(folder)
+
+
+@pytest.mark.parametrize("levels", [99, 101, 1_500])
+def test_directories_may_lie_as_deep_as_they_like(tmp_path: Path, levels: int) -> None:
+    run_dir = tmp_path / "job-1"
+    write_run(run_dir)
+    deepen(run_dir, levels)
+    run_dir.chmod(0o500)
+    before = len(os.listdir("/proc/self/fd"))
+    assert remove_run(run_dir) >= 100_000
+    assert not run_dir.exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_job_with_deep_directories_is_forgotten(served: Served) -> None:
+    job = ended(served)
+    deepen(served.folder / "jobs" / job, 1_500)
+    assert served.client.forget(job).bytes >= 100_000
+    assert not (served.folder / "jobs" / job).exists()
+
+
+def test_whatever_goes_wrong_with_one_directory_the_others_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    book = Book(Database(tmp_path / "db"))
+    first, second = cancelled(book), cancelled(book)
+    for record in (first, second):
+        write_run(tmp_path / "jobs" / record.id)
+        book.forget(record)
+
+    def fails_once(path: Path, *, user: str = "") -> int:
+        if path.name == first.id:
+            raise RecursionError("too deep")
+        return remove_run(path, user=user)
+
+    monkeypatch.setattr(forgetting_module, "remove_run", fails_once)
+
+    async def a_life() -> None:
+        clearing = Forgetting(book, jobs_folder=tmp_path / "jobs", clock=VirtualClock(), keep=lambda: None)
+        task = asyncio.create_task(clearing.run())
+        while second.id in book.leavings():
+            assert not task.done()
+            await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(a_life(), 30.0))
+    assert list(book.leavings()) == [first.id]
+    assert f"the directory of {first.id}, which was forgotten, cannot be removed" in caplog.text

@@ -94,6 +94,9 @@ class Forgetting:
         except (BrimError, OSError) as error:
             self._failed[id] = self._clock.now()
             _log.warning("the directory of %s, which was forgotten, cannot be removed: %s", id, error)
+        except Exception:  # noqa: BLE001 - whatever it is, the other directories are removed
+            self._failed[id] = self._clock.now()
+            _log.exception("the directory of %s, which was forgotten, cannot be removed", id)
 
     async def _clear(self, id: str, user: str) -> int:
         async with self._clearing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
@@ -41,6 +41,7 @@ __all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
+_log = logging.getLogger(__name__)
 _MANY = 200  # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _LONGEST_KEY = 200
 _MOST_BYTES = 128 << 10  # of what is submitted: it is written with each change of the job, and sent to nodes
@@ -208,8 +209,9 @@ class Scheduler:
         finally:
             for each in beside:
                 each.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StorageFault):
-                    await each
+            for ended in await asyncio.gather(*beside, return_exceptions=True):
+                if not isinstance(ended, asyncio.CancelledError | StorageFault):
+                    _log.error("a task beside the cycles ended by itself", exc_info=ended)
 
     @property
     def damage(self) -> str:

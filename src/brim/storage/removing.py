@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from brim.account import acting_as
 
 __all__ = ["remove_run"]
+
+_DEEP = 100  # directories that are open at a time
 
 
 def remove_run(path: Path, *, user: str = "") -> int:
@@ -34,43 +37,78 @@ def remove_run(path: Path, *, user: str = "") -> int:
     if not stat.S_ISDIR(found.st_mode):
         path.unlink(missing_ok=True)
         return 0
+    removal = _Removal()
     with acting_as(user):
-        size = _size_of(path)
-        _remove_content(path)
+        removal.empty(path)
     with contextlib.suppress(FileNotFoundError):
         path.rmdir()  # with our rights: the folder above is ours
-    return size
+    return removal.freed
 
 
-def _remove_content(path: Path) -> None:
-    try:
-        _remove_all_in(path)
-    except PermissionError:  # its owner may have taken its own right to write
-        path.chmod(0o700)
-        for folder, names, _ in os.walk(path):
-            for each in (Path(folder, name) for name in names):
-                if _is_folder(each):
-                    each.chmod(0o700)
-        _remove_all_in(path)
+class _Removal:
+    """Removes what is in a directory, however deep, by descriptors: no link that is put there meanwhile is followed."""
+
+    def __init__(self) -> None:
+        self.freed = (
+            0  # bytes on the disk; of files alone, since those of directories depend on the file system
+        )
+
+    def empty(self, path: Path) -> None:
+        """Leave nothing in it."""
+        try:
+            self._empty(path)
+        except PermissionError:  # its owner may have taken its own right to write
+            path.chmod(0o700)
+            self._empty(path, open_up=True)
+
+    def _empty(self, path: Path, *, open_up: bool = False) -> None:
+        top = _open_folder(path)
+        try:
+            while self._go_down(top, open_up=open_up):
+                pass
+        finally:
+            os.close(top)
+
+    def _go_down(self, top: int, *, open_up: bool) -> bool:
+        """Remove what is there; whether something was too deep, and was moved up for another time.
+
+        Args:
+            open_up: take the right to write to each directory first.
+        """
+        moved = False
+        path = [(top, "", _names_in(top))]
+        try:
+            while path:
+                folder, called, names = path[-1]
+                name = next(names, None)
+                if name is None:
+                    path.pop()
+                    if path:
+                        os.close(folder)
+                        os.rmdir(called, dir_fd=path[-1][0])
+                    continue
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if not stat.S_ISDIR(found.st_mode):
+                    os.unlink(name, dir_fd=folder)
+                    self.freed += found.st_blocks * 512
+                    continue
+                if open_up:
+                    os.chmod(name, 0o700, dir_fd=folder)
+                if len(path) > _DEEP:
+                    os.rename(name, f".deep-{secrets.token_hex(8)}", src_dir_fd=folder, dst_dir_fd=top)
+                    moved = True
+                    continue
+                inner = _open_folder(name, folder)
+                path.append((inner, name, _names_in(inner)))
+        finally:
+            for folder, _, _ in path[1:]:
+                os.close(folder)
+        return moved
 
 
-def _remove_all_in(path: Path) -> None:
-    for each in list(path.iterdir()):
-        if _is_folder(each):
-            shutil.rmtree(each)
-        else:
-            each.unlink()
+def _open_folder(path: Path | str, above: int | None = None) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
 
 
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(path.lstat().st_mode)
-
-
-def _size_of(path: Path) -> int:
-    """Bytes on the disk; of files alone, since those of directories depend on the file system."""
-    size = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return size
+def _names_in(folder: int) -> Iterator[str]:
+    yield from os.listdir(folder)
