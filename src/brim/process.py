@@ -105,9 +105,10 @@ def children_of(pid: int) -> list[int]:
     Each thread has those that it started, the first one those that were adopted.
     """
     children: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # it has ended
-            children += map(int, path.read_text().split())
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                children += map(int, read_proc(f"/proc/{pid}/task/{thread}/children").split())
     return children
 
 

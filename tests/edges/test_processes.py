@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn, cast
 
 import pytest
 
+from brim.agent import loop as agent_loop
+from brim.agent.conversation import Conversation
+from brim.agent.loop import Agent, Settings
 from brim.agent.memory import KillCounts, Memory
+from brim.agent.workers import Workers
 from brim.chaos.processes import Marked
+from brim.clock import VirtualClock
 from brim.process import (
     birth_of,
+    children_of,
     end_family,
     memory_of,
     name_of,
@@ -111,3 +122,63 @@ def test_what_a_job_leaves_ends_whatever_it_is_called_and_the_node_goes_on(host:
     assert not has_ended(host.begin("job-2"))
     assert host.look().pid == pid
     os.close(line)
+
+
+def test_the_children_of_a_process_that_ends_meanwhile_are_none() -> None:
+    """It may end between any two looks at it: threads come and go until it has."""
+    churns = "import threading\nwhile True: threading.Thread(target=int).start()"
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-S", "-c", churns]) as process:
+            timer = threading.Timer(0.1, process.kill)
+            timer.start()
+            while process.poll() is None:
+                assert children_of(process.pid) == []
+            timer.join()
+    assert children_of(process.pid) == []
+
+
+def test_the_children_of_a_process_whose_threads_cannot_be_listed_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel says so where a process ends while its threads are listed."""
+
+    def ends(path: object) -> NoReturn:
+        raise ProcessLookupError(3, "No such process", path)
+
+    monkeypatch.setattr(os, "listdir", ends)
+    monkeypatch.setattr(os, "scandir", ends)
+    assert children_of(os.getpid()) == []
+
+
+def test_a_look_at_memory_that_fails_is_not_the_last_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent_loop, "_LOOK_AT_MEMORY", 0.001)
+    settings = Settings(name="a1", host="", run_dir=tmp_path)
+    agent = Agent(settings, cast(Conversation, None), VirtualClock(0.0))
+    agent._workers = cast(Workers, SimpleNamespace(pids={"w1": 1}))
+    looks = itertools.count(1)
+    looked = asyncio.Event()
+
+    class Fails:
+        def look(self, workers: object, *, now: float) -> dict[str, str]:
+            if next(looks) < 4:
+                raise FileNotFoundError("/proc/1")
+            loop.call_soon_threadsafe(looked.set)
+            return {}
+
+    agent._memory = cast(Memory, Fails())
+
+    async def minding() -> None:
+        task = asyncio.create_task(agent._mind_memory())
+        done, _ = await asyncio.wait(
+            [task, asyncio.create_task(looked.wait())], timeout=10, return_when="FIRST_COMPLETED"
+        )
+        assert task not in done
+        assert looked.is_set()
+        task.cancel()
+
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        runner.run(minding())
+    assert capsys.readouterr().err.count("cannot tell what workers have in memory") == 1

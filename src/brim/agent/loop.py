@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
@@ -273,13 +274,24 @@ class Agent:
 
     async def _mind_memory(self) -> None:
         """Know what workers have, and end who has too much; in a thread, since a barrier may be under way here."""
+        said = False
         while True:
-            if self._workers is not None:
-                now = self._clock.now()
-                too_large = await asyncio.to_thread(self._memory.look, self._workers.pids, now=now)
-                for worker, why in too_large.items():
-                    self._end_who_is_too_large(worker, why)
+            try:
+                await self._look_at_memory()
+            except Exception as error:  # noqa: BLE001 - one look that fails must not be the last
+                if not said:
+                    text = f"brim: cannot tell what workers have in memory: {error!r}; trying again"
+                    print(text, file=sys.stderr, flush=True)  # noqa: T201
+                said = True
             await asyncio.sleep(_LOOK_AT_MEMORY)
+
+    async def _look_at_memory(self) -> None:
+        if self._workers is None:
+            return
+        now = self._clock.now()
+        too_large = await asyncio.to_thread(self._memory.look, self._workers.pids, now=now)
+        for worker, why in too_large.items():
+            self._end_who_is_too_large(worker, why)
 
     def _end_who_is_too_large(self, worker: str, why: str) -> None:
         if self._workers is not None and worker in self._workers.pids:
