@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ __all__ = ["Group", "files_about_us", "groups_of", "make_group"]
 
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
 _LOOK = 0.005
+_ELSEWHERE = 0  # how the kernel tells of a process that cannot be seen from here, as in another container
 _V2 = "cgroup2"
 
 
@@ -115,7 +117,7 @@ def groups_of(folder: Path) -> list[Group]:
             continue
         for above, inner, _ in os.walk(mount.at):
             path = Path(above, name)
-            if name in inner and _is_ours(path):
+            if name in inner and _is_ours(path) and _ELSEWHERE not in Group(path).members():
                 found.append(Group(path))
     return found
 
@@ -174,12 +176,27 @@ def _mounts() -> Iterator[_Mount]:
         version, _, options = behind.split(" ", 2)
         if version in ("cgroup", _V2):
             root, at = before.split(" ")[3:5]
-            yield _Mount(version, root, Path(at), frozenset(options.split(",")))
+            yield _Mount(version, _plain(root), Path(_plain(at)), frozenset(options.split(",")))
+
+
+def _plain(path: str) -> str:
+    r"""A path as it is, where the kernel writes white space in numbers.
+
+    >>> _plain(r"/my\040groups")
+    '/my groups'
+    """
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def _name_for(folder: Path) -> str:
-    """One for each folder of this host."""
-    return "brim-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    """One for each folder of this host: other containers may have another folder, and other processes, by that path."""
+    folder = folder.resolve()
+    parts = [os.fsencode(folder)]
+    with contextlib.suppress(OSError):  # it is not there, or the kernel has no such namespaces
+        for each in (folder, Path("/proc/self/ns/pid")):
+            found = each.stat()
+            parts.append(f"{found.st_dev}:{found.st_ino}".encode())
+    return "brim-" + hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _is_ours(path: Path) -> bool:

@@ -166,3 +166,43 @@ def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: Group) -
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)
     assert group.end(patience=10.0)
     until(lambda: not group.path.exists(), "its end")
+
+
+def test_the_same_path_in_two_containers_has_two_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another directory lies there, or other processes are to be seen."""
+    folder, name = tmp_path / "run", control_groups._name_for
+    folder.mkdir()
+    first = name(folder)
+    assert name(folder) == name(tmp_path / "other" / ".." / "run") == first
+    folder.rename(tmp_path / "elsewhere")  # it keeps its number: no other gets that
+    folder.mkdir()
+    second = name(folder)
+    assert second != first
+    stat = Path.stat
+
+    def of_another_namespace(path: Path, **more: bool) -> os.stat_result:
+        return stat(Path("/proc/self/ns/mnt") if path == Path("/proc/self/ns/pid") else path, **more)
+
+    monkeypatch.setattr(Path, "stat", of_another_namespace)
+    assert name(folder) not in (first, second)
+
+
+def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
+    monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
+    group = Group(tmp_path / control_groups._name_for(tmp_path))
+    group.path.mkdir()
+    for members, found in (("7\n", [group]), ("7\n0\n", [])):
+        (group.path / "cgroup.procs").write_text(members)
+        assert groups_of(tmp_path) == found
+
+
+def test_a_mount_may_have_white_space_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = r"36 35 0:29 / /my\040groups\134 rw - cgroup2 cgroup2 rw"
+    monkeypatch.setattr(control_groups, "read_proc", lambda _: f"{line}\n")
+    (mount,) = control_groups._mounts()
+    assert mount.at == Path("/my groups\\")
