@@ -387,3 +387,23 @@ def test_whatever_goes_wrong_with_one_directory_the_others_are_removed(
     asyncio.run(asyncio.wait_for(a_life(), 30.0))
     assert list(book.leavings()) == [first.id]
     assert f"the directory of {first.id}, which was forgotten, cannot be removed" in caplog.text
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is forgotten: the task that does it ends at once."""
+
+    async def fails(_: Forgetting) -> None:
+        raise RecursionError("of the task beside")
+
+    monkeypatch.setattr(Forgetting, "run", fails)
+
+
+def test_what_goes_wrong_beside_the_cycles_is_logged_and_hides_no_end(
+    failing: None, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.client.down()
+    served.thread.join(10.0)
+    assert not served.thread.is_alive()
+    assert served.failure is None
+    assert "of the task beside" in caplog.text
