@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim.chaos.hosts import Host, can_make_hosts, two_hosts
-from e2e.running import DEADLINE, DIGITS, joining, ledger, lines, started, train
+from e2e.running import DEADLINE, DIGITS, FILES, joining, ledger, lines, started, train
 
 pytestmark = [
     pytest.mark.e2e,
@@ -55,6 +55,21 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, Host], tmp_path: Path) -> No
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
     assert ledger(tmp_path / "run")["exact"]
+
+
+def test_embeddings_are_trained_by_rows_on_two_hosts(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1", "--embeddings", "dense")
+    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
+    faults = ("--faults", "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30")
+    with (
+        started(tmp_path / "run", "train", *job, *options, *faults, prefix=hosts[0].prefix) as run,
+        _second_agent(tmp_path / "run", hosts[1]) as agent,
+    ):
+        summary = run.finish()
+        assert agent.wait(timeout=20) == 0
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
 
 
 def test_a_host_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:

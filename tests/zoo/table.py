@@ -111,6 +111,10 @@ PUBLIC = [
     exact("dlrm", "recommender.py", like="facebookresearch/dlrm"),
     exact("ncf", "recommender.py", "kind=ncf", like="neural collaborative filtering"),
     exact("deepfm", "recommender.py", "kind=deepfm", like="DeepFM"),
+    exact(
+        "large_dlrm", "recommender.py", "kind=large_dlrm", like="DLRM with tables that are trained by rows"
+    ),
+    exact("large_ncf", "recommender.py", "kind=large_ncf", like="neural collaborative filtering, by rows"),
     exact("unet", "unet.py", like="milesial/Pytorch-UNet", options={"clip_norm": 1.0}),
     exact("bert", "bert.py", like="BERT-like classification, warm-up per step"),
     exact("simsiam", "self_supervised.py", like="facebookresearch/simsiam"),
@@ -261,12 +265,13 @@ OPTIMIZERS = [
         words="the workers do not agree",
         harmless_alone=True,
     ),
+    exact("sparse_adam", "optimizers.py", "optimizer=sparse_adam", like="SparseAdam over an EmbeddingBag"),
     refused(
-        "sparse_adam",
+        "sparse_momentum",
         "optimizers.py",
-        "optimizer=sparse_adam",
-        like="SparseAdam over an EmbeddingBag",
-        words="a sparse gradient",
+        "optimizer=sparse_momentum",
+        like="SGD with momentum over an EmbeddingBag with sparse=True",
+        words="got sparse=True, and SGD with momentum=0.9",
     ),
     exact("onecycle", "loop_schedules.py", "onecycle", like="OneCycleLR per batch"),
     exact(

@@ -11,6 +11,7 @@ from brim.errors import SpecError, did_you_mean
 
 __all__ = [
     "DEVICES",
+    "EMBEDDINGS",
     "GLOBAL_BATCH_SIZE",
     "LOG_LIMIT",
     "ON_NAN",
@@ -25,6 +26,7 @@ __all__ = [
 START_METHODS = ("auto", "fork", "spawn")
 TRANSPORTS = ("auto", "distributed")
 DEVICES = ("auto", "cpu", "cuda")
+EMBEDDINGS = ("auto", "dense")
 ON_NAN = ("warn", "skip", "stop")
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
 LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
@@ -134,6 +136,7 @@ class JobSpec:
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
             (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
+        embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same bits.
         agents: nodes to wait for before the first round.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
             processes are started.
@@ -167,6 +170,7 @@ class JobSpec:
     start_method: str = "auto"
     transport: str = "auto"
     device: str = "auto"
+    embeddings: str = "auto"
     agents: int = 1
     directory: str = ""
     inference: Inference | None = None
@@ -266,6 +270,7 @@ class JobSpec:
             ("--start-method", self.start_method, START_METHODS),
             ("--transport", self.transport, TRANSPORTS),
             ("--device", self.device, DEVICES),
+            ("--embeddings", self.embeddings, EMBEDDINGS),
             ("--on-nan", self.on_nan, ON_NAN),
         ):
             if got not in known:

@@ -164,6 +164,7 @@ class Telling:
             versions=facts.versions,
             host=next((agent.host for agent in self.out.agents.values()), ""),
             start_method=facts.start_method,
+            by_rows=facts.by_rows,
         )
         self.out.event(
             "dataset",

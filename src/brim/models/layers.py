@@ -24,6 +24,8 @@ class Table(nn.Embedding):
     batches of 512 and 4096, one thread). On a GPU its backward pass adds in no fixed order: not used there.
     """
 
+    by_rows = True  # `forward` looks up rows of `weight` and does nothing else with it, nor with the ids
+
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.01)
 

@@ -15,6 +15,7 @@ from brim.domain.checkpointing import Best, Interval
 from brim.domain.faults import parse_faults
 from brim.domain.job import (
     DEVICES,
+    EMBEDDINGS,
     ON_NAN,
     START_METHODS,
     TRANSPORTS,
@@ -378,6 +379,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "|".join(DEVICES),
             "default": "auto",
             "help": "Where to compute.",
+        },
+    ),
+    (
+        ("--embeddings",),
+        {
+            "type": choice(EMBEDDINGS),
+            "metavar": "|".join(EMBEDDINGS),
+            "default": "auto",
+            "help": "auto: train large embeddings by the rows in use, where the result stays the same.",
         },
     ),
     (

@@ -58,6 +58,7 @@ class JobOptions(TypedDict, total=False):
     start_method: str
     transport: str
     device: str
+    embeddings: str
 
 
 class RunOptions(JobOptions, total=False):

@@ -201,13 +201,24 @@ class RunReader:
         return fresh
 
 
+def _named(names: list[str], most: int = 3) -> str:
+    """A few names.
+
+    >>> _named(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 others'
+    """
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {counted(more, 'other')}" if more > 0 else "")
+
+
 def describe_event(event: Event, history: RunHistory) -> str:
     """One line for people; empty for what they need not be told."""
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
-            return f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
+            text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
+            return f"{text}; by rows: {_named(event.by_rows)}" if event.by_rows else text
         case DatasetRead():
             return _describe_dataset(event, history)
         case WorkerChanged():

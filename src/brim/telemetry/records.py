@@ -36,7 +36,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
-    """A run began, or was resumed; `steps` is the total planned."""
+    """A run began, or was resumed; `steps` is the total planned, `by_rows` names weights of embeddings."""
 
     run: str
     steps: int
@@ -47,6 +47,7 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     versions: dict[str, str] = {}
     host: str = ""
     start_method: str = ""
+    by_rows: list[str] = []
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):

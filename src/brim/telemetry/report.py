@@ -355,7 +355,9 @@ def _footer(history: RunHistory) -> str:
         if history.started.start_method
         else ""
     )
-    return f"<footer><p>{escape(versions)}{start}</p><p>{escape(spec)}</p></footer>"
+    by_rows = ", ".join(history.started.by_rows)
+    embeddings = f" · embeddings trained by rows: {escape(by_rows)}" if by_rows else ""
+    return f"<footer><p>{escape(versions)}{start}{embeddings}</p><p>{escape(spec)}</p></footer>"
 
 
 def _of(history: RunHistory, kind: type[Any]) -> list[Any]:

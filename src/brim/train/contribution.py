@@ -24,7 +24,7 @@ class Outcome:
 
     Args:
         losses: of each optimizer, the mean over the samples of the step.
-        used: of each trainable parameter, whether any micro-batch gave it a gradient.
+        used: of each trainable parameter, whether any micro-batch gave it a gradient; those by rows come last.
         stop: a worker asks that this be the last step.
         due: the first worker asks for a checkpoint behind this step.
     """
@@ -131,12 +131,13 @@ class Contributions:
     Args:
         model: the network; its parameters that require a gradient and all its buffers take part.
         losses: how many losses a micro-batch has, one for each optimizer.
+        by_rows: names of parameters whose gradients are not in the list: see `brim.train.embeddings`.
 
     Attributes:
         like: tensors whose shapes and types those of the list have.
     """
 
-    def __init__(self, model: nn.Module, *, losses: int = 1) -> None:
+    def __init__(self, model: nn.Module, *, losses: int = 1, by_rows: Sequence[str] = ()) -> None:
         for name, parameter in model.named_parameters():
             if is_lazy(parameter):
                 raise SpecError(
@@ -145,19 +146,20 @@ class Contributions:
                     need="parameters whose shapes are known: memory for gradients is laid out before the first step",
                     hint="run one batch through the model after creating it, or give its layers their sizes",
                 )
-        self._names = [name for name, p in model.named_parameters() if p.requires_grad]
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        dense = {name: p for name, p in trained.items() if name not in by_rows}
+        self._names, self._parameters = list(dense), list(dense.values())
         self._all, self._all_names = list(model.parameters()), [name for name, _ in model.named_parameters()]
         self._versions: list[int] = []
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-        if not self._parameters:
+        if not trained:
             raise SpecError("model()", got="no parameter that requires a gradient", need="at least one")
         buffers = _buffers_of(model)
         self._averaged = [each for each in buffers if _is_averaged(each.home)]
         self._counted = [each for each in buffers if not _is_averaged(each.home)]
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
-        device = self._parameters[0].device
-        self._no_marks = torch.zeros(len(self._parameters) + _WORDS, dtype=torch.int64, device=device)
+        device = next(iter(trained.values())).device
+        self._no_marks = torch.zeros(len(trained) + _WORDS, dtype=torch.int64, device=device)
         self._all_marks = self._no_marks.clone()
         self._all_marks[:-_WORDS] = 1
         self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
@@ -238,12 +240,21 @@ class Contributions:
                     hint="remove loss.backward() and optimizer.zero_grad() from the loop",
                 )
 
-    def take(self, weight: float, losses: Sequence[Tensor | None], *, stop: bool, due: bool) -> list[Tensor]:
+    def take(
+        self,
+        weight: float,
+        losses: Sequence[Tensor | None],
+        *,
+        by_rows: Sequence[bool] = (),
+        stop: bool,
+        due: bool,
+    ) -> list[Tensor]:
         """Take what the backward passes of a micro-batch left.
 
         Args:
             weight: its part of the step's samples.
             losses: of each optimizer, a tensor of shape [1], or None where it had none.
+            by_rows: of each parameter by rows, whether it has a gradient.
             stop, due: words to all workers, see `Outcome`.
 
         Raises:
@@ -259,13 +270,13 @@ class Contributions:
                 raise SpecError(
                     f"parameter {self._names[index]!r}",
                     got="a sparse gradient",
-                    need="a dense one: sparse gradients cannot be reduced by slices",
-                    hint="nn.Embedding(..., sparse=False)",
+                    need="a dense one, or nn.Embedding(..., sparse=True): other sparse gradients cannot be reduced",
+                    hint="gradient = gradient.to_dense() where it is made",
                 )
             parameter.grad = None
             gradients.append(gradient)
         changed = [each.changed_by(weight) for each in self._averaged]
-        words = self._words(marks, stop=stop, due=due)
+        words = self._words([*marks, *map(int, by_rows)], stop=stop, due=due)
         counted = [each.now().clone() for each in self._counted]
         return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
 
@@ -333,7 +344,8 @@ class Contributions:
         """
         count = len(self._parameters)
         gradients = self._as_parameters(list(total[:count]), shared=shared)
-        for parameter, gradient, was_used in zip(self._parameters, gradients, outcome.used, strict=True):
+        used = outcome.used[:count]
+        for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=True):
             parameter.grad = gradient if was_used else None
         averaged, counted = len(self._averaged), len(self._counted)
         if averaged:
@@ -350,7 +362,8 @@ class Contributions:
         ):
             return gradients
         own = self._own_gradients or [torch.empty_like(parameter) for parameter in self._parameters]
-        torch._foreach_copy_(own, gradients)
+        if own:
+            torch._foreach_copy_(own, gradients)
         # Large ones are free between updates: micro-batches need the same memory for theirs.
         self._own_gradients = own if self._are_small else []
         return own

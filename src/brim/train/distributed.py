@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.exchange import Arrive, Contribution
 from brim.train.layout import Layout
+from brim.train.rows import Rows
 from brim.wire.peer import Cancelled, Interrupted, PeerLost
 
 __all__ = ["Distributed"]
@@ -105,6 +107,12 @@ class Distributed:
         with _peer_errors():
             store = server or _stores.TCPStore(address, int(number), is_master=False, timeout=_TO_MEET)
         return _stores.PrefixStore(f"round {round}", store)
+
+    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+        raise InternalError("embeddings are not trained by rows here")
+
+    def rows_total(self) -> Sequence[Rows]:
+        return ()
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         world = self._plan.world_size

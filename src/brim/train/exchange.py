@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -23,7 +23,8 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
-from brim.wire.peer import Cancelled, Listener, swap
+from brim.train.rows import Rows, between, fold_rows
+from brim.wire.peer import Cancelled, Listener, PeerLost, swap
 
 __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
 
@@ -42,6 +43,14 @@ class Exchange(Protocol):
     @property
     def shares_result(self) -> bool:
         """Whether others read the result too, so that it must not be written to."""
+        ...
+
+    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+        """Take the rows of each embedding that this rank's blocks have, before the step is reduced."""
+        ...
+
+    def rows_total(self) -> Sequence[Rows]:
+        """Return the rows of each embedding, summed over all micro-batches, once the step is committed."""
         ...
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
@@ -66,6 +75,15 @@ class Alone:
 
     shares_result = False
 
+    def __init__(self) -> None:
+        self._rows_total: Sequence[Rows] = ()
+
+    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+        (self._rows_total,) = blocks.values()
+
+    def rows_total(self) -> Sequence[Rows]:
+        return self._rows_total
+
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         return own
 
@@ -85,7 +103,7 @@ class Shelf:
     """
 
     def __init__(self, descriptor: int, layout: Layout, rows: int) -> None:
-        self._layout, self._row_bytes = layout, -(-layout.row_bytes // 4096) * 4096 or 4096
+        self.layout, self._row_bytes = layout, -(-layout.row_bytes // 4096) * 4096 or 4096
         size = self._row_bytes * rows
         if _size_of(descriptor) < size:
             os.ftruncate(descriptor, size)
@@ -97,19 +115,77 @@ class Shelf:
 
     def row(self, index: int) -> Tensor:
         start = index * self._row_bytes
-        return self._memory[start : start + self._layout.row_bytes]
+        return self._memory[start : start + self.layout.row_bytes]
 
     def views(self, index: int) -> list[Tensor]:
         if index not in self._views:  # rounds come and go, and rows stay
-            self._views[index] = self._layout.views(self.row(index))
+            self._views[index] = self.layout.views(self.row(index))
         return self._views[index]
 
     def slices(self, index: int, part: int, parts: int) -> list[Tensor]:
-        return self._layout.slices(self.row(index), part, parts)
+        return self.layout.slices(self.row(index), part, parts)
 
 
 def _size_of(descriptor: int) -> int:
     return os.fstat(descriptor).st_size
+
+
+class SharedRows:
+    """The rows of embeddings in the memory that the workers of a host share; each worker folds those of some ids.
+
+    Args:
+        shelf: the rows of this host.
+        index: where each block of this host lies.
+        plan: who adds up what.
+        rank: of this worker.
+    """
+
+    def __init__(self, shelf: Shelf, index: Mapping[Block, int], plan: ReductionPlan, *, rank: int) -> None:
+        ranks = plan.ranks_on(plan.host_of(rank))
+        self._shelf, self._index, self._plan = shelf, index, plan
+        self._part, self._parts = rank - ranks.start, len(ranks)
+        self._slices = self._parts if len(plan.hosts) == 1 else 1
+
+    def put(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+        """Leave this rank's blocks for the others."""
+        for block, tables in blocks.items():
+            self._shelf.layout.put_rows(self._shelf.row(self._index[block]), tables)
+
+    def of_host(self) -> dict[Block, list[Rows]]:
+        """Return the blocks of all workers of this host."""
+        return {block: self._shelf.layout.rows(self._shelf.row(row)) for block, row in self._index.items()}
+
+    def fold(self) -> None:
+        """Fold this worker's part of the ids into the total."""
+        blocks = self.of_host()
+        sums, starts = [], []
+        for table, count in enumerate(self._shelf.layout.counts):
+            have = {block: tables[table] for block, tables in blocks.items()}
+            bounds = _bounds(have, self._parts, count)
+            start, stop = bounds[self._part], bounds[self._part + 1]
+            slices = {block: between(rows, start, stop) for block, rows in have.items()}
+            sums.append(fold_rows(slices, self._plan.root, self._plan.parts))
+            starts.append(start)
+        self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._part, at=starts)
+
+    def put_total(self, tables: Sequence[Rows]) -> None:
+        """Leave the total, which another way was found to, for the workers of this host."""
+        self._shelf.layout.put_rows(self._shelf.row(0), tables)
+
+    def total(self) -> list[Rows]:
+        return self._shelf.layout.rows(self._shelf.row(0), slices=self._slices)
+
+
+def _bounds(have: Mapping[Block, Rows], parts: int, count: int) -> list[int]:
+    """Ids that cut the work of a fold into about equal parts, the same for all who ask.
+
+    >>> ids = torch.tensor([1, 2, 3, 70])
+    >>> _bounds({Block(0, 1): Rows(ids, torch.zeros(4, 1))}, 2, 100)
+    [0, 3, 100]
+    """
+    ids = max((rows.ids for rows in have.values()), key=len)
+    inner = [int(ids[len(ids) * part // parts]) if len(ids) else 0 for part in range(1, parts)]
+    return [0, *inner, count]
 
 
 Operation = tuple[Contribution, Contribution, Contribution]  # left, right, and where their sum goes
@@ -141,6 +217,7 @@ class SharedMemory:
         ranks = plan.ranks_on(host)
         part, parts = rank - ranks.start, len(ranks)
         self._trade, self._several = trade, len(plan.hosts) > 1
+        self._embeddings = SharedRows(shelf, index, plan, rank=rank) if shelf.layout.counts else None
         self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
         self._result = shelf.views(0)
         wanted = plan.host_blocks(host) if self._several else (plan.root,)
@@ -162,13 +239,24 @@ class SharedMemory:
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         arrive("blocks")
         _combine_slices(self._operations)
+        if self._embeddings is not None and not self._several:
+            self._embeddings.fold()
         if self._several:
             arrive("folded")
             if self._trade is not None:
                 self._trade.run()
+                if self._embeddings is not None:
+                    self._embeddings.put_total(self._trade.run_rows(self._embeddings.of_host()))
         elif self._copy is not None:
             torch._foreach_copy_(*self._copy)
         return self._result
+
+    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+        if self._embeddings is not None:
+            self._embeddings.put(blocks)
+
+    def rows_total(self) -> Sequence[Rows]:
+        return () if self._embeddings is None else self._embeddings.total()
 
     def close(self) -> None:
         if self._trade is not None:
@@ -210,7 +298,9 @@ class Trade:
         cancelled: Cancelled,
     ) -> None:
         self._patience, self._cancelled = patience, cancelled
-        me = plan.host_of(rank)
+        self._plan, self._like = plan, shelf.layout.rows(shelf.row(0))
+        self._counts = shelf.layout.counts
+        me = self._me = plan.host_of(rank)
         self._peers: dict[int, socket.socket] = {}
         hosts = range(len(plan.hosts))
         greeting = "round {} slices {} {}"
@@ -260,6 +350,59 @@ class Trade:
         torch._foreach_copy_(self._result, self._root)
         swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
 
+    def run_rows(self, local: Mapping[Block, Sequence[Rows]]) -> list[Rows]:
+        """Give all hosts the rows of embeddings that this host's blocks have, and return the sum of all.
+
+        Raises:
+            PeerLost: as `run`, and where another host sends more rows than there are.
+        """
+        plan, tables = self._plan, range(len(self._counts))
+        blocks = {
+            block: [fold_rows(_parts_of(local, block, table), block, plan.parts) for table in tables]
+            for block in plan.host_blocks(self._me)
+        }
+        own = [rows for each in blocks.values() for rows in each]
+        sizes = torch.tensor([len(rows.ids) for rows in own])
+        theirs = {
+            host: torch.zeros(len(plan.host_blocks(host)) * len(tables), dtype=torch.int64)
+            for host in self._peers
+        }
+        self._swap({host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()})
+        room = {host: self._room(each.tolist()) for host, each in theirs.items()}
+        sent = [part.contiguous() for rows in own for part in rows]
+        self._swap(
+            dict.fromkeys(room, sent),
+            {host: [part for rows in each for part in rows] for host, each in room.items()},
+        )
+        for host, received in room.items():
+            for number, block in enumerate(plan.host_blocks(host)):
+                blocks[block] = received[number * len(tables) : (number + 1) * len(tables)]
+        return [
+            fold_rows({block: each[table] for block, each in blocks.items()}, plan.root, plan.parts)
+            for table in tables
+        ]
+
+    def _room(self, sizes: Sequence[int]) -> list[Rows]:
+        """Room for so many rows of each embedding, of one block after the other."""
+        room = []
+        for number, size in enumerate(sizes):
+            table = number % len(self._counts)
+            if not 0 <= size <= self._counts[table]:
+                raise PeerLost(f"a worker sends {size} rows of an embedding of {self._counts[table]}")
+            values = self._like[table].values
+            room.append(Rows(torch.empty(size, dtype=torch.int64), values.new_empty((size, values.shape[1]))))
+        return room
+
+    def _swap(
+        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]]
+    ) -> None:
+        """Trade tensors with other hosts, by their numbers."""
+        ways = (
+            {self._peers[host]: [memory_of(t) for t in each] for host, each in way.items()}
+            for way in (outgoing, incoming)
+        )
+        swap(*ways, timeout=self._patience, cancelled=self._cancelled)
+
     def close(self) -> None:
         for peer in self._peers.values():
             peer.close()
@@ -267,3 +410,9 @@ class Trade:
 
 def _at(block: Block, blocks: Sequence[Block]) -> Block:
     return next(have for have in blocks if have.start == block.start)
+
+
+def _parts_of(local: Mapping[Block, Sequence[Rows]], want: Block, table: int) -> dict[Block, Rows]:
+    """What a host has of a block, of one embedding."""
+    stop = want.start + want.size
+    return {block: tables[table] for block, tables in local.items() if want.start <= block.start < stop}

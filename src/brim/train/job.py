@@ -39,6 +39,7 @@ from brim.train.contribution import Contributions, Outcome
 from brim.train.data.batches import Collate
 from brim.train.data.feed import Feed, Read, Request, requests
 from brim.train.digests import describe_difference, root_of
+from brim.train.embeddings import Embeddings
 from brim.train.evaluation import Forward, evaluate_together, feed_of
 from brim.train.exchange import Exchange
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
@@ -47,6 +48,7 @@ from brim.train.membership import Loner, Members, Membership, RoundChanged, part
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
+from brim.train.rows import Rows, RowSums
 from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
 from brim.wire.messages import (
@@ -90,6 +92,7 @@ class _Round:
 
     exchange: Exchange
     accumulator: Accumulator
+    rows: RowSums  # of embeddings
     rank: int
     parts: int  # that each step is cut into
     mine: range  # those of this rank
@@ -190,7 +193,11 @@ class Job:
             scaler=scaler,
             clip_norm=spec.clip_norm,
         )
-        self._contributions = Contributions(self.model, losses=len(optimizers))
+        may = "a GradScaler" if scaler is not None else ""
+        self._embeddings = Embeddings(self.model, optimizers, spec, may=may)
+        self._contributions = Contributions(
+            self.model, losses=len(optimizers), by_rows=self._embeddings.names
+        )
         self._carried: dict[str, Carried] = {}
         self._attributes = Attributes(self.model)
         self._sources = Sources(self.model)
@@ -352,7 +359,7 @@ class Job:
     def _layout(self) -> Layout:
         """Of what a micro-batch adds to a step."""
         carried = [tensor for each in self._carried.values() for tensor in each.tensors]
-        return Layout([*self._contributions.like, *carried])
+        return Layout([*self._contributions.like, *carried], self._embeddings.weights)
 
     def batches(
         self,
@@ -562,6 +569,7 @@ class Job:
             self._round = _Round(
                 exchange=exchange,
                 accumulator=Accumulator(parts, blocks, exchange.rows),
+                rows=RowSums(parts, blocks),
                 rank=self.members.rank,
                 parts=parts,
                 mine=plan.micro_batches(self.members.rank),
@@ -689,6 +697,7 @@ class Job:
             since=time.perf_counter(),
         )
         round.accumulator.begin()
+        round.rows.begin()
         self._optimization.begin()
         self._skip_empty(round, step)
         while step.todo:
@@ -709,6 +718,7 @@ class Job:
             nothing = self._contributions.nothing(stop=self._stop_asked, due=step.due)
             for each in self._carried.values():
                 nothing += each.nothing()
+            round.rows.add(step.todo[0], self._embeddings.nothing())
             round.accumulator.add(step.todo.popleft(), nothing)
 
     def _hand_out(self, round: _Round, step: _Step, read: Read) -> MicroBatch:
@@ -720,6 +730,7 @@ class Job:
         if not step.done:
             self._contributions.watch()
         self._contributions.reset()
+        self._embeddings.begin()
         self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
         span = read.request.span
         carried = {name: each.of(step.places(span)) for name, each in self._carried.items()}
@@ -764,7 +775,8 @@ class Job:
         self._optimization.check_rates()
         if not micro.taken:
             self._contributions.check_untouched()
-        self._optimization.backward(loss, micro.weight, optimizer)
+        also = self._embeddings.leaves_of(optimizer) if optimizer is not None else ()
+        self._optimization.backward(loss, micro.weight, optimizer, also)
         micro.losses[index] = loss.detach().reshape(1)
         micro.taken += 1
         if micro.taken < len(micro.losses):
@@ -825,8 +837,10 @@ class Job:
         self._contributions.check_unchanged()
         if round.commits < _WATCHED_STEPS:
             self._attributes.check()
+        rows, by_rows = self._embeddings.take()
+        round.rows.add(step.todo[0], rows)
         contribution = self._contributions.take(
-            micro.weight, micro.losses, stop=self._stop_asked, due=step.due
+            micro.weight, micro.losses, by_rows=by_rows, stop=self._stop_asked, due=step.due
         )
         if micro.carried or self._carried:
             check_names(self._carried, micro.carried)
@@ -851,6 +865,8 @@ class Job:
             self.members.arrive(step.number, phase)
             waited += time.perf_counter() - before
 
+        if self._embeddings.weights:
+            round.exchange.put_rows(round.rows.blocks())
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
         self._seconds["wait"] += waited
@@ -861,7 +877,8 @@ class Job:
         round.pace = time.perf_counter() - step.since
         started = self._spent("wait", before)
         outcome = self._contributions.outcome(total)
-        self._apply(total, outcome, samples=len(step.span), shared=round.exchange.shares_result)
+        rows = round.exchange.rows_total()
+        self._apply(total, rows, outcome, samples=len(step.span), shared=round.exchange.shares_result)
         self._spent("apply", started)
         round.commits += 1
         round.held = held
@@ -882,7 +899,9 @@ class Job:
         self._seconds.clear()
         return report
 
-    def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int, shared: bool) -> None:
+    def _apply(
+        self, total: list[Tensor], rows: Sequence[Rows], outcome: Outcome, *, samples: int, shared: bool
+    ) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""
         self._checkpoints.await_copy()
         self._contributions.reset()
@@ -891,7 +910,8 @@ class Job:
             own = len(self._contributions.like)
             self._contributions.put_back(total[:own], outcome, shared=shared)
             self._put_carried(total[own:], samples)
-            self._optimization.step()
+            used = outcome.used[len(outcome.used) - len(rows) :]
+            self._optimization.step(self._embeddings.put_back(rows, used), self._embeddings.step)
             self._contributions.clear()
         self._state.committed += 1
         self._state.due = outcome.due
@@ -1040,6 +1060,7 @@ class Job:
             self.members.wait_for_dismissal()
             self._checkpoints.drain()
             self._over = True
+            self._embeddings.close()
             self._leave_round()
             if self._feed is not None:
                 self._feed.close()
@@ -1077,6 +1098,7 @@ class Job:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             versions=versions(),
             start_method=self._start_method,
+            by_rows=self._embeddings.names,
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )

@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from brim.train.rows import Rows, joined
 
 __all__ = ["ALIGNMENT", "Layout", "Section", "memory_of"]
 
@@ -44,18 +46,37 @@ class Section:
         return self.start + low * ALIGNMENT, self.start + high * ALIGNMENT
 
 
+class _Place(NamedTuple):
+    """Where the rows of an embedding lie in a row of memory, in bytes; there is room for all of them.
+
+    In front are, for each slice of the rows that is there, its first place and how many it has.
+    """
+
+    slices: int
+    ids: int
+    values: int
+    most: int  # rows
+    shape: torch.Size  # of its weight
+    dtype: torch.dtype
+
+
+_MOST_SLICES = 256  # workers of one host that may share the work of a fold
+_INT64_BYTES = 8
+
+
 class Layout:
     """The places of a list of tensors in a row.
 
     Args:
         like: tensors whose shapes and dtypes the contributions have.
+        by_rows: weights of which a contribution has some rows: see `brim.train.rows`.
 
     >>> layout = Layout([torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(5)])
     >>> layout.row_bytes, [section.dtype for section in layout.sections]
     (192, [torch.float32, torch.int64])
     """
 
-    def __init__(self, like: Sequence[Tensor]) -> None:
+    def __init__(self, like: Sequence[Tensor], by_rows: Sequence[Tensor] = ()) -> None:
         self.device = like[0].device
         self.shapes = [tensor.shape for tensor in like]
         self.dtypes = [tensor.dtype for tensor in like]
@@ -67,16 +88,23 @@ class Layout:
             for index, tensor in enumerate(like):
                 if tensor.dtype == dtype:
                     self.offsets[index] = at
-                    at += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+                    at += _aligned(tensor.nbytes)
             self.sections.append(Section(dtype, start, at))
+        self.dense_bytes = at
+        self._places: list[_Place] = []
+        for weight in by_rows:
+            ids = at + 2 * _MOST_SLICES * _INT64_BYTES
+            values = ids + _aligned(len(weight) * _INT64_BYTES)
+            self._places.append(_Place(at, ids, values, len(weight), weight.shape, weight.dtype))
+            at = values + _aligned(weight.nbytes)
         self.row_bytes = at
 
     @property
     def fingerprint(self) -> str:
         """The same for all workers of a job, or they do not train the same network."""
-        text = repr(
-            [(str(dtype), tuple(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
-        )
+        tensors = [(str(dtype), tuple(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
+        by_rows = [(str(each.dtype), tuple(each.shape)) for each in self._places]
+        text = repr([tensors, by_rows] if by_rows else tensors)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def views(self, row: Tensor) -> list[Tensor]:
@@ -91,3 +119,52 @@ class Layout:
         """Slice `index` of `count` of every section of a row, as tensors of one dimension."""
         bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
         return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
+
+    # Rows of embeddings --------------------------------------------------------------------------------------
+
+    def put_rows(
+        self, row: Tensor, tables: Sequence[Rows], *, slice: int = 0, at: Sequence[int] = ()
+    ) -> None:
+        """Write one slice of the rows of each embedding.
+
+        Args:
+            row: uint8, [row_bytes].
+            slice: its number.
+            at: of each embedding, an id that none of the slice is below, and none of the slices before it reaches.
+        """
+        for index, (place, rows) in enumerate(zip(self._places, tables, strict=True)):
+            first, count = at[index] if at else 0, len(rows.ids)
+            ids, values = self._all_rows(row, place)
+            ids[first : first + count].copy_(rows.ids)
+            values[first : first + count].copy_(rows.values)
+            self._slices(row, place)[slice] = torch.tensor([first, count])
+
+    def rows(self, row: Tensor, *, slices: int = 1) -> list[Rows]:
+        """Return the rows of each embedding that lie in a row of memory; views of it where there is one slice."""
+        found = []
+        for place in self._places:
+            ids, values = self._all_rows(row, place)
+            bounds = self._slices(row, place)[:slices].tolist()
+            found.append(
+                joined([Rows(ids[first : first + n], values[first : first + n]) for first, n in bounds])
+            )
+        return found
+
+    def _all_rows(self, row: Tensor, place: _Place) -> tuple[Tensor, Tensor]:
+        ids = row[place.ids : place.ids + place.most * _INT64_BYTES].view(torch.int64)
+        size = place.shape.numel() * place.dtype.itemsize
+        return ids, row[place.values : place.values + size].view(place.dtype).view(place.shape)
+
+    def _slices(self, row: Tensor, place: _Place) -> Tensor:
+        return (
+            row[place.slices : place.slices + 2 * _MOST_SLICES * _INT64_BYTES].view(torch.int64).view(-1, 2)
+        )
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each embedding has."""
+        return [each.most for each in self._places]
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT

@@ -72,16 +72,24 @@ class Optimization:
 
     # Micro-batches -----------------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        weight: float,
+        optimizer: torch.optim.Optimizer | None,
+        also: Sequence[Tensor] = (),
+    ) -> None:
         """Add the gradients of a micro-batch's loss.
 
         Args:
             weight: its part of the step's samples.
             optimizer: whose parameters alone get gradients; None for all.
+            also: leaves that stand for its other parameters: see `brim.train.embeddings`.
         """
         own = None
         if optimizer is not None:
             own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            own += also
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
         else:
@@ -155,15 +163,21 @@ class Optimization:
 
     # Steps and epochs --------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Update the parameters from their gradients, then step the schedulers that step with every step."""
+    def step(self, rows: Sequence[nn.Parameter] = (), step_rows: Callable[[], None] = lambda: None) -> None:
+        """Update the parameters from their gradients, then step the schedulers that step with every step.
+
+        Args:
+            rows: of embeddings that are trained by rows; they are clipped with the others.
+            step_rows: updates those embeddings.
+        """
         self._is_stepping = True
         try:
             if self.clip_norm is not None:
                 self._unscale()
-                clip_grad_norm_(self._model.parameters(), self.clip_norm)
+                clip_grad_norm_([*self._model.parameters(), *rows], self.clip_norm)
             for optimizer in self.optimizers:
                 self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
+            step_rows()
             if self._scaler is not None:
                 self._scaler.update()
         finally:

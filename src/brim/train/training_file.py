@@ -42,7 +42,6 @@ __all__ = [
     "check_split",
     "forward_of",
     "functions_of",
-    "is_compiled",
     "load",
     "prepare",
     "size_of",
@@ -303,14 +302,6 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
 
 def _is_on_gpu(model: nn.Module) -> bool:
     return any(parameter.is_cuda for parameter in model.parameters())
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has a part in a model: its first passes start threads, which no fork survives."""
-    return any(
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
 
 
 def _output(prepared: Prepared, model: nn.Module, inputs: Any) -> Any:

@@ -11,10 +11,11 @@ from types import ModuleType
 import torch
 
 from brim.domain.job import JobSpec
+from brim.train.compiled import is_compiled
 from brim.train.inference import Task
 from brim.train.memory import give_back
 from brim.train.tasks import prepare_task
-from brim.train.training_file import Prepared, functions_of, is_compiled, load, warm_up
+from brim.train.training_file import Prepared, functions_of, load, warm_up
 from brim.train.training_file import prepare as prepare_training
 
 __all__ = [

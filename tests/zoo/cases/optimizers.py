@@ -107,6 +107,7 @@ MADE = {
     "sgd_maximize_foreach": lambda p: torch.optim.SGD(p, lr=1e-3, maximize=True, foreach=True),
     "sgld": SGLD,
     "sparse_adam": lambda p: torch.optim.SparseAdam(p, lr=1e-2),
+    "sparse_momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
 }
 KIND = param("optimizer", "adamw_fused")
 
@@ -132,7 +133,7 @@ class Sparse(nn.Module):
 
 
 def model():
-    if KIND == "sparse_adam":
+    if KIND.startswith("sparse"):
         return Sparse()
     return Net()
 

@@ -70,8 +70,17 @@ class Fields(nn.Module):
         return self.inner({"ids": inputs[0] + self.starts, "numbers": inputs[1]})
 
 
+MADE = {
+    "deepfm": Fields,
+    "dlrm": DLRM,
+    "large_dlrm": lambda: DLRM(words=20_000),
+    "large_ncf": lambda: NCF(words=20_000),
+    "ncf": NCF,
+}
+
+
 def model():
-    return {"dlrm": DLRM, "ncf": NCF, "deepfm": Fields}[param("kind", "dlrm")]()
+    return MADE[param("kind", "dlrm")]()
 
 
 def dataset(split):

@@ -73,6 +73,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     start_method: str
     transport: str
+    by_rows: list[str] = []  # parameters of embeddings: see `brim.train.embeddings`
 
 
 class MicroReport(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,129 @@
+"""The gradient of an embedding's weight by rows: of those that a step looks up, and of no others.
+
+A row that a micro-batch does not look up adds zero to the step's sum, and what it would add is left out. So the bits
+are those of the dense gradient, folded along the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brim.coordination.reduction import Block, fold
+
+__all__ = ["RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
+
+
+class Rows(NamedTuple):
+    """Some rows of a weight's gradient.
+
+    Args:
+        ids: which rows, ascending and each once; int64, shape [N].
+        values: their gradients, shape [N, D].
+    """
+
+    ids: Tensor
+    values: Tensor
+
+
+def no_rows(like: Tensor) -> Rows:
+    """Return the gradient of a weight `like`, shape [R, D], of which no row was looked up."""
+    return Rows(torch.empty(0, dtype=torch.int64), like.new_empty((0, like.shape[1])))
+
+
+def total_of(lookups: Sequence[Rows]) -> Rows:
+    """Add up what several lookups of a micro-batch gave, in their order."""
+    if len(lookups) == 1:
+        return lookups[0]
+    ids = torch.unique(torch.cat([each.ids for each in lookups]))
+    values = lookups[0].values.new_zeros((len(ids), lookups[0].values.shape[1]))
+    for each in lookups:
+        values.index_add_(0, torch.searchsorted(ids, each.ids), each.values)
+    return Rows(ids, values)
+
+
+def fold_rows(have: Mapping[Block, Rows], want: Block, parts: int) -> Rows:
+    """Fold blocks into one along the canonical tree, as `accumulate.combine` folds dense gradients.
+
+    Args:
+        have: the blocks at hand.
+        want: the block that they cover together.
+        parts: micro-batches of a step.
+
+    Raises:
+        ValueError: they do not cover it.
+    """
+    additions = fold(have, want, parts)
+    if not additions:
+        return next(rows for block, rows in have.items() if block.start == want.start)
+    ids = torch.unique(torch.cat([rows.ids for rows in have.values()]))
+    own = {block.start: rows for block, rows in have.items()}
+    places = {start: torch.searchsorted(ids, rows.ids) for start, rows in own.items()}
+    sums: dict[int, Tensor] = {}
+    for left, right in additions:
+        if left.start not in sums:
+            first = own[left.start].values
+            sums[left.start] = first.new_zeros((len(ids), first.shape[1])).index_copy_(
+                0, places[left.start], first
+            )
+        if right.start in sums:
+            sums[left.start] += sums.pop(right.start)
+        else:
+            sums[left.start].index_add_(0, places[right.start], own[right.start].values)
+    return Rows(ids, sums[want.start])
+
+
+def between(rows: Rows, start: int, stop: int) -> Rows:
+    """Return the rows of ids in `[start, stop)`; views, not copies."""
+    first, last = torch.searchsorted(rows.ids, torch.tensor([start, stop])).tolist()
+    return Rows(rows.ids[first:last], rows.values[first:last])
+
+
+def joined(slices: Sequence[Rows]) -> Rows:
+    """Join rows of which each slice has larger ids than the one before."""
+    if len(slices) == 1:
+        return slices[0]
+    return Rows(torch.cat([each.ids for each in slices]), torch.cat([each.values for each in slices]))
+
+
+class RowSums:
+    """Adds up the rows of one worker's micro-batches, as `accumulate.Accumulator` adds up what is dense.
+
+    Args:
+        parts: micro-batches of a step.
+        blocks: the rank's blocks, in order.
+    """
+
+    def __init__(self, parts: int, blocks: Sequence[Block]) -> None:
+        self._parts, self._blocks = parts, blocks
+        self._leaves: dict[int, Sequence[Rows]] = {}  # by micro-batch; of each table
+
+    def begin(self) -> None:
+        """Start a step; what a step before it left unfinished is forgotten."""
+        self._leaves.clear()
+
+    def add(self, micro: int, tables: Sequence[Rows]) -> None:
+        """Take the rows of one micro-batch, of each table."""
+        self._leaves[micro] = tables
+
+    def blocks(self) -> dict[Block, list[Rows]]:
+        """Return the sum of each block of this rank, for each table."""
+        return {block: self._sum(block) for block in self._blocks}
+
+    def _sum(self, block: Block) -> list[Rows]:
+        micros = range(block.start, min(block.start + block.size, self._parts))
+        return [
+            fold_rows(
+                {Block(micro, 1): rows for micro, rows in zip(micros, leaves, strict=True)},
+                block,
+                self._parts,
+            )
+            for leaves in _by_table(self._leaves[micro] for micro in micros)
+        ]
+
+
+def _by_table(micro_batches: Iterable[Sequence[Rows]]) -> Iterable[tuple[Rows, ...]]:
+    return zip(*micro_batches, strict=True)

@@ -1,0 +1,29 @@
+"""Embeddings that are trained by rows end with the dense way's bits on any number of workers, through deaths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from e2e.running import FILES, ledger, started, train
+
+pytestmark = pytest.mark.e2e
+
+CLICKS = str(FILES / "large_embedding.py")
+JOB = (CLICKS, "--epochs", "4", "--global-batch-size", "128")
+FAULTS = "kill rank 0 at step 10; kill rank 2 at step 30; add 2 at step 50; term rank 1 at step 70"
+
+
+def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
+    dense = train(tmp_path / "dense", *JOB, "--workers", "1", "--embeddings", "dense")
+    disturbed = train(tmp_path / "disturbed", *JOB, "--workers", "3", "--faults", FAULTS)
+    assert disturbed["weights_sha256"] == dense["weights_sha256"]
+    assert ledger(tmp_path / "disturbed")["exact"]
+    run = tmp_path / "run"
+    with started(
+        run, "train", *JOB, "--workers", "2", "--faults", "term rank 0 at step 40; term rank 1 at step 40"
+    ) as first:
+        assert first.finish()["exit"] == "suspended"
+    resumed = train(run, *JOB, "--resume", "--workers", "1", "--embeddings", "dense")
+    assert resumed["weights_sha256"] == dense["weights_sha256"]

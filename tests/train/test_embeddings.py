@@ -1,0 +1,292 @@
+"""Embeddings trained by rows end with the bits of the dense way; what would not is left dense, or refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import SpecError
+from brim.models import WideDeep
+from brim.train import embeddings
+from brim.train.job import Job
+from brim.train.state import weights_sha256
+
+ROWS, FIELDS = 300, 5
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.3),
+    "sgd-foreach": lambda parameters: torch.optim.SGD(parameters, lr=0.3, foreach=True, maximize=False),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
+    "adagrad-decay": lambda parameters: torch.optim.Adagrad(
+        parameters, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.2
+    ),
+}
+
+
+class Net(nn.Module):
+    """Looks up the same ids in two tables, one of them twice, and skips a padding id."""
+
+    def __init__(self, *, bag: bool = False, sparse: bool = False) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"padding_idx": 3, "sparse": sparse}
+        self.table = nn.EmbeddingBag(ROWS, 8, mode="mean", **made) if bag else nn.Embedding(ROWS, 8, **made)
+        self.wide = nn.Embedding(ROWS, 1, sparse=sparse)
+        self.out = nn.Linear(8 if bag else 8 * FIELDS, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        deep: Tensor = self.out(torch.tanh(self.table(ids).flatten(1))).squeeze(1)
+        wide: Tensor = (
+            self.wide(ids).sum((1, 2))
+            + self.wide(ids[:, :1]).sum((1, 2))
+            + self.wide(ids[:, 1:2]).sum((1, 2))
+        )
+        return deep + wide
+
+
+def data(dtype: torch.dtype = torch.int64) -> TensorDataset:
+    torch.manual_seed(1)
+    ids = (torch.rand(500, FIELDS).pow(3) * ROWS).to(dtype)
+    return TensorDataset(ids, (ids[:, 0] % 2).float())
+
+
+def spec(**options: Any) -> JobSpec:
+    return JobSpec(
+        command=("loop.py",),
+        parameters={},
+        workers=WorkerRange.parse("1"),
+        epochs=2,
+        global_batch_size=64,
+        **options,
+    )
+
+
+def trained(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    samples: TensorDataset | None = None,
+    **options: Any,
+) -> tuple[Job, float]:
+    job, loss = Job(model, optimizer, spec=spec(**options), context=None), 0.0
+    for _ in job.epochs():
+        for batch in job.batches(samples or data()):
+            output = model(batch.inputs)
+            loss = job.step(functional.binary_cross_entropy_with_logits(output, batch.target)) or loss
+    return job, loss
+
+
+def net(**how: bool) -> Net:
+    torch.manual_seed(0)
+    return Net(**how)
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "LARGE", 1)
+
+
+@pytest.mark.parametrize("bag", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
+    bag: bool, optimizer: str, dtype: torch.dtype
+) -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        model = net(bag=bag)
+        made = OPTIMIZERS[optimizer](model.parameters())
+        job, loss = trained(model, made, samples=data(dtype), embeddings=way)
+        assert bool(job._embeddings.names) is (way == "auto")
+        ends.append((weights_sha256(model), loss, made.state_dict()["state"]))
+    (sha, loss, state), (dense_sha, dense_loss, dense_state) = ends
+    assert sha == dense_sha
+    assert loss == dense_loss
+    assert state.keys() == dense_state.keys()
+    for index, parts in state.items():
+        for key, part in parts.items():
+            assert part is dense_state[index][key] or torch.equal(part, dense_state[index][key]), (index, key)
+
+
+def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        torch.manual_seed(0)
+        model = WideDeep(ROWS, FIELDS, dim=4)
+        job = Job(
+            model, torch.optim.Adagrad(model.parameters(), lr=0.1), spec=spec(embeddings=way), context=None
+        )
+        for batch in job.batches(data()):
+            output = model({"ids": batch.inputs})
+            job.step(functional.binary_cross_entropy_with_logits(output, batch.target))
+        ends.append(weights_sha256(model))
+        assert len(job._embeddings.names) == (2 if way == "auto" else 0)
+    assert ends[0] == ends[1]
+
+
+def test_sparse_adam_does_what_torch_does_with_it() -> None:
+    model, plain = net(sparse=True), net(sparse=True)
+    del model.out, plain.out
+    model.forward = plain.forward = None  # type: ignore[assignment,method-assign]
+
+    def output(of: Net, ids: Tensor) -> Tensor:
+        return of.table(ids).sum((1, 2)) + of.wide(ids).sum((1, 2))
+
+    job = Job(
+        model, torch.optim.SparseAdam(model.parameters(), lr=0.1), spec=spec(micro_batches=1), context=None
+    )
+    optimizer = torch.optim.SparseAdam(plain.parameters(), lr=0.1)
+    for batch in job.batches(data()):
+        for of in (model, plain):
+            loss = functional.binary_cross_entropy_with_logits(output(of, batch.inputs), batch.target)
+            if of is model:
+                job.step(loss)
+            else:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, dict(plain.named_parameters())[name])
+
+
+def test_rows_that_no_step_looks_up_stay_as_they_are() -> None:
+    model = net()
+    before = model.table.weight.detach().clone()
+    trained(model, OPTIMIZERS["adagrad"](model.parameters()))
+    ids = data().tensors[0]
+    used = torch.zeros(ROWS, dtype=torch.bool)
+    used[ids.unique()] = True
+    used[3] = False  # padding
+    changed = (model.table.weight != before).any(1)
+    assert torch.equal(changed, used)
+
+
+def test_several_optimizers_each_reach_their_own_tables() -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        torch.manual_seed(0)
+        one, two = nn.Embedding(ROWS, 1), nn.Embedding(ROWS, 1)
+        first, second = (torch.optim.SGD(each.parameters(), lr=0.3) for each in (one, two))
+        job = Job([one, two], [first, second], spec=spec(embeddings=way), context=None)
+        for batch in job.batches(data()):
+            a, b = (each(batch.inputs).sum((1, 2)) for each in (one, two))
+            job.step(functional.mse_loss(a + b, batch.target), optimizer=first)
+            a, b = (each(batch.inputs).sum((1, 2)) for each in (one, two))
+            job.step(functional.mse_loss(a - b, batch.target), optimizer=second)
+        ends.append(weights_sha256(nn.ModuleList([one, two])))
+    assert ends[0] == ends[1]
+
+
+# The modules -----------------------------------------------------------------------------------------------------
+
+
+def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
+    model = net()
+    own = type(model.table)
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    assert repr(model) == repr(net())
+    assert isinstance(model.table, own)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.table))):
+        assert "_ByRows" not in str([type(each).__mro__ for each in copied.modules()])
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    copied = copy.deepcopy(model)
+    copied(ids).sum().backward()
+    assert copied.table.weight.grad is not None
+    with torch.no_grad():
+        assert torch.equal(model(ids), copied(ids))
+    for _ in job.epochs():
+        for batch in job.batches(data()):
+            job.step(functional.mse_loss(model(batch.inputs), batch.target))
+    assert type(model.table) is own
+    model(ids).sum().backward()
+    assert model.table.weight.grad is not None
+
+
+# What is left dense, and what is refused -------------------------------------------------------------------------
+
+
+def _tied(model: Net) -> Net:
+    model.tied = nn.Linear(8, ROWS, bias=False)
+    model.tied.weight = model.table.weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "options"),
+    [
+        (net, lambda parameters: torch.optim.Adam(parameters), {}),
+        (net, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), {}),
+        (net, lambda parameters: torch.optim.Adagrad(parameters, weight_decay=1e-3), {}),
+        (net, OPTIMIZERS["sgd"], {"clip_norm": 1.0}),
+        (net, OPTIMIZERS["sgd"], {"embeddings": "dense"}),
+    ],
+)
+def test_what_would_change_the_bits_stays_dense(make: Any, optimizer: Any, options: dict[str, Any]) -> None:
+    model = make()
+    job = Job(model, optimizer(model.parameters()), spec=spec(**options), context=None)
+    assert job._embeddings.names == []
+
+
+def test_a_weight_that_another_module_uses_stays_dense() -> None:
+    model = _tied(net())
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    assert job._embeddings.names == ["wide.weight"]
+
+
+def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embeddings, "LARGE", ROWS * 8)
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    assert job._embeddings.names == ["table.weight"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (torch.optim.Adam, "Adam, which moves rows that have no gradient"),
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "SGD with momentum=0.9"),
+    ],
+)
+def test_sparse_with_an_optimizer_that_moves_all_rows_is_refused(optimizer: Any, words: str) -> None:
+    model = net(sparse=True)
+    with pytest.raises(SpecError, match=f"embedding 'table': got sparse=True, and {words}"):
+        Job(model, optimizer(model.parameters()), spec=spec(), context=None)
+
+
+def test_sparse_with_torch_distributed_is_refused() -> None:
+    model = net(sparse=True)
+    with pytest.raises(SpecError, match="--transport distributed"):
+        Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(transport="distributed"), context=None)
+
+
+def test_a_weight_used_by_hand_is_refused_with_a_way_out() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    batch = next(iter(job.batches(data())))
+    loss = functional.mse_loss(model(batch.inputs), batch.target) + model.table.weight.square().mean()
+    with pytest.raises(
+        SpecError, match=r"'table.weight'.* looking up rows, need .*\n  hint: --embeddings dense"
+    ):
+        job.step(loss)
+
+
+def test_momentum_turned_on_later_is_refused() -> None:
+    model = net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    job = Job(model, optimizer, spec=spec(micro_batches=1), context=None)
+
+    def loop() -> None:
+        for batch in job.batches(data()):
+            job.step(functional.mse_loss(model(batch.inputs), batch.target))
+            optimizer.param_groups[0]["momentum"] = 0.5
+
+    with pytest.raises(SpecError, match=r"SGD with momentum=0\.5"):
+        loop()
+    assert job.committed == 1
