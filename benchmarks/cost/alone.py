@@ -1,8 +1,7 @@
 """What a step of one worker costs beside plain torch, before and after: see README.md.
 
-Every side has turns of a moment, one after the other: plain torch and torch alone making M passes a step ("kernels") in
-this process, and one run of `brim train` for each of the others, whose worker waits while it is not its turn. So
-whatever else the machine does meets all of them alike.
+The sides take turns: plain torch and torch alone making M passes a step ("kernels") in this process, and one run of
+`brim train` for each of the others.
 """
 
 from __future__ import annotations
@@ -10,18 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +23,8 @@ import torch
 
 from benchmarks.harness import jobs
 from benchmarks.harness.brim_run import repository
-from benchmarks.harness.gate import VARIABLE, Gate
 from benchmarks.harness.report import Report, table
+from benchmarks.harness.turns import Run, Step, await_all, by_turns
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
 from brim.train.contribution import Outcome
@@ -49,11 +42,6 @@ PARTS = (8, 4, 2, 1)
 PLAIN, INEXACT = "plain torch", "brim, inexact"
 AIMS = {("wide_deep", 256): 0.5, ("wide_deep", 512): 0.75, ("wide_deep", 4096): 0.9}  # exact, of plain torch
 CHECKPOINT_EVERY = 50  # steps, for the cost of digests
-_LIMIT = 120.0  # seconds until a run must have started, or ended
-_STARTED = 10  # steps after which a run trains as it will for ever
-_SETTLE = 0.15  # seconds
-_FEWEST = 3  # steps in a turn
-Step = Callable[[], object]
 
 
 def kernels(parts: int) -> str:
@@ -114,77 +102,12 @@ def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
     return step
 
 
-def _turn(step: Step, seconds: float) -> float:
-    """The median of the steps of a turn."""
-    step()
-    taken, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken) < 3:
-        since = time.perf_counter()
-        step()
-        taken.append(time.perf_counter() - since)
-    return statistics.median(taken)
-
-
 def _words(case: Case, *words: str) -> list[str]:
     return [
         str(TRAINING_FILE),
         *("--set", f"kind={case.kind}", "--global-batch-size", str(case.batch), "--epochs", "1000"),
         *("--workers", "1", "--spares", "0", "--checkpoint-every", "1000000", *words),
     ]
-
-
-class Run:
-    """A run of `brim train` that makes steps while it has its turn.
-
-    Args:
-        folder: for its records, and for what it prints.
-        words: what the command is told.
-        checkout: of brim.
-    """
-
-    def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
-        self._steps = folder / "run" / "steps.jsonl"
-        self._gate = Gate(folder / "gate")
-        command = [sys.executable, "-m", "brim.cli", "train", *words, "--run-dir", str(folder / "run")]
-        places = os.pathsep.join([str(checkout / "src"), str(repository())])
-        environment = {**os.environ, "PYTHONPATH": places, VARIABLE: str(folder / "gate")}
-        self._output = folder / "output"
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-
-    def trains(self) -> bool:
-        """Whether it has come to its steps, before which it then waits."""
-        if self._process.poll() is not None:
-            raise RuntimeError(f"a run ended: {self._output.read_text()}")
-        if len(self._commits()) < _STARTED:
-            return False
-        self._gate.close()
-        return True
-
-    def turn(self, seconds: float) -> float:
-        """The median step of a turn, from commit to commit."""
-        first = len(self._commits())
-        self._gate.open()
-        time.sleep(_SETTLE + seconds)
-        self._gate.close()
-        time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
-        gaps = [after - before for before, after in pairwise(self._commits()[first + 1 :])]
-        if len(gaps) < _FEWEST:
-            raise RuntimeError(f"{len(gaps)} steps in a turn: {self._output.read_text()}")
-        return statistics.median(gaps)
-
-    def end(self) -> None:
-        self._gate.open()
-        self._process.send_signal(signal.SIGINT)
-        try:
-            self._process.wait(_LIMIT)
-        finally:
-            self._process.kill()
-
-    def _commits(self) -> list[float]:
-        """When each was."""
-        lines = self._steps.read_bytes().split(b"\n")[:-1] if self._steps.exists() else []
-        return [json.loads(line)["at"] for line in lines]
 
 
 @contextlib.contextmanager
@@ -203,12 +126,7 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-")))
             sides[name] = Run(folder, words, checkout)
             stack.callback(sides[name].end)
-        starting, end = list(sides.values()), time.monotonic() + _LIMIT
-        while starting:
-            starting = [run for run in starting if not run.trains()]
-            if time.monotonic() > end:
-                raise RuntimeError(f"{len(starting)} runs came to no step {_STARTED}")
-            time.sleep(0.1)
+        await_all(sides.values())
         yield sides
 
 
@@ -218,15 +136,7 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
     alone = {PLAIN: _plain(case.kind, case.batch, data, parts=1)}
     alone |= {kernels(parts): _plain(case.kind, case.batch, data, parts=parts) for parts in PARTS}
     with _runs(case, former) as sides:
-        turns: dict[str, Callable[[], float]] = {
-            **{name: lambda step=step: _turn(step, seconds) for name, step in alone.items()},
-            **{name: lambda side=side: side.turn(seconds) for name, side in sides.items()},
-        }
-        case.steps = {name: [] for name in turns}
-        for number in range(rounds):
-            # There and back: a side may be disturbed by what the one before it leaves.
-            for name, turn in list(turns.items())[:: -1 if number % 2 else 1]:
-                case.steps[name].append(turn())
+        case.steps = by_turns(alone, sides, rounds=rounds, seconds=seconds)
 
 
 # Single things -------------------------------------------------------------------------------------------------
