@@ -24,6 +24,12 @@ def drawn(chance: random.Random) -> Rows:
     return Rows(torch.tensor(ids, dtype=torch.int64), torch.tensor(values).reshape(len(ids), 3))
 
 
+def drawn_of_two(chance: random.Random) -> list[Rows]:
+    """Rows of two embeddings, which are often asked for the same ids."""
+    first, second = drawn(chance), drawn(chance)
+    return [first, chance.choice([second, Rows(first.ids.clone(), first.values * 3.3)])]
+
+
 def dense(rows: Rows) -> torch.Tensor:
     return torch.zeros_like(WEIGHT).index_copy_(0, rows.ids, rows.values)
 
@@ -41,11 +47,11 @@ def densely(leaves: list[Rows]) -> torch.Tensor:
 def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
     chance = random.Random(seed)
     parts = chance.randint(1, 12)
-    leaves = [drawn(chance) for _ in range(parts)]
-    wanted = densely(leaves)
+    leaves = [drawn_of_two(chance) for _ in range(parts)]
+    wanted = [densely([tables[table] for tables in leaves]) for table in range(2)]
     for world in range(1, min(parts, 5) + 1):
         plan = ReductionPlan(parts, (world,))
-        layout = Layout([torch.zeros(3)], [WEIGHT])
+        layout = Layout([torch.zeros(3)], [WEIGHT, WEIGHT])
         with open(os.memfd_create("rows"), "wb") as memory:
             shelf = Shelf(memory.fileno(), layout, 1 + parts)
         index = {block: 1 + row for row, block in enumerate(plan.local_blocks(0))}
@@ -53,15 +59,15 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
         for rank, each in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
             for micro in plan.micro_batches(rank):
-                sums.add(micro, [leaves[micro]])
+                sums.add(micro, leaves[micro])
             each.put(sums.blocks())
         for each in ranks:
             each.fold()
-        (total,) = ranks[-1].total()
-        assert torch.equal(dense(total), wanted)
-        assert total.ids.tolist() == sorted({id for rows in leaves for id in rows.ids.tolist()})
+        for table, total in enumerate(ranks[-1].total()):
+            assert torch.equal(dense(total), wanted[table])
+            assert total.ids.tolist() == sorted({id for each in leaves for id in each[table].ids.tolist()})
 
 
 def test_blocks_that_do_not_cover_what_is_wanted_are_an_error() -> None:
     with pytest.raises(ValueError, match="no block covers micro-batch 1"):
-        fold_rows({Block(0, 1): drawn(random.Random(0))}, Block(0, 2), 2)
+        fold_rows({Block(0, 1): [drawn(random.Random(0))]}, Block(0, 2), 2)

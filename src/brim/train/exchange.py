@@ -158,14 +158,15 @@ class SharedRows:
     def fold(self) -> None:
         """Fold this worker's part of the ids into the total."""
         blocks = self.of_host()
-        sums, starts = [], []
+        mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
+        starts = []
         for table, count in enumerate(self._shelf.layout.counts):
-            have = {block: tables[table] for block, tables in blocks.items()}
-            bounds = _bounds(have, self._parts, count)
+            bounds = _bounds([tables[table] for tables in blocks.values()], self._parts, count)
             start, stop = bounds[self._part], bounds[self._part + 1]
-            slices = {block: between(rows, start, stop) for block, rows in have.items()}
-            sums.append(fold_rows(slices, self._plan.root, self._plan.parts))
+            for block, tables in blocks.items():
+                mine[block].append(between(tables[table], start, stop))
             starts.append(start)
+        sums = fold_rows(mine, self._plan.root, self._plan.parts)
         self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._part, at=starts)
 
     def put_total(self, tables: Sequence[Rows]) -> None:
@@ -176,14 +177,14 @@ class SharedRows:
         return self._shelf.layout.rows(self._shelf.row(0), slices=self._slices)
 
 
-def _bounds(have: Mapping[Block, Rows], parts: int, count: int) -> list[int]:
+def _bounds(blocks: Sequence[Rows], parts: int, count: int) -> list[int]:
     """Ids that cut the work of a fold into about equal parts, the same for all who ask.
 
     >>> ids = torch.tensor([1, 2, 3, 70])
-    >>> _bounds({Block(0, 1): Rows(ids, torch.zeros(4, 1))}, 2, 100)
+    >>> _bounds([Rows(ids, torch.zeros(4, 1))], 2, 100)
     [0, 3, 100]
     """
-    ids = max((rows.ids for rows in have.values()), key=len)
+    ids = max((rows.ids for rows in blocks), key=len)
     inner = [int(ids[len(ids) * part // parts]) if len(ids) else 0 for part in range(1, parts)]
     return [0, *inner, count]
 
@@ -356,16 +357,15 @@ class Trade:
         Raises:
             PeerLost: as `run`, and where another host sends more rows than there are.
         """
-        plan, tables = self._plan, range(len(self._counts))
-        blocks = {
-            block: [fold_rows(_parts_of(local, block, table), block, plan.parts) for table in tables]
+        plan, tables = self._plan, len(self._counts)
+        blocks: dict[Block, Sequence[Rows]] = {
+            block: fold_rows(_parts_of(local, block), block, plan.parts)
             for block in plan.host_blocks(self._me)
         }
         own = [rows for each in blocks.values() for rows in each]
         sizes = torch.tensor([len(rows.ids) for rows in own])
         theirs = {
-            host: torch.zeros(len(plan.host_blocks(host)) * len(tables), dtype=torch.int64)
-            for host in self._peers
+            host: torch.zeros(len(plan.host_blocks(host)) * tables, dtype=torch.int64) for host in self._peers
         }
         self._swap({host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()})
         room = {host: self._room(each.tolist()) for host, each in theirs.items()}
@@ -376,11 +376,8 @@ class Trade:
         )
         for host, received in room.items():
             for number, block in enumerate(plan.host_blocks(host)):
-                blocks[block] = received[number * len(tables) : (number + 1) * len(tables)]
-        return [
-            fold_rows({block: each[table] for block, each in blocks.items()}, plan.root, plan.parts)
-            for table in tables
-        ]
+                blocks[block] = received[number * tables : (number + 1) * tables]
+        return fold_rows(blocks, plan.root, plan.parts)
 
     def _room(self, sizes: Sequence[int]) -> list[Rows]:
         """Room for so many rows of each embedding, of one block after the other."""
@@ -412,7 +409,7 @@ def _at(block: Block, blocks: Sequence[Block]) -> Block:
     return next(have for have in blocks if have.start == block.start)
 
 
-def _parts_of(local: Mapping[Block, Sequence[Rows]], want: Block, table: int) -> dict[Block, Rows]:
-    """What a host has of a block, of one embedding."""
+def _parts_of(local: Mapping[Block, Sequence[Rows]], want: Block) -> dict[Block, Sequence[Rows]]:
+    """What a host has of a block."""
     stop = want.start + want.size
-    return {block: tables[table] for block, tables in local.items() if want.start <= block.start < stop}
+    return {block: tables for block, tables in local.items() if want.start <= block.start < stop}

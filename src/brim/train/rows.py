@@ -38,42 +38,81 @@ def total_of(lookups: Sequence[Rows]) -> Rows:
     """Add up what several lookups of a micro-batch gave, in their order."""
     if len(lookups) == 1:
         return lookups[0]
-    ids = torch.unique(torch.cat([each.ids for each in lookups]))
-    values = lookups[0].values.new_zeros((len(ids), lookups[0].values.shape[1]))
-    for each in lookups:
-        values.index_add_(0, torch.searchsorted(ids, each.ids), each.values)
-    return Rows(ids, values)
+    union = _union([each.ids for each in lookups])
+    values = lookups[0].values.new_zeros((len(union.ids), lookups[0].values.shape[1]))
+    for each, places in zip(lookups, union.places, strict=True):
+        values.index_add_(0, places, each.values)
+    return Rows(union.ids, values)
 
 
-def fold_rows(have: Mapping[Block, Rows], want: Block, parts: int) -> Rows:
+class _Union(NamedTuple):
+    """The ids of several blocks."""
+
+    of: list[Tensor]
+    ids: Tensor
+    places: list[Tensor]  # of each block's ids among all
+
+    def is_of(self, parts: Sequence[Tensor]) -> bool:
+        return all(
+            known is part or torch.equal(known, part) for known, part in zip(self.of, parts, strict=True)
+        )
+
+
+def _union(parts: list[Tensor]) -> _Union:
+    ids, places = torch.unique(torch.cat(parts), return_inverse=True)
+    return _Union(parts, ids, list(places.split([len(each) for each in parts])))
+
+
+def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> list[Rows]:
     """Fold blocks into one along the canonical tree, as `accumulate.combine` folds dense gradients.
 
     Args:
-        have: the blocks at hand.
+        have: the blocks at hand, with the rows of each embedding.
         want: the block that they cover together.
         parts: micro-batches of a step.
+
+    Returns:
+        The rows of each embedding.
 
     Raises:
         ValueError: they do not cover it.
     """
     additions = fold(have, want, parts)
     if not additions:
-        return next(rows for block, rows in have.items() if block.start == want.start)
-    ids = torch.unique(torch.cat([rows.ids for rows in have.values()]))
-    own = {block.start: rows for block, rows in have.items()}
-    places = {start: torch.searchsorted(ids, rows.ids) for start, rows in own.items()}
+        return list(next(tables for block, tables in have.items() if block.start == want.start))
+    sums: list[Rows] = []
+    union: _Union | None = None
+    starts = [block.start for block in have]
+    for tables in zip(*have.values(), strict=True):
+        ids = [rows.ids for rows in tables]
+        if union is None or not union.is_of(ids):  # embeddings are often asked for the same ids
+            union = _union(ids)
+        own = {start: rows.values for start, rows in zip(starts, tables, strict=True)}
+        places = dict(zip(starts, union.places, strict=True))
+        sums.append(Rows(union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start)))
+    return sums
+
+
+def _sum(
+    own: Mapping[int, Tensor],
+    places: Mapping[int, Tensor],
+    additions: Iterable[tuple[Block, Block]],
+    *,
+    count: int,
+    start: int,
+) -> Tensor:
+    """The sum of the values of blocks, each given by its first micro-batch, at their places among `count` rows."""
     sums: dict[int, Tensor] = {}
     for left, right in additions:
         if left.start not in sums:
-            first = own[left.start].values
-            sums[left.start] = first.new_zeros((len(ids), first.shape[1])).index_copy_(
-                0, places[left.start], first
-            )
+            first = own[left.start]
+            sums[left.start] = first.new_zeros((count, first.shape[1]))
+            sums[left.start].index_copy_(0, places[left.start], first)
         if right.start in sums:
             sums[left.start] += sums.pop(right.start)
         else:
-            sums[left.start].index_add_(0, places[right.start], own[right.start].values)
-    return Rows(ids, sums[want.start])
+            sums[left.start].index_add_(0, places[right.start], own[right.start])
+    return sums[start]
 
 
 def between(rows: Rows, start: int, stop: int) -> Rows:
@@ -115,15 +154,4 @@ class RowSums:
 
     def _sum(self, block: Block) -> list[Rows]:
         micros = range(block.start, min(block.start + block.size, self._parts))
-        return [
-            fold_rows(
-                {Block(micro, 1): rows for micro, rows in zip(micros, leaves, strict=True)},
-                block,
-                self._parts,
-            )
-            for leaves in _by_table(self._leaves[micro] for micro in micros)
-        ]
-
-
-def _by_table(micro_batches: Iterable[Sequence[Rows]]) -> Iterable[tuple[Rows, ...]]:
-    return zip(*micro_batches, strict=True)
+        return fold_rows({Block(micro, 1): self._leaves[micro] for micro in micros}, block, self._parts)
