@@ -58,10 +58,13 @@ class Run:
         return True
 
     def turn(self, seconds: float) -> float:
-        """The median step of a turn, from commit to commit."""
+        """The median step of a turn, from commit to commit; a turn of long steps lasts for a few of them."""
         first = len(self._commits())
         self._gate.open()
         time.sleep(_SETTLE + seconds)
+        end = time.monotonic() + _LIMIT
+        while len(self._commits()) < first + _FEWEST + 2 and time.monotonic() < end:
+            time.sleep(_SETTLE)
         self._gate.close()
         time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
         gaps = [after - before for before, after in pairwise(self._commits()[first + 1 :])]
