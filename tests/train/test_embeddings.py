@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from brim.domain.job import JobSpec, WorkerRange
@@ -189,19 +191,18 @@ def test_several_optimizers_each_reach_their_own_tables() -> None:
 
 def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
     model = net()
-    own = type(model.table)
+    own, ids = type(model.table), torch.tensor([[1, 2, 3, 4, 5]])
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
-    assert repr(model) == repr(net())
-    assert isinstance(model.table, own)
-    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.table))):
-        assert "_ByRows" not in str([type(each).__mro__ for each in copied.modules()])
-    ids = torch.tensor([[1, 2, 3, 4, 5]])
-    copied = copy.deepcopy(model)
-    copied(ids).sum().backward()
-    assert copied.table.weight.grad is not None
-    with torch.no_grad():
-        assert torch.equal(model(ids), copied(ids))
     for _ in job.epochs():
+        assert type(model.table) is not own
+        assert repr(model) == repr(net())
+        for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.table))):
+            assert "_ByRows" not in str([type(each).__mro__ for each in copied.modules()])
+        copied = copy.deepcopy(model)
+        copied(ids).sum().backward()
+        assert copied.table.weight.grad is not None
+        with torch.no_grad():
+            assert torch.equal(model(ids), copied(ids))
         for batch in job.batches(data()):
             job.step(functional.mse_loss(model(batch.inputs), batch.target))
     assert type(model.table) is own
@@ -209,7 +210,48 @@ def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
     assert model.table.weight.grad is not None
 
 
+def test_a_loop_that_ends_with_an_error_leaves_plain_modules_to_the_next() -> None:
+    model = net()
+    before = model.table.weight.detach().clone()
+
+    def fail() -> None:
+        job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+        for batch in job.batches(data()):
+            job.step(functional.mse_loss(model(batch.inputs), batch.target))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert type(model.table) is nn.Embedding
+    job, _ = trained(model, OPTIMIZERS["sgd"](model.parameters()))
+    assert job._embeddings.names == ["table.weight", "wide.weight"]
+    assert not torch.equal(model.table.weight, before)
+
+
+def test_a_lookup_by_other_weights_is_the_modules_own() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    for batch in job.batches(data()):
+        zeros = {"weight": torch.zeros_like(model.table.weight)}
+        assert not functional_call(model.table, zeros, (ids,)).any()
+        assert model.table(input=ids).shape == (1, 5, 8)
+        job.step(functional.mse_loss(model(batch.inputs), batch.target))
+        job.stop()
+
+
 # What is left dense, and what is refused -------------------------------------------------------------------------
+
+
+class _Shifted(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward((input + 1) % ROWS)
+
+
+def _with_a_forward_of_its_own(model: Net) -> Net:
+    model.table, wide = _Shifted(ROWS, 8), model.wide
+    wide.forward = lambda input: functional.embedding(input, wide.weight)  # type: ignore[method-assign]
+    return model
 
 
 def _tied(model: Net) -> Net:
@@ -226,6 +268,9 @@ def _tied(model: Net) -> Net:
         (net, lambda parameters: torch.optim.Adagrad(parameters, weight_decay=1e-3), {}),
         (net, OPTIMIZERS["sgd"], {"clip_norm": 1.0}),
         (net, OPTIMIZERS["sgd"], {"embeddings": "dense"}),
+        (net, lambda parameters: torch.optim.Adagrad(parameters, eps=0.0), {}),
+        (lambda: net().bfloat16(), OPTIMIZERS["sgd"], {}),
+        (lambda: _with_a_forward_of_its_own(net()), OPTIMIZERS["sgd"], {}),
     ],
 )
 def test_what_would_change_the_bits_stays_dense(make: Any, optimizer: Any, options: dict[str, Any]) -> None:
@@ -266,15 +311,71 @@ def test_sparse_with_torch_distributed_is_refused() -> None:
         Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(transport="distributed"), context=None)
 
 
-def test_a_weight_used_by_hand_is_refused_with_a_way_out() -> None:
+def _trained_with(loss_of: Callable[[Net, Any], Tensor], way: str, **options: Any) -> str:
+    model = net()
+    job = Job(
+        model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(embeddings=way, **options), context=None
+    )
+    for batch in job.batches(data()):
+        job.step(loss_of(model, batch))
+    return weights_sha256(model)
+
+
+def _with_penalty(model: Net, batch: Any) -> Tensor:
+    loss = functional.mse_loss(model(batch.inputs), batch.target)
+    return loss + 0.1 * model.table.weight.square().mean()
+
+
+def _checkpointed(model: Net, batch: Any) -> Tensor:
+    outputs = [checkpoint(model, (batch.inputs + shift) % ROWS, use_reentrant=False) for shift in range(3)]
+    return functional.mse_loss(sum(outputs), batch.target)
+
+
+@pytest.mark.parametrize("loss_of", [_with_penalty, _checkpointed])
+def test_odd_ways_to_a_gradient_end_as_the_dense_way(loss_of: Callable[[Net, Any], Tensor]) -> None:
+    assert _trained_with(loss_of, "auto") == _trained_with(loss_of, "dense")
+
+
+def test_a_gradient_outside_of_the_step_is_refused_with_a_way_out() -> None:
     model = net()
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
-    batch = next(iter(job.batches(data())))
-    loss = functional.mse_loss(model(batch.inputs), batch.target) + model.table.weight.square().mean()
-    with pytest.raises(
-        SpecError, match=r"'table.weight'.* looking up rows, need .*\n  hint: --embeddings dense"
-    ):
+    for batch in job.batches(data()):
+        loss = functional.mse_loss(model(batch.inputs), batch.target)
+        with pytest.raises(SpecError, match=r"outside of job\.step(.|\n)*--embeddings dense"):
+            torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, retain_graph=True)
         job.step(loss)
+        job.stop()
+
+
+def test_a_scheduler_and_a_loaded_state_change_the_rate_of_rows_too() -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        model = net()
+        optimizer = OPTIMIZERS["adagrad"](model.parameters())
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        job = Job(model, optimizer, spec=spec(embeddings=way), context=None, scheduler=scheduler)
+        for epoch in job.epochs():
+            for batch in job.batches(data()):
+                job.step(functional.mse_loss(model(batch.inputs), batch.target))
+            if epoch == 0:
+                job._optimization.put(copy.deepcopy(job._optimization.get()))
+        ends.append(weights_sha256(model))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("when", ["before", "later"])
+def test_hooks_on_an_optimizer_see_every_gradient_or_are_refused(when: str) -> None:
+    model = net()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    if when == "before":
+        optimizer.register_step_post_hook(lambda *_: None)
+    job = Job(model, optimizer, spec=spec(), context=None)
+    assert bool(job._embeddings.names) is (when == "later")
+    if when == "later":
+        optimizer.register_step_post_hook(lambda *_: None)
+        batch = next(iter(job.batches(data())))
+        with pytest.raises(SpecError, match="a hook on SGD"):
+            job.step(functional.mse_loss(model(batch.inputs), batch.target))
 
 
 def test_momentum_turned_on_later_is_refused() -> None:

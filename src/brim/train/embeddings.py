@@ -1,18 +1,20 @@
 """Embeddings that are trained by rows: a step's time depends on the rows that it looks up, not on those there are.
 
-torch gives an embedding's weight a gradient of its own size, and optimizers walk over all of it. Here a lookup takes
-the rows that it needs into a small tensor, and the gradient is that tensor's; then the optimizer steps on the step's
-rows as on one small parameter. Where the optimizer would leave all other rows as they are (SGD, Adagrad), the bits are
-those of the dense way.
+torch gives an embedding's weight a gradient of its own size, and optimizers walk over all of it. Here a lookup gathers
+the rows that it needs into a small tensor, whose gradient is kept; then the optimizer steps on the step's rows as on
+one small parameter. Where the optimizer would leave all other rows as they are (SGD, Adagrad), the bits are those of
+the dense way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
@@ -24,19 +26,42 @@ __all__ = ["Embeddings"]
 # Elements of a weight from which on a dense gradient costs more than finding the distinct rows.
 LARGE = 1 << 17
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
-_FORWARDS = tuple(kind.forward for kind in _KINDS)
+# Of smaller floats an optimizer's result depends on where in a tensor an element lies.
+_SAME_ANYWHERE = (torch.float32, torch.float64)
 # What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone by its definition.
 _ZERO: dict[type, tuple[str, ...]] = {
     torch.optim.SGD: ("momentum", "weight_decay"),
     torch.optim.Adagrad: ("weight_decay",),
     torch.optim.SparseAdam: (),
 }
-_KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay"
+_KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
+_DENSE = "--embeddings dense"
 
 
-class _Lookup(NamedTuple):
-    ids: Tensor  # distinct
-    rows: Tensor  # the leaf whose gradient is wanted
+class _Place(NamedTuple):
+    """Where an optimizer has a parameter. Its group is looked up each time: loading a state makes new ones."""
+
+    optimizer: torch.optim.Optimizer
+    number: int  # of the group
+
+    @property
+    def group(self) -> dict[str, Any]:
+        return self.optimizer.param_groups[self.number]
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of a weight, whose gradient goes to their table and not to the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, table: _Table) -> Tensor:
+        ctx.ids, ctx.table = ids, table
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.table.receive(Rows(ctx.ids, gradient))
+        return None, None, None
 
 
 class _Table:
@@ -45,57 +70,60 @@ class _Table:
     Args:
         name: of the parameter.
         weight: shape [R, D].
-        optimizer, group: the optimizer that has it, and its parameter group.
-        distinct: gives the distinct ids among some, and of each its place among those.
+        place: in its optimizer.
+        modules: that look up in it.
+
+    Attributes:
+        is_backward: `job.step` is at its backward pass.
     """
 
-    def __init__(
-        self,
-        name: str,
-        weight: nn.Parameter,
-        optimizer: torch.optim.Optimizer,
-        group: dict[str, Any],
-        *,
-        distinct: Callable[[Tensor], tuple[Tensor, Tensor]],
-    ) -> None:
-        self.name, self.weight, self.optimizer, self._group = name, weight, optimizer, group
-        self._distinct = distinct
-        self.lookups: list[_Lookup] = []
-        self._small = type(optimizer)([{**group, "params": [nn.Parameter(weight.detach()[:0].clone())]}])  # type: ignore[call-arg]
+    def __init__(self, name: str, weight: nn.Parameter, place: _Place, modules: Sequence[nn.Module]) -> None:
+        self.name, self.weight, self.modules = name, weight, modules
+        self._place = place
+        self.is_backward = False
+        self._received: list[Rows] = []
+        none = nn.Parameter(weight.detach()[:0].clone())
+        self._small = type(place.optimizer)([{**place.group, "params": [none]}])  # type: ignore[call-arg]
         self._rows: nn.Parameter | None = None  # of the step that is about to be applied
         self._ids = torch.empty(0, dtype=torch.int64)
 
-    def look_up(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the rows of some ids as a leaf, of each id its place among them, and the ids of the rows."""
-        distinct, places = self._distinct(ids)
-        rows = self.weight.detach().index_select(0, distinct).requires_grad_()
-        self.lookups.append(_Lookup(distinct, rows))
-        return rows, places, distinct
+    def begin(self) -> None:
+        self._received.clear()
+
+    def receive(self, rows: Rows) -> None:
+        """Keep the gradient of a lookup.
+
+        Raises:
+            SpecError: another backward pass than that of `job.step` met it.
+        """
+        if not self.is_backward:
+            raise SpecError(
+                f"embedding weight {self.name!r}",
+                got="a gradient that is computed outside of job.step",
+                need="job.step(loss) alone: the embedding is trained by rows, and its weight has no gradient",
+                hint=_DENSE,
+            )
+        self._received.append(rows)
 
     def take(self) -> Rows | None:
         """Return the gradient that a micro-batch's backward passes left, or None where they left none.
 
         Raises:
-            SpecError: the weight was used in another way than by looking up rows, or its optimizer would now move
-                others.
+            SpecError: its optimizer, or a hook, would now do more than by rows can be done.
         """
-        self._check_group()
-        lookups, self.lookups = self.lookups, []
-        if self.weight.grad is not None:
-            raise SpecError(
-                f"parameter {self.name!r}",
-                got="a gradient that does not come from looking up rows",
-                need="a weight that only its embedding uses: it is trained by rows",
-                hint="--embeddings dense",
-            )
-        # A dense backward pass meets the last lookup first, and sums do not associate.
-        left = [Rows(each.ids, each.rows.grad) for each in reversed(lookups) if each.rows.grad is not None]
-        return total_of(left) if left else None
+        why = _why_not(self.weight, self.modules) or _moves_others(self._place)
+        if why:
+            raise SpecError(f"embedding weight {self.name!r}", got=why, need=_KNOWN, hint=_DENSE)
+        received, self._received = self._received, []
+        whole, self.weight.grad = self.weight.grad, None
+        if whole is not None:  # it is used in another way, too: then all rows have a gradient
+            received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
+        return total_of(received) if received else None
 
     def put_back(self, total: Rows) -> nn.Parameter:
         """Have the next `step` apply the gradient of a step; the rows that it will change."""
         self._ids, self._rows = total.ids, nn.Parameter(self.weight.detach().index_select(0, total.ids))
-        self._rows.grad = total.values
+        self._rows.grad = total.values.clone()  # it may be shared, and clipping writes to it
         return self._rows
 
     def step(self) -> None:
@@ -103,9 +131,9 @@ class _Table:
         rows, self._rows = self._rows, None
         if rows is None:
             return
-        own: dict[str, Any] = self.optimizer.state.get(self.weight, {})
-        ids, small = self._ids, self._small
-        small.param_groups[0].update(self._group, params=[rows])
+        optimizer, ids, small = self._place.optimizer, self._ids, self._small
+        own: dict[str, Any] = optimizer.state.get(self.weight, {})
+        small.param_groups[0].update(self._place.group, params=[rows])
         small.state.clear()
         small.state[rows] = {
             key: part.index_select(0, ids) if self._is_by_row(part) else part for key, part in own.items()
@@ -121,14 +149,7 @@ class _Table:
                 else:
                     own[key] = part
         if own:
-            self.optimizer.state[self.weight] = own
-
-    def _check_group(self) -> None:
-        why = _moves_others(self.optimizer, self._group)
-        if why:
-            raise SpecError(
-                f"the optimizer of {self.name!r}", got=why, need=_KNOWN, hint="--embeddings dense"
-            )
+            optimizer.state[self.weight] = own
 
     def _is_by_row(self, part: Any) -> bool:
         return isinstance(part, Tensor) and part.shape == self.weight.shape
@@ -151,33 +172,42 @@ def _as_sparse(gradient: Tensor | None) -> Tensor:
 class _ByRows(nn.Module):
     """Looks up in the step's rows where a gradient is wanted; else as its own class does."""
 
-    table: _Table  # of the class: copies of a module, which nobody trains by rows, must not have it
-    own_class: type[nn.Module]
+    # Of the class: copies of a module, which nobody trains by rows, must not have these.
+    _brim_embeddings: Embeddings
+    _brim_table: _Table
+    _brim_class: type[nn.Module]
 
-    def forward(self, ids: Tensor, *rest: Any, **named: Any) -> Any:
-        look_up = super().forward
-        if not torch.is_grad_enabled() or not self.table.weight.requires_grad:
-            return look_up(ids, *rest, **named)
-        rows, places, distinct = self.table.look_up(ids)
+    def forward(self, input: Tensor, *rest: Any, **named: Any) -> Any:
+        look_up, table = super().forward, self._brim_table
+        weight = self._parameters["weight"]
+        if weight is not table.weight or not weight.requires_grad or not _is_plain_training():
+            return look_up(input, *rest, **named)
+        distinct, places = self._brim_embeddings.distinct(input)
         attributes = vars(self)
         before = {name: attributes[name] for name in ("padding_idx", "sparse")}
         attributes.update(padding_idx=_place_of(before["padding_idx"], distinct), sparse=False)
-        self._parameters["weight"] = rows  # type: ignore[assignment]
+        self._parameters["weight"] = _Gather.apply(weight, distinct, table)  # type: ignore[no-untyped-call]
         try:
             return look_up(places, *rest, **named)
         finally:
-            self._parameters["weight"] = self.table.weight
+            self._parameters["weight"] = weight
             attributes.update(before)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Let copies and pickles be of the module's own class; protocol 1 calls for no other."""
         made: tuple[Any, ...] = super().__reduce_ex__(1)  # type: ignore[assignment]
-        return made[0], (self.own_class, *made[1][1:]), *made[2:]
+        arguments = [self._brim_class if each is type(self) else each for each in made[1]]
+        return made[0], tuple(arguments), *made[2:]
 
 
-def _class_by_rows(own: type[nn.Module], table: _Table) -> type[_ByRows]:
-    names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(own.__name__, (_ByRows, own), {**names, "table": table, "own_class": own})
+def _is_plain_training() -> bool:
+    """Whether a lookup is for a backward pass, and no transform of functions sees to that."""
+    return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+
+
+def _own_class(module: nn.Module) -> type[nn.Module]:
+    """The class that a module has as its user made it: another job's loop over it may not have ended."""
+    return module._brim_class if isinstance(module, _ByRows) else type(module)
 
 
 def _place_of(id: int | None, distinct: Tensor) -> int | None:
@@ -194,10 +224,10 @@ class Embeddings:
     `sparse=True`, as torch has it.
 
     Args:
-        model: the network; until `close` these modules are of classes that this makes.
+        model: the network.
         optimizers: of its parameters.
         spec: of the job.
-        may: whether what else the job has allows it: a reason against it, or nothing.
+        may: a reason why none can be; empty where there is none.
 
     Attributes:
         weights: shape [R, D] each.
@@ -215,16 +245,17 @@ class Embeddings:
         *,
         may: str = "",
     ) -> None:
-        self._seen: dict[int, tuple[Tensor, int, Tensor, Tensor]] = {}
-        self._modules: list[_ByRows] = []
+        self._seen: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._tables: list[_Table] = []
+        may = may or ("--transport distributed" if spec.transport == "distributed" else "")
         users = _users_of(model)
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
-            if not weight.requires_grad or not all(isinstance(each, _KINDS) for each in modules):
+            if not weight.requires_grad or not all(_is_weight_of(each, weight) for each in modules):
                 continue
             declared = any(each.sparse for each in modules)
-            why = may or _why_not(weight, modules, spec) or _why_not_by(optimizers, weight)
+            places = list(_places_of(optimizers, weight))
+            why = may or _why_not(weight, modules) or _why_not_there(places)
             if declared and why:
                 raise SpecError(
                     f"embedding {name.removesuffix('.weight')!r}",
@@ -232,46 +263,55 @@ class Embeddings:
                     need=f"a CPU and {_KNOWN}",
                     hint="leave sparse=True out",
                 )
-            if why or not (declared or _is_worth_it(weight, model, spec)):
+            if why or not (declared or _is_worth_it(weight, places[0], model, spec)):
                 continue
-            table = _Table(name, weight, *_owner_of(optimizers, weight), distinct=self._distinct)
-            self._tables.append(table)
-            for module in modules:
-                module.__class__ = _class_by_rows(type(module), table)
-                self._modules.append(module)  # type: ignore[arg-type]
+            self._tables.append(_Table(name, weight, places[0], modules))
         self.weights = [each.weight for each in self._tables]
         self.names = [each.name for each in self._tables]
 
-    def close(self) -> None:
-        """Give the modules their own classes back."""
-        for each in self._modules:
-            each.__class__ = each.own_class  # type: ignore[assignment]
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have the modules look up by rows meanwhile: they are of classes made for it."""
+        own = [(module, _own_class(module)) for table in self._tables for module in table.modules]
+        for table in self._tables:
+            for module in table.modules:
+                module.__class__ = _class_by_rows(_own_class(module), self, table)
+        try:
+            yield
+        finally:
+            for module, kind in own:
+                module.__class__ = kind
 
     # Micro-batches -----------------------------------------------------------------------------------------
 
-    def _distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distinct ids, ascending, and of each id its place among them.
 
         Several tables are often asked for the same ids.
         """
-        known, version, distinct, places = self._seen.get(id(ids), (None, 0, ids, ids))
-        if known is not ids or version != ids._version:
+        known, distinct, places = self._seen.get(id(ids), (None, ids, ids))
+        if known is None or not torch.equal(known, ids):
             distinct, places = torch.unique(ids, return_inverse=True)
             distinct, places = distinct.long(), places.to(ids.dtype)
-            self._seen[id(ids)] = ids, ids._version, distinct, places
+            self._seen[id(ids)] = ids.clone(), distinct, places
         return distinct, places
 
     def begin(self) -> None:
-        """A micro-batch begins: what was looked up before it is forgotten."""
+        """A micro-batch begins: what another left is forgotten."""
         self._seen.clear()
         for each in self._tables:
-            each.lookups.clear()
+            each.begin()
 
-    def leaves_of(self, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-        """Return what a backward pass for the parameters of this optimizer must reach as well."""
-        return [
-            lookup.rows for each in self._tables if each.optimizer is optimizer for lookup in each.lookups
-        ]
+    @contextlib.contextmanager
+    def backward(self) -> Iterator[None]:
+        """The backward pass of `job.step`."""
+        for each in self._tables:
+            each.is_backward = True
+        try:
+            yield
+        finally:
+            for each in self._tables:
+                each.is_backward = False
 
     def take(self) -> tuple[list[Rows], list[bool]]:
         """Take what the backward passes of a micro-batch left.
@@ -280,10 +320,9 @@ class Embeddings:
             The gradient of each weight, and whether it has one.
 
         Raises:
-            SpecError: a weight was used in another way than by looking up rows.
+            SpecError: an optimizer, or a hook, would now do more than by rows can be done.
         """
         taken = [each.take() for each in self._tables]
-        self._seen.clear()
         rows = [
             no_rows(each.weight) if own is None else own
             for each, own in zip(self._tables, taken, strict=True)
@@ -324,54 +363,71 @@ def _users_of(model: nn.Module) -> dict[int, list[nn.Module]]:
     return users
 
 
-def _owner_of(
-    optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter
-) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-    return next(_owners_of(optimizers, weight))
+def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
+    return isinstance(module, _KINDS) and module._parameters.get("weight") is parameter
 
 
-def _owners_of(
-    optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter
-) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any]]]:
+def _places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter) -> Iterator[_Place]:
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
+        for number, group in enumerate(optimizer.param_groups):
             if any(each is weight for each in group["params"]):
-                yield optimizer, group
+                yield _Place(optimizer, number)
 
 
-def _is_worth_it(weight: nn.Parameter, model: nn.Module, spec: JobSpec) -> bool:
+def _is_worth_it(weight: nn.Parameter, place: _Place, model: nn.Module, spec: JobSpec) -> bool:
     """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits stay the same."""
     if spec.embeddings == "dense" or spec.clip_norm is not None or is_compiled(model):
         return False  # a norm over fewer numbers adds up in another order
+    if (
+        weight.dtype not in _SAME_ANYWHERE or place.group.get("eps") == 0
+    ):  # 0 / 0 is not a number, in every row
+        return False
     return weight.numel() >= LARGE
 
 
-def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module], spec: JobSpec) -> str:
+def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
     """Why an embedding's weight cannot be trained by rows; empty where it can."""
-    if any(type(each).forward not in _FORWARDS and not getattr(each, "by_rows", False) for each in modules):
+    if not all(_only_looks_up(each) for each in modules):
         return "a forward of its own"
     if any(each.max_norm is not None for each in modules):
         return "max_norm, which changes the weight in forward"
     if weight.device.type != "cpu":
         return f"a weight on {weight.device.type}"
-    if spec.transport == "distributed":
-        return "--transport distributed"
     if weight._backward_hooks or weight._post_accumulate_grad_hooks:
         return "a hook on its weight"
     return ""
 
 
-def _why_not_by(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter) -> str:
-    owners = list(_owners_of(optimizers, weight))
-    if len(owners) != 1:
-        return "a weight that no optimizer has" if not owners else "a weight that two parameter groups have"
-    return _moves_others(*owners[0])
+def _only_looks_up(module: nn.Module) -> bool:
+    """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one that says so."""
+    if "forward" in vars(module):
+        return False
+    kind = next(each for each in _own_class(module).__mro__ if "forward" in vars(each))
+    return kind in _KINDS or bool(vars(kind).get("by_rows"))
 
 
-def _moves_others(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
-    """Why an optimizer moves rows that have no gradient; empty where it does not."""
+def _why_not_there(places: Sequence[_Place]) -> str:
+    if len(places) != 1:
+        return "a weight that no optimizer has" if not places else "a weight that two parameter groups have"
+    return _moves_others(places[0])
+
+
+def _moves_others(place: _Place) -> str:
+    """Why an optimizer does more than move the rows that have a gradient; empty where it does not."""
+    optimizer, group = place.optimizer, place.group
     names = _ZERO.get(type(optimizer))
     if names is None:
         return f"{type(optimizer).__name__}, which moves rows that have no gradient"
     moving = next((name for name in names if group[name]), None)
-    return f"{type(optimizer).__name__} with {moving}={group[moving]}" if moving else ""
+    if moving:
+        return f"{type(optimizer).__name__} with {moving}={group[moving]}"
+    # One is brim's, which refuses steps by hand.
+    if len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks:
+        return f"a hook on {type(optimizer).__name__}, which would not see the rows"
+    return ""
+
+
+def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Table) -> type[_ByRows]:
+    names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    ours = {"_brim_embeddings": embeddings, "_brim_table": table, "_brim_class": own}
+    return type(own.__name__, (_ByRows, own), {**names, **ours})

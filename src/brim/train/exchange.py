@@ -218,7 +218,7 @@ class SharedMemory:
         ranks = plan.ranks_on(host)
         part, parts = rank - ranks.start, len(ranks)
         self._trade, self._several = trade, len(plan.hosts) > 1
-        self._embeddings = SharedRows(shelf, index, plan, rank=rank) if shelf.layout.counts else None
+        self._shared_rows = SharedRows(shelf, index, plan, rank=rank) if shelf.layout.counts else None
         self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
         self._result = shelf.views(0)
         wanted = plan.host_blocks(host) if self._several else (plan.root,)
@@ -240,24 +240,24 @@ class SharedMemory:
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         arrive("blocks")
         _combine_slices(self._operations)
-        if self._embeddings is not None and not self._several:
-            self._embeddings.fold()
+        if self._shared_rows is not None and not self._several:
+            self._shared_rows.fold()
         if self._several:
             arrive("folded")
             if self._trade is not None:
                 self._trade.run()
-                if self._embeddings is not None:
-                    self._embeddings.put_total(self._trade.run_rows(self._embeddings.of_host()))
+                if self._shared_rows is not None:
+                    self._shared_rows.put_total(self._trade.run_rows(self._shared_rows.of_host()))
         elif self._copy is not None:
             torch._foreach_copy_(*self._copy)
         return self._result
 
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
-        if self._embeddings is not None:
-            self._embeddings.put(blocks)
+        if self._shared_rows is not None:
+            self._shared_rows.put(blocks)
 
     def rows_total(self) -> Sequence[Rows]:
-        return () if self._embeddings is None else self._embeddings.total()
+        return () if self._shared_rows is None else self._shared_rows.total()
 
     def close(self) -> None:
         if self._trade is not None:

@@ -345,6 +345,10 @@ class Job:
         self._introduced = facts is not None
         self._get_ready()
         self.members.join(self._layout(), facts)
+        with self._embeddings.in_use():
+            yield from self._epochs_to_come()
+
+    def _epochs_to_come(self) -> Iterator[int]:
         while True:
             if not self._at_boundary():
                 continue
@@ -775,8 +779,8 @@ class Job:
         self._optimization.check_rates()
         if not micro.taken:
             self._contributions.check_untouched()
-        also = self._embeddings.leaves_of(optimizer) if optimizer is not None else ()
-        self._optimization.backward(loss, micro.weight, optimizer, also)
+        with self._embeddings.backward():
+            self._optimization.backward(loss, micro.weight, optimizer)
         micro.losses[index] = loss.detach().reshape(1)
         micro.taken += 1
         if micro.taken < len(micro.losses):
@@ -1060,7 +1064,6 @@ class Job:
             self.members.wait_for_dismissal()
             self._checkpoints.drain()
             self._over = True
-            self._embeddings.close()
             self._leave_round()
             if self._feed is not None:
                 self._feed.close()

@@ -60,7 +60,7 @@ class _Place(NamedTuple):
     dtype: torch.dtype
 
 
-_MOST_SLICES = 256  # workers of one host that may share the work of a fold
+_MOST_SLICES = 4096  # workers of one host that may share the work of a fold
 _INT64_BYTES = 8
 
 
@@ -90,7 +90,6 @@ class Layout:
                     self.offsets[index] = at
                     at += _aligned(tensor.nbytes)
             self.sections.append(Section(dtype, start, at))
-        self.dense_bytes = at
         self._places: list[_Place] = []
         for weight in by_rows:
             ids = at + 2 * _MOST_SLICES * _INT64_BYTES

@@ -72,24 +72,16 @@ class Optimization:
 
     # Micro-batches -----------------------------------------------------------------------------------------
 
-    def backward(
-        self,
-        loss: Tensor,
-        weight: float,
-        optimizer: torch.optim.Optimizer | None,
-        also: Sequence[Tensor] = (),
-    ) -> None:
+    def backward(self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None) -> None:
         """Add the gradients of a micro-batch's loss.
 
         Args:
             weight: its part of the step's samples.
             optimizer: whose parameters alone get gradients; None for all.
-            also: leaves that stand for its other parameters: see `brim.train.embeddings`.
         """
         own = None
         if optimizer is not None:
             own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-            own += also
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
         else:

@@ -33,4 +33,5 @@ def loss(output, target):
 
 
 def optimizer(model):
-    return torch.optim.Adagrad(model.parameters(), lr=0.1)
+    adagrad = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    return adagrad, torch.optim.lr_scheduler.ExponentialLR(adagrad, 0.7)
