@@ -331,7 +331,17 @@ def _checkpointed(model: Net, batch: Any) -> Tensor:
     return functional.mse_loss(sum(outputs), batch.target)
 
 
-@pytest.mark.parametrize("loss_of", [_with_penalty, _checkpointed])
+def _checkpointed_reentrantly(model: Net, batch: Any) -> Tensor:
+    grad = torch.zeros((), requires_grad=True)  # a reentrant checkpoint needs an input that wants one
+
+    def run(ids: Tensor, _: Tensor) -> Tensor:
+        return model(ids)
+
+    outputs = [checkpoint(run, (batch.inputs + shift) % ROWS, grad, use_reentrant=True) for shift in range(4)]
+    return functional.mse_loss(sum(outputs) + model(batch.inputs), batch.target)
+
+
+@pytest.mark.parametrize("loss_of", [_with_penalty, _checkpointed, _checkpointed_reentrantly])
 def test_odd_ways_to_a_gradient_end_as_the_dense_way(loss_of: Callable[[Net, Any], Tensor]) -> None:
     assert _trained_with(loss_of, "auto") == _trained_with(loss_of, "dense")
 

@@ -81,7 +81,7 @@ class _Table:
         self.name, self.weight, self.modules = name, weight, modules
         self._place = place
         self.is_backward = False
-        self._received: list[Rows] = []
+        self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
         none = nn.Parameter(weight.detach()[:0].clone())
         self._small = type(place.optimizer)([{**place.group, "params": [none]}])  # type: ignore[call-arg]
         self._rows: nn.Parameter | None = None  # of the step that is about to be applied
@@ -103,7 +103,9 @@ class _Table:
                 need="job.step(loss) alone: the embedding is trained by rows, and its weight has no gradient",
                 hint=_DENSE,
             )
-        self._received.append(rows)
+        # One pass may run within another (a reentrant checkpoint). Each adds up its own gradient of a weight first.
+        number = torch._C._current_graph_task_id()
+        self._received[number] = [*self._received.pop(number, []), rows]
 
     def take(self) -> Rows | None:
         """Return the gradient that a micro-batch's backward passes left, or None where they left none.
@@ -114,7 +116,8 @@ class _Table:
         why = _why_not(self.weight, self.modules) or _moves_others(self._place)
         if why:
             raise SpecError(f"embedding weight {self.name!r}", got=why, need=_KNOWN, hint=_DENSE)
-        received, self._received = self._received, []
+        received = [total_of(each) for each in self._received.values()]
+        self._received.clear()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
             received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
