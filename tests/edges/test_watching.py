@@ -41,8 +41,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each look at a file has made of it, from now on."""
     counts, poll = [], LineReader.poll
 
-    def count(reader: LineReader[object]) -> list[object]:
-        found = poll(reader)
+    def count(reader: LineReader[object], *, at_once: int | None = None) -> list[object]:
+        found = poll(reader, at_once=at_once)
         counts.append(len(found))
         return found
 

@@ -154,11 +154,10 @@ class LineReader(Generic[T]):
         first = self._lines(file, 1)
         last = size - self._at_most
         found = os.pread(file, self._at_most, last).find(b"\n") + 1
-        if not found:
-            self.damage = (
-                f"{self._path} is damaged at byte {last}: {self._at_most:,} bytes without the end of a line"
-            )
-        elif not self.damage:
+        if not found:  # a long line, or one that is not complete: it begins before
+            last = max(self._offset, last - _LONGEST)
+            found = os.pread(file, max(size - self._at_most - last, 0), last).rfind(b"\n") + 1
+        if not self.damage:
             self._offset = max(self._offset, last + found)
         return first
 
