@@ -23,8 +23,8 @@ from brim.train.rows import Rows, no_rows, total_of
 
 __all__ = ["Embeddings"]
 
-# Elements of a weight from which on a dense gradient costs more than finding the distinct rows.
-LARGE = 1 << 17
+# Elements of a weight from which on a dense gradient costs more than finding the distinct rows (benchmarks/embeddings).
+LARGE = 1 << 20
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Of smaller floats an optimizer's result depends on where in a tensor an element lies.
 _SAME_ANYWHERE = (torch.float32, torch.float64)

@@ -73,8 +73,8 @@ class Fields(nn.Module):
 MADE = {
     "deepfm": Fields,
     "dlrm": DLRM,
-    "large_dlrm": lambda: DLRM(words=20_000),
-    "large_ncf": lambda: NCF(words=20_000),
+    "large_dlrm": lambda: DLRM(words=140_000),
+    "large_ncf": lambda: NCF(words=140_000),
     "ncf": NCF,
 }
 
