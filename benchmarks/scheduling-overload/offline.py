@@ -1,6 +1,6 @@
 """Deadlines that could be met by somebody who knows all jobs beforehand: a tighter bound than the report's.
 
-python benchmarks/scheduling-overload/offline.py DATA TRACE DEVICES whole|parts [STRETCHES]
+python -m benchmarks.scheduling-overload.offline DATA TRACE DEVICES whole|parts [STRETCHES]
 
 Jobs are met wholly (a mixed-integer programme) or in parts (its relaxation, for long traces). A job may run on any mix
 of sizes in each stretch of time, at their true speeds, and pays for one start. Fewer stretches: faster and looser.
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import highspy
 import numpy as np
 
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
+from benchmarks.harness.traces import read
 from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import concave_envelope
 from brim.domain.workload import Job
@@ -94,8 +93,7 @@ def most_met(jobs: list[Job], devices: int, stretches: int, *, whole: bool) -> f
 
 
 def main(data: Path, trace: str, devices: int, *, whole: bool, stretches: int) -> None:
-    profiles = read_profiles(data / "profiles" / ("t4" if "t4" in trace else "a100"))
-    wanted = [job for job in read_trace(data / f"{trace}.csv", profiles) if job.deadline is not None]
+    wanted = [job for job in read(data, trace) if job.deadline is not None]
     able = [
         job
         for job in wanted

@@ -1,6 +1,6 @@
 """Deadlines met on clusters that are too small, and promises broken by wrong profiles.
 
-python benchmarks/scheduling-overload/run.py DATA sizes|errors|unseen|random [TRACE...]
+python -m benchmarks.scheduling-overload.run DATA sizes|errors|unseen|random [TRACE...]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.harness.traces import SHAPES, read
 from brim.backends.simulator.compare import run_policy
 from brim.backends.simulator.engine import Settings, simulate
 from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
@@ -25,29 +26,12 @@ from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_with_capacity
 from brim.policies.named import POLICIES
 
-SHAPES = {
-    "itp/195job": (16, 8),
-    "itp/fig8a_t4_195jobs": (16, 4),
-    "itp/cluster10": (32, 8),
-    "itp/cluster06": (64, 8),
-    "itp/cluster01": (64, 8),
-    "generated/100jobs_1500lam": (16, 8),
-    "generated/200jobs_900lam_0.2": (8, 8),
-    "generated/200jobs_900lam_0.5": (8, 8),
-    "generated/1000job_1500lam": (8, 8),
-    "itp/cluster09": (128, 8),
-}
 PARTS = (1, 2, 4)
 CURVES = (
     ScalingCurve(points=((1, 1.0), (2, 1.9), (4, 3.4), (8, 5.6), (16, 7.5))),
     ScalingCurve(points=((1, 2.0), (2, 3.0), (4, 3.3))),
     ScalingCurve(points=((1, 1.0), (2, 2.2), (4, 3.0), (8, 2.5))),
 )
-
-
-def read(data: Path, trace: str) -> tuple[Job, ...]:
-    kind = "t4" if "t4" in trace else "a100"
-    return read_trace(data / f"{trace}.csv", read_profiles(data / "profiles" / kind))
 
 
 def sizes(data: Path, traces: list[str]) -> None:

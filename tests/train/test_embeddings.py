@@ -158,6 +158,15 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
         torch.testing.assert_close(parameter, dict(plain.named_parameters())[name])
 
 
+def test_ids_of_another_type_in_the_same_place_are_looked_up_anew() -> None:
+    model = net(bag=True)
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    ids = torch.tensor([1, 2, 2])
+    assert job._embeddings.distinct(ids)[1].dtype is torch.int64
+    ids.data = ids.int()  # the same object, the same values
+    assert job._embeddings.distinct(ids)[1].dtype is torch.int32
+
+
 def test_rows_that_no_step_looks_up_stay_as_they_are() -> None:
     model = net()
     before = model.table.weight.detach().clone()

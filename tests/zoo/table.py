@@ -266,6 +266,13 @@ OPTIMIZERS = [
         harmless_alone=True,
     ),
     exact("sparse_adam", "optimizers.py", "optimizer=sparse_adam", like="SparseAdam over an EmbeddingBag"),
+    exact(
+        "sparse_clipped",
+        "optimizers.py",
+        "optimizer=sparse_adam",
+        like="SparseAdam over an EmbeddingBag, clipped",
+        options={"clip_norm": 0.01},
+    ),
     refused(
         "sparse_momentum",
         "optimizers.py",

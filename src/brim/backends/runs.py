@@ -169,9 +169,8 @@ class RunProcesses:
         if not run_dir.exists():
             run_dir.mkdir(mode=0o700)
             give(run_dir, record.user)
-        _let_through(
-            self.folder.resolve()
-        )  # also where the directory is older than the folder: see `brim restore`
+        # Also where the directory is older than the folder, as `brim restore` may leave them.
+        _let_through(self.folder.resolve())
 
     def _start(self, record: JobRecord, workers: ByNode) -> None:
         run_dir = self.run_dir(record)

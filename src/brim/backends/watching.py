@@ -33,8 +33,8 @@ __all__ = ["RunWatch"]
 # Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a second.
 _AT_ONCE = 1 << 20
 _MOST = 16  # times as many bytes of events that one look takes in
-_TOLD = 20  # workers lost for memory that are told of, in as many characters as below: the run's summary counts all
-_WORDS = 200
+_TOLD = 20  # losses for memory that a job's story has; the run's summary counts all
+_WORDS = 200  # characters of each
 
 
 @dataclass(slots=True)

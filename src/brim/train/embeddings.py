@@ -35,7 +35,7 @@ _ZERO: dict[type, tuple[str, ...]] = {
     torch.optim.SparseAdam: (),
 }
 _KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
-_DENSE = "--embeddings dense"
+_DENSE = "--embeddings dense, without sparse=True"
 
 
 class _Place(NamedTuple):
@@ -230,7 +230,7 @@ class Embeddings:
         model: the network.
         optimizers: of its parameters.
         spec: of the job.
-        may: a reason why none can be; empty where there is none.
+        obstacle: a reason why none can be; empty where there is none.
 
     Attributes:
         weights: shape [R, D] each.
@@ -246,11 +246,11 @@ class Embeddings:
         optimizers: Sequence[torch.optim.Optimizer],
         spec: JobSpec,
         *,
-        may: str = "",
+        obstacle: str = "",
     ) -> None:
-        self._seen: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._seen: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
         self._tables: list[_Table] = []
-        may = may or ("--transport distributed" if spec.transport == "distributed" else "")
+        obstacle = obstacle or ("--transport distributed" if spec.transport == "distributed" else "")
         users = _users_of(model)
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
@@ -258,7 +258,7 @@ class Embeddings:
                 continue
             declared = any(each.sparse for each in modules)
             places = list(_places_of(optimizers, weight))
-            why = may or _why_not(weight, modules) or _why_not_there(places)
+            why = obstacle or _why_not(weight, modules) or _why_not_there(places)
             if declared and why:
                 raise SpecError(
                     f"embedding {name.removesuffix('.weight')!r}",
@@ -292,11 +292,12 @@ class Embeddings:
 
         Several tables are often asked for the same ids.
         """
-        known, distinct, places = self._seen.get(id(ids), (None, ids, ids))
+        key = id(ids), ids.dtype  # another tensor may have that number by now: the values decide
+        known, distinct, places = self._seen.get(key, (None, ids, ids))
         if known is None or not torch.equal(known, ids):
             distinct, places = torch.unique(ids, return_inverse=True)
             distinct, places = distinct.long(), places.to(ids.dtype)
-            self._seen[id(ids)] = ids.clone(), distinct, places
+            self._seen[key] = ids.clone(), distinct, places
         return distinct, places
 
     def begin(self) -> None:

@@ -193,8 +193,8 @@ class Job:
             scaler=scaler,
             clip_norm=spec.clip_norm,
         )
-        may = "a GradScaler" if scaler is not None else ""
-        self._embeddings = Embeddings(self.model, optimizers, spec, may=may)
+        obstacle = "a GradScaler" if scaler is not None else ""
+        self._embeddings = Embeddings(self.model, optimizers, spec, obstacle=obstacle)
         self._contributions = Contributions(
             self.model, losses=len(optimizers), by_rows=self._embeddings.names
         )
