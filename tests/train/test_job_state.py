@@ -8,6 +8,7 @@ import torch
 from brim.domain.batch import Schedule
 from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
+from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
 from brim.train.optimization import Optimization
 
@@ -15,7 +16,12 @@ from brim.train.optimization import Optimization
 def state() -> tuple[JobState, torch.optim.Optimizer]:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = JobState(model, Optimization(model, [optimizer]), spec=spec_of_a_loner())
+    made = JobState(
+        model,
+        Optimization(model, [optimizer]),
+        Embeddings(model, [optimizer], spec_of_a_loner()),
+        spec=spec_of_a_loner(),
+    )
     made.plan(Schedule(samples=40, global_batch_size=10, epochs=2))
     return made, optimizer
 

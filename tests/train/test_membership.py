@@ -131,7 +131,8 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     ours, theirs = socket.socketpair()
     context = WorkerContext(
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
-        host="127.0.0.1", secret=b"", link=ours, memory=os.open(os.devnull, os.O_RDONLY), start_method="alone",
+        host="127.0.0.1", secret=b"", link=ours, start_method="alone",
+        memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY),
     )  # fmt: skip
     worker, agent = Membership(context), Agent(theirs)
     worker.join(Layout([torch.zeros(1)]), None)
@@ -141,6 +142,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     with ours, theirs, contextlib.closing(worker._listener):
         yield worker, agent
     os.close(context.memory)
+    os.close(context.tables)
 
 
 def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import product
 
 import pytest
 import torch
 
-from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.coordination.reduction import Block, ReductionPlan, even_shares, fold
 from brim.train.accumulate import combine
 from brim.train.exchange import SharedRows, Shelf
 from brim.train.layout import Layout
@@ -49,13 +50,15 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
     parts = chance.randint(1, 12)
     leaves = [drawn_of_two(chance) for _ in range(parts)]
     wanted = [densely([tables[table] for tables in leaves]) for table in range(2)]
-    for world in range(1, min(parts, 5) + 1):
-        plan = ReductionPlan(parts, (world,))
+    for world, servers in product(range(1, min(parts, 5) + 1), range(3)):
+        plan = ReductionPlan(parts, (world + servers,), (*even_shares(parts, world), *[0] * servers))
         layout = Layout([torch.zeros(3)], [WEIGHT, WEIGHT])
         with open(os.memfd_create("rows"), "wb") as memory:
             shelf = Shelf(memory.fileno(), layout, 1 + parts)
         index = {block: 1 + row for row, block in enumerate(plan.local_blocks(0))}
-        ranks = [SharedRows(shelf, index, plan, rank=rank) for rank in range(world)]
+        ranks = [
+            SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world + servers)
+        ]
         for rank, each in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
             for micro in plan.micro_batches(rank):
@@ -66,6 +69,16 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
         for table, total in enumerate(ranks[-1].total()):
             assert torch.equal(dense(total), wanted[table])
             assert total.ids.tolist() == sorted({id for each in leaves for id in each[table].ids.tolist()})
+            parts_of_it = [each.owned()[table] for each in ranks]
+            owners = parts_of_it[world:] or parts_of_it
+            assert torch.equal(torch.cat([part.rows.ids for part in owners]), total.ids)
+            assert torch.equal(torch.cat([part.rows.values for part in owners]), total.values)
+            assert not any(len(part.rows.ids) for part in parts_of_it[: -len(owners)])
+            ends = [len(WEIGHT), *(part.start for part in owners[::-1])]
+            for part, end in zip(
+                owners[::-1], ends, strict=False
+            ):  # an owner's places in the log are its own
+                assert part.start + len(part.rows.ids) <= end
 
 
 def test_blocks_that_do_not_cover_what_is_wanted_are_an_error() -> None:

@@ -133,7 +133,7 @@ class Workers:
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
-        self._memory = _anonymous_file()
+        self._memory, self._tables = _anonymous_file(), _anonymous_file()
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
         self._asked: set[str] = set()  # the template has not answered yet
@@ -214,7 +214,13 @@ class Workers:
         process = self._processes[worker] = _Process(transport, Stacks())
         self._asked.add(worker)
         with theirs, (self._run_dir / "logs" / f"{worker}.log").open("ab") as log:
-            descriptors = [theirs.fileno(), self._memory, log.fileno(), process.stacks.file]
+            descriptors = [
+                theirs.fileno(),
+                self._memory,
+                self._tables,
+                log.fileno(),
+                process.stacks.file,
+            ]
             try:
                 socket.send_fds(self._template.requests, [frame(worker.encode())], descriptors)
             except OSError:  # the template is gone
@@ -378,7 +384,8 @@ class Workers:
         for process in self._processes.values():
             self._stop_watching(process)
             process.stacks.close()
-        os.close(self._memory)  # an agent that joins anew has other workers
+        os.close(self._memory)
+        os.close(self._tables)  # an agent that joins anew has other workers
 
     async def _end_template(self) -> None:
         process, requests = self._template.process, self._template.requests

@@ -154,6 +154,15 @@ class ReductionPlan:
         first = sum(self.hosts[:host])
         return range(first, first + self.hosts[host])
 
+    def owners_on(self, host: int) -> tuple[int, ...]:
+        """Return the ranks of a host that own its tables: those without micro-batches, if any, else all.
+
+        >>> ReductionPlan(8, (3,), (4, 4, 0)).owners_on(0), ReductionPlan(8, (3,)).owners_on(0)
+        ((2,), (0, 1, 2))
+        """
+        ranks = self.ranks_on(host)
+        return tuple(rank for rank in ranks if not self.shares[rank]) or tuple(ranks)
+
     def local_blocks(self, host: int) -> tuple[Block, ...]:
         """The blocks of all ranks of a host, in order: the rows of the memory that they share."""
         return tuple(block for rank in self.ranks_on(host) for block in self.rank_blocks(rank))

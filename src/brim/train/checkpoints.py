@@ -25,6 +25,7 @@ from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
 from brim.train.job_state import JobState
 from brim.train.state import flatten
+from brim.train.tables.tree import TABLES
 from brim.train.writer import Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -120,7 +121,7 @@ class Checkpoints:
     def _take(self) -> tuple[Checkpoint, Copy]:
         """Begin to copy the state: a checkpoint without its tensors, and these once they are copied."""
         started, step = time.monotonic(), self.state.committed
-        state = self.state.get()
+        state = self.state.get_whole()
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
             step=step,
@@ -206,6 +207,7 @@ class Checkpoints:
             EnvironmentFault: the place does not answer.
         """
         if self._store is None or self._writer is None:
+            self.state.start()
             return "", []
         if recorded is not None and succession():
             self._store.adopt(_heir(), at_most=recorded)
@@ -220,6 +222,7 @@ class Checkpoints:
         with contextlib.suppress(EnvironmentFault):  # they only take space, and go with the next write
             self._store.tidy()
         if found is None:
+            self.state.start()
             return "", []
         self.state.put(state_of(found))
         self._writer.official = found.step
@@ -234,5 +237,5 @@ def _heir() -> str:
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
     optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
-    kept = flatten([each["state"] for each in optimizers])[1]
+    kept = flatten([[each["state"] for each in optimizers], state[TABLES]])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

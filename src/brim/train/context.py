@@ -25,7 +25,7 @@ __all__ = [
     "spec_of_a_loner",
 ]
 
-_LINK, _MEMORY, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_STACKS_FD"
+_LINK, _MEMORY, _TABLES, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_TABLES_FD", "BRIM_STACKS_FD"
 _SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -42,7 +42,8 @@ class WorkerContext:
         host: an address of this host that other hosts can reach.
         secret: that the workers of this run have, and nobody else, by which they know each other.
         link: the worker's end of its socket to the agent.
-        memory: descriptor of the memory that all workers of this host share.
+        memory: descriptor of the memory in which all workers of this host combine their gradients.
+        tables: descriptor of the memory that holds the tables of embeddings of this host.
         start_method: how this process was started, for the record.
         before_failing: called before this worker reports a failure, for what is to be told before it.
     """
@@ -54,12 +55,22 @@ class WorkerContext:
     secret: bytes
     link: socket.socket
     memory: int
+    tables: int
     start_method: str
     before_failing: list[Callable[[], None]] = field(default_factory=list)
 
 
 def environment_for(
-    *, worker: str, spec: JobSpec, run_dir: str, host: str, secret: bytes, link: int, memory: int, stacks: int
+    *,
+    worker: str,
+    spec: JobSpec,
+    run_dir: str,
+    host: str,
+    secret: bytes,
+    link: int,
+    memory: int,
+    tables: int,
+    stacks: int,
 ) -> dict[str, str]:
     """The variables by which a process that is started anew learns its context."""
     return {
@@ -70,6 +81,7 @@ def environment_for(
         _SECRET: secret.hex(),
         _LINK: str(link),
         _MEMORY: str(memory),
+        _TABLES: str(tables),
         _STACKS: str(stacks),
     }
 
@@ -99,6 +111,7 @@ def context_from_environment() -> WorkerContext | None:
         secret=bytes.fromhex(os.environ.pop(_SECRET)),  # what the user's code starts need not have it
         link=link,
         memory=int(os.environ[_MEMORY]),
+        tables=int(os.environ[_TABLES]),
         start_method="spawn",
     )
 

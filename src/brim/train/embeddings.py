@@ -9,8 +9,9 @@ the dense way.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,11 @@ from torch.autograd.function import once_differentiable
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.compiled import is_compiled
-from brim.train.rows import Rows, no_rows, total_of
+from brim.train.rows import Part, Rows, no_rows, total_of
+from brim.train.tables.by_rows import KNOWN, Place, RowOptimizer, moves_others, places_of
+from brim.train.tables.memory import TableMemory
+from brim.train.tables.table import WEIGHT, Table
+from brim.train.tables.tree import states_of
 
 __all__ = ["Embeddings"]
 
@@ -28,32 +33,14 @@ LARGE = 1 << 20
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Of smaller floats an optimizer's result depends on where in a tensor an element lies.
 _SAME_ANYWHERE = (torch.float32, torch.float64)
-# What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone by its definition.
-_ZERO: dict[type, tuple[str, ...]] = {
-    torch.optim.SGD: ("momentum", "weight_decay"),
-    torch.optim.Adagrad: ("weight_decay",),
-    torch.optim.SparseAdam: (),
-}
-_KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
 _DENSE = "--embeddings dense, without sparse=True"
-
-
-class _Place(NamedTuple):
-    """Where an optimizer has a parameter. Its group is looked up each time: loading a state makes new ones."""
-
-    optimizer: torch.optim.Optimizer
-    number: int  # of the group
-
-    @property
-    def group(self) -> dict[str, Any]:
-        return self.optimizer.param_groups[self.number]
 
 
 class _Gather(torch.autograd.Function):
     """Rows of a weight, whose gradient goes to their table and not to the weight."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids: Tensor, table: _Table) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, table: _Embedding) -> Tensor:
         ctx.ids, ctx.table = ids, table
         return weight.index_select(0, ids)
 
@@ -64,7 +51,7 @@ class _Gather(torch.autograd.Function):
         return None, None, None
 
 
-class _Table:
+class _Embedding:
     """An embedding's weight that is trained by rows.
 
     Args:
@@ -72,20 +59,22 @@ class _Table:
         weight: shape [R, D].
         place: in its optimizer.
         modules: that look up in it.
+        number: of its optimizer among those of the job.
 
     Attributes:
+        table: where its rows are while the job runs.
         is_backward: `job.step` is at its backward pass.
     """
 
-    def __init__(self, name: str, weight: nn.Parameter, place: _Place, modules: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, name: str, weight: nn.Parameter, place: Place, modules: Sequence[nn.Module], *, number: int
+    ) -> None:
         self.name, self.weight, self.modules = name, weight, modules
-        self._place = place
+        self._place, self._number = place, number
+        self._optimizer = RowOptimizer(weight, place)
+        self.table = Table(name, weight.shape, weight.dtype, tuple(self._optimizer.states))
         self.is_backward = False
         self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
-        none = nn.Parameter(weight.detach()[:0].clone())
-        self._small = type(place.optimizer)([{**place.group, "params": [none]}])  # type: ignore[call-arg]
-        self._rows: nn.Parameter | None = None  # of the step that is about to be applied
-        self._ids = torch.empty(0, dtype=torch.int64)
 
     def begin(self) -> None:
         self._received.clear()
@@ -113,9 +102,9 @@ class _Table:
         Raises:
             SpecError: its optimizer, or a hook, would now do more than by rows can be done.
         """
-        why = _why_not(self.weight, self.modules) or _moves_others(self._place)
+        why = _why_not(self.weight, self.modules) or moves_others(self._place)
         if why:
-            raise SpecError(f"embedding weight {self.name!r}", got=why, need=_KNOWN, hint=_DENSE)
+            raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
         received = [total_of(each) for each in self._received.values()]
         self._received.clear()
         whole, self.weight.grad = self.weight.grad, None
@@ -123,53 +112,43 @@ class _Table:
             received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
         return total_of(received) if received else None
 
-    def put_back(self, total: Rows) -> nn.Parameter:
-        """Have the next `step` apply the gradient of a step; the rows that it will change."""
-        self._ids, self._rows = total.ids, nn.Parameter(self.weight.detach().index_select(0, total.ids))
-        self._rows.grad = total.values.clone()  # it may be shared, and clipping writes to it
-        return self._rows
+    # The table ---------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Step the optimizer on the rows of the step."""
-        rows, self._rows = self._rows, None
-        if rows is None:
-            return
-        optimizer, ids, small = self._place.optimizer, self._ids, self._small
-        own: dict[str, Any] = optimizer.state.get(self.weight, {})
-        small.param_groups[0].update(self._place.group, params=[rows])
-        small.state.clear()
-        small.state[rows] = {
-            key: part.index_select(0, ids) if self._is_by_row(part) else part for key, part in own.items()
+    def start(self) -> dict[str, Tensor]:
+        """Return the weight, and what the optimizer keeps of each row, as this process has them, [R, D] each."""
+        return {WEIGHT: self.weight.detach(), **self._optimizer.start()}
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Which optimizer of the job has the weight, and its number there."""
+        before = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
+        return self._number, len(list(before))
+
+    def fresh(self) -> dict[str, Tensor]:
+        """Return what the optimizer keeps of rows that made no step, as one row for all."""
+        return {
+            name: torch.full((1, 1), value, dtype=self.weight.dtype)
+            for name, value in self._optimizer.states.items()
         }
-        if isinstance(small, torch.optim.SparseAdam):
-            rows.grad = _as_sparse(rows.grad)
-        small.step()
-        with torch.no_grad():
-            self.weight.index_copy_(0, ids, rows)
-            for key, part in small.state[rows].items():
-                if isinstance(part, Tensor) and part.shape == rows.shape and part.dim() == 2:
-                    self._by_row(own, key).index_copy_(0, ids, part)
-                else:
-                    own[key] = part
-        if own:
-            optimizer.state[self.weight] = own
 
-    def _is_by_row(self, part: Any) -> bool:
-        return isinstance(part, Tensor) and part.shape == self.weight.shape
+    def whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the optimizer keeps of the whole weight."""
+        return {name: value for name, value in state.items() if name not in self._optimizer.states}
 
-    def _by_row(self, state: dict[str, Any], key: str) -> Tensor:
-        if key not in state:
-            state[key] = torch.zeros_like(self.weight)
-        part: Tensor = state[key]
-        return part
+    def show(self) -> None:
+        """Let the user's code see the table."""
+        seen = dict(self.table.seen)
+        self.weight.data = seen.pop(WEIGHT)
+        self._optimizer.show(seen)
 
+    def update(self, part: Part, gradient: Tensor, *, step: int) -> None:
+        """Log and change the rows that this worker owns."""
+        ids = part.rows.ids
+        rows = self.table.log(ids, step=step, owner=part.owner, at=part.start)
+        self.table.write(ids, self._optimizer.step(rows, gradient), step=step)
 
-def _as_sparse(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    places = torch.arange(len(gradient)).unsqueeze(0)
-    return torch.sparse_coo_tensor(
-        places, gradient, gradient.shape, is_coalesced=True, check_invariants=False
-    )
+    def settle(self) -> None:
+        self._optimizer.settle()
 
 
 class _ByRows(nn.Module):
@@ -177,7 +156,7 @@ class _ByRows(nn.Module):
 
     # Of the class: copies of a module, which nobody trains by rows, must not have these.
     _brim_embeddings: Embeddings
-    _brim_table: _Table
+    _brim_table: _Embedding
     _brim_class: type[nn.Module]
 
     def forward(self, input: Tensor, *rest: Any, **named: Any) -> Any:
@@ -235,6 +214,7 @@ class Embeddings:
     Attributes:
         weights: shape [R, D] each.
         names: of these parameters.
+        is_shown: whether the user's code sees the tables as weights.
 
     Raises:
         SpecError: one says `sparse=True` and cannot be trained by rows.
@@ -249,7 +229,9 @@ class Embeddings:
         obstacle: str = "",
     ) -> None:
         self._seen: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
-        self._tables: list[_Table] = []
+        self._all: list[_Embedding] = []
+        self._memory: TableMemory | None = None
+        self.is_shown = False
         obstacle = obstacle or ("--transport distributed" if spec.transport == "distributed" else "")
         users = _users_of(model)
         for name, weight in model.named_parameters():
@@ -257,26 +239,27 @@ class Embeddings:
             if not weight.requires_grad or not all(_is_weight_of(each, weight) for each in modules):
                 continue
             declared = any(each.sparse for each in modules)
-            places = list(_places_of(optimizers, weight))
+            places = list(places_of(optimizers, weight))
             why = obstacle or _why_not(weight, modules) or _why_not_there(places)
             if declared and why:
                 raise SpecError(
                     f"embedding {name.removesuffix('.weight')!r}",
                     got=f"sparse=True, and {why}",
-                    need=f"a CPU and {_KNOWN}",
+                    need=f"a CPU and {KNOWN}",
                     hint="leave sparse=True out",
                 )
             if why or not (declared or _is_worth_it(weight, places[0], model, spec)):
                 continue
-            self._tables.append(_Table(name, weight, places[0], modules))
-        self.weights = [each.weight for each in self._tables]
-        self.names = [each.name for each in self._tables]
+            number = next(i for i, each in enumerate(optimizers) if each is places[0].optimizer)
+            self._all.append(_Embedding(name, weight, places[0], modules, number=number))
+        self.weights = [each.weight for each in self._all]
+        self.names = [each.name for each in self._all]
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Have the modules look up by rows meanwhile: they are of classes made for it."""
-        own = [(module, _own_class(module)) for table in self._tables for module in table.modules]
-        for table in self._tables:
+        own = [(module, _own_class(module)) for table in self._all for module in table.modules]
+        for table in self._all:
             for module in table.modules:
                 module.__class__ = _class_by_rows(_own_class(module), self, table)
         try:
@@ -303,18 +286,18 @@ class Embeddings:
     def begin(self) -> None:
         """A micro-batch begins: what another left is forgotten."""
         self._seen.clear()
-        for each in self._tables:
+        for each in self._all:
             each.begin()
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
         """The backward pass of `job.step`."""
-        for each in self._tables:
+        for each in self._all:
             each.is_backward = True
         try:
             yield
         finally:
-            for each in self._tables:
+            for each in self._all:
                 each.is_backward = False
 
     def take(self) -> tuple[list[Rows], list[bool]]:
@@ -326,10 +309,9 @@ class Embeddings:
         Raises:
             SpecError: an optimizer, or a hook, would now do more than by rows can be done.
         """
-        taken = [each.take() for each in self._tables]
+        taken = [each.take() for each in self._all]
         rows = [
-            no_rows(each.weight) if own is None else own
-            for each, own in zip(self._tables, taken, strict=True)
+            no_rows(each.weight) if own is None else own for each, own in zip(self._all, taken, strict=True)
         ]
         return rows, [own is not None for own in taken]
 
@@ -337,25 +319,123 @@ class Embeddings:
         """Return the rows of a micro-batch without samples."""
         return [no_rows(weight) for weight in self.weights]
 
-    # The sum -----------------------------------------------------------------------------------------------
+    # The tables --------------------------------------------------------------------------------------------
 
-    def put_back(self, total: Sequence[Rows], used: Sequence[bool]) -> list[nn.Parameter]:
-        """Have `step` apply the sum of a step.
+    @property
+    def tables(self) -> list[Table]:
+        return [each.table for each in self._all]
+
+    @property
+    def step(self) -> int | None:
+        """Committed steps that the tables of this host have; None where nothing was put into them."""
+        return None if self._memory is None else self._memory.step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if self._memory is not None:
+            self._memory.step = step
+
+    def open(self, descriptor: int | None) -> None:
+        """Take the memory that the tables are in: an anonymous file, or, where there is None, one of this process's."""
+        if self._all and self._memory is None:
+            self._memory = TableMemory(self.tables, descriptor)
+
+    def take_out(self, tree: dict[str, Any]) -> None:
+        """Leave out of a state what the tables have of it."""
+        for each in self._all:
+            tree["model"].pop(each.name)
+        self.drop_states(tree)
+
+    def drop_states(self, tree: Mapping[str, Any]) -> None:
+        """Leave out of a state, as a job without tables has it, what optimizers keep of rows."""
+        states = states_of(tree)
+        for each in self._all:
+            number, index = each.at
+            if index in states[number]:
+                states[number][index] = each.whole(states[number][index])
+
+    def get(self) -> dict[str, Any]:
+        """Return the tables' part of a state: their own memory, not a copy."""
+        return {
+            each.name: {"at": each.at, "fields": dict(each.table.fields), "changed": each.table.changed}
+            for each in self._all
+        }
+
+    def put_dense(self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int) -> None:
+        """Take the rows out of a state as a job without tables has it, if they are there.
 
         Args:
-            total: over all micro-batches, of each weight.
-            used: whether any micro-batch gave it a gradient.
-
-        Returns:
-            The rows that it will change, with their gradients, which may be clipped.
+            tree: the state.
+            changed: of each table, the steps that wrote its rows last, where that is known.
+            committed: steps that the state has.
         """
-        steps = zip(self._tables, total, used, strict=True)
-        return [table.put_back(rows) for table, rows, is_used in steps if is_used]
+        if self._memory is None or not all(each.name in tree["model"] for each in self._all):
+            return
+        states = states_of(tree)
+        for each in self._all:
+            number, index = each.at
+            kept = each.fresh() | states[number].get(index, {})
+            rows = {WEIGHT: tree["model"][each.name], **{name: kept[name] for name in each.table.names[1:]}}
+            each.table.fill(rows, changed.get(each.name))
+        self._memory.step = committed
 
-    def step(self) -> None:
-        """Step the optimizers on the rows of the step."""
-        for each in self._tables:
-            each.step()
+    def put(self, tree: Mapping[str, Any]) -> None:
+        """Take what `get` gave on another host."""
+        for each in self._all:
+            rows = tree[each.name]
+            each.table.fill(rows["fields"], rows["changed"])
+
+    def start(self, committed: int) -> None:
+        """Put this process's own weights into the tables, unless it sees the tables themselves already."""
+        if self._memory is None or self.is_shown:
+            return
+        for each in self._all:
+            each.table.fill(each.start())
+        self._memory.step = committed
+
+    def show(self) -> None:
+        """Let the user's code see the tables as weights; loading an optimizer's state would hide them again."""
+        for each in self._all if self._memory is not None else []:
+            each.show()
+        self.is_shown = True
+
+    def take_back(self, committed: int) -> None:
+        """Undo what was written for steps that do not count. Nobody may write meanwhile."""
+        if self._memory is not None:
+            self._memory.take_back(committed)
+
+    def check_unchanged(self) -> None:
+        """Check that nobody but the optimizer changed a weight.
+
+        Raises:
+            SpecError: the user's code did.
+        """
+        if self._memory is not None and self.is_shown and self._memory.is_written_to:
+            raise SpecError(
+                f"embedding weight {', '.join(map(repr, self.names))}",
+                got="a value that was changed by hand",
+                need="a weight that only the optimizer changes: workers share the tables of embeddings",
+                hint=_DENSE,
+            )
+
+    # The sum -----------------------------------------------------------------------------------------------
+
+    def update(self, parts: Sequence[Part], gradients: Sequence[Tensor | None], *, step: int) -> None:
+        """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step counts.
+
+        Args:
+            parts: of each table.
+            gradients: of these rows; they may be written to. None where no micro-batch gave the table a gradient.
+            step: that is about to be committed, from 1.
+        """
+        for each, part, gradient in zip(self._all, parts, gradients, strict=True):
+            if gradient is not None:
+                each.update(part, gradient, step=step)
+
+    def settle(self) -> None:
+        """The step that was updated for counts."""
+        for each in self._all:
+            each.settle()
 
 
 def _users_of(model: nn.Module) -> dict[int, list[nn.Module]]:
@@ -371,20 +451,11 @@ def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
     return isinstance(module, _KINDS) and module._parameters.get("weight") is parameter
 
 
-def _places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter) -> Iterator[_Place]:
-    for optimizer in optimizers:
-        for number, group in enumerate(optimizer.param_groups):
-            if any(each is weight for each in group["params"]):
-                yield _Place(optimizer, number)
-
-
-def _is_worth_it(weight: nn.Parameter, place: _Place, model: nn.Module, spec: JobSpec) -> bool:
+def _is_worth_it(weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec) -> bool:
     """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits stay the same."""
     if spec.embeddings == "dense" or spec.clip_norm is not None or is_compiled(model):
         return False  # a norm over fewer numbers adds up in another order
-    if (
-        weight.dtype not in _SAME_ANYWHERE or place.group.get("eps") == 0
-    ):  # 0 / 0 is not a number, in every row
+    if place.group.get("eps") == 0:  # 0 / 0 is not a number, in every row
         return False
     return weight.numel() >= LARGE
 
@@ -395,6 +466,8 @@ def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
         return "a forward of its own"
     if any(each.max_norm is not None for each in modules):
         return "max_norm, which changes the weight in forward"
+    if weight.dtype not in _SAME_ANYWHERE:
+        return f"a weight of {str(weight.dtype).removeprefix('torch.')}"
     if weight.device.type != "cpu":
         return f"a weight on {weight.device.type}"
     if weight._backward_hooks or weight._post_accumulate_grad_hooks:
@@ -410,28 +483,13 @@ def _only_looks_up(module: nn.Module) -> bool:
     return kind in _KINDS or bool(vars(kind).get("by_rows"))
 
 
-def _why_not_there(places: Sequence[_Place]) -> str:
+def _why_not_there(places: Sequence[Place]) -> str:
     if len(places) != 1:
         return "a weight that no optimizer has" if not places else "a weight that two parameter groups have"
-    return _moves_others(places[0])
+    return moves_others(places[0])
 
 
-def _moves_others(place: _Place) -> str:
-    """Why an optimizer does more than move the rows that have a gradient; empty where it does not."""
-    optimizer, group = place.optimizer, place.group
-    names = _ZERO.get(type(optimizer))
-    if names is None:
-        return f"{type(optimizer).__name__}, which moves rows that have no gradient"
-    moving = next((name for name in names if group[name]), None)
-    if moving:
-        return f"{type(optimizer).__name__} with {moving}={group[moving]}"
-    # One is brim's, which refuses steps by hand.
-    if len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks:
-        return f"a hook on {type(optimizer).__name__}, which would not see the rows"
-    return ""
-
-
-def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Table) -> type[_ByRows]:
+def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Embedding) -> type[_ByRows]:
     names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
     ours = {"_brim_embeddings": embeddings, "_brim_table": table, "_brim_class": own}
     return type(own.__name__, (_ByRows, own), {**names, **ours})

@@ -23,7 +23,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
-from brim.train.rows import Rows, between, fold_rows
+from brim.train.rows import Part, Rows, between, fold_rows
 from brim.wire.peer import Cancelled, Listener, PeerLost, swap
 
 __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
@@ -50,7 +50,14 @@ class Exchange(Protocol):
         ...
 
     def rows_total(self) -> Sequence[Rows]:
-        """Return the rows of each embedding, summed over all micro-batches, once the step is committed."""
+        """Return the rows of each embedding, summed over all micro-batches, once all members stand behind `reduce`.
+
+        Only of a job that clips gradients, and of one worker alone: nobody else needs all of them.
+        """
+        ...
+
+    def rows_owned(self) -> Sequence[Part]:
+        """Return the part of these rows, of each embedding, that this worker applies; when as `rows_total`."""
         ...
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
@@ -83,6 +90,9 @@ class Alone:
 
     def rows_total(self) -> Sequence[Rows]:
         return self._rows_total
+
+    def rows_owned(self) -> Sequence[Part]:
+        return [Part(rows, owner=0, start=0) for rows in self._rows_total]
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         return own
@@ -131,20 +141,31 @@ def _size_of(descriptor: int) -> int:
 
 
 class SharedRows:
-    """The rows of embeddings in the memory that the workers of a host share; each worker folds those of some ids.
+    """The rows of embeddings in the memory that the workers of a host share; its owners fold those of some ids each.
 
     Args:
         shelf: the rows of this host.
         index: where each block of this host lies.
         plan: who adds up what.
         rank: of this worker.
+        keeps_total: leaves all sums for all, and not only to their owners.
     """
 
-    def __init__(self, shelf: Shelf, index: Mapping[Block, int], plan: ReductionPlan, *, rank: int) -> None:
-        ranks = plan.ranks_on(plan.host_of(rank))
+    def __init__(
+        self,
+        shelf: Shelf,
+        index: Mapping[Block, int],
+        plan: ReductionPlan,
+        *,
+        rank: int,
+        keeps_total: bool,
+    ) -> None:
+        owners = plan.owners_on(plan.host_of(rank))
         self._shelf, self._index, self._plan = shelf, index, plan
-        self._part, self._parts = rank - ranks.start, len(ranks)
-        self._slices = self._parts if len(plan.hosts) == 1 else 1
+        self._owner, self._owners = owners.index(rank) if rank in owners else None, len(owners)
+        self._keeps_total, self._is_total_there = keeps_total, len(plan.hosts) > 1
+        self._slices = 1 if self._is_total_there else self._owners
+        self._owned: list[Part] = []
 
     def put(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
         """Leave this rank's blocks for the others."""
@@ -156,24 +177,45 @@ class SharedRows:
         return {block: self._shelf.layout.rows(self._shelf.row(row)) for block, row in self._index.items()}
 
     def fold(self) -> None:
-        """Fold this worker's part of the ids into the total."""
-        blocks = self.of_host()
+        """Fold the ids that this worker owns."""
+        self._owned = self._fold(self.of_host(), self._plan.root)
+        if self._keeps_total and self._owner is not None:
+            sums, starts = [part.rows for part in self._owned], [part.start for part in self._owned]
+            self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._owner, at=starts)
+
+    def _fold(self, blocks: Mapping[Block, Sequence[Rows]], want: Block) -> list[Part]:
         mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
         starts = []
         for table, count in enumerate(self._shelf.layout.counts):
-            bounds = _bounds([tables[table] for tables in blocks.values()], self._parts, count)
-            start, stop = bounds[self._part], bounds[self._part + 1]
+            start, stop = self._range([tables[table] for tables in blocks.values()], count)
             for block, tables in blocks.items():
                 mine[block].append(between(tables[table], start, stop))
             starts.append(start)
-        sums = fold_rows(mine, self._plan.root, self._plan.parts)
-        self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._part, at=starts)
+        sums = fold_rows(mine, want, self._plan.parts)
+        return [
+            Part(rows, owner=self._owner or 0, start=start) for rows, start in zip(sums, starts, strict=True)
+        ]
+
+    def _range(self, blocks: Sequence[Rows], count: int) -> tuple[int, int]:
+        """The ids that this worker owns in this step: from the first to before the second."""
+        if self._owner is None:
+            return count, count
+        bounds = _bounds(blocks, self._owners, count)
+        return bounds[self._owner], bounds[self._owner + 1]
+
+    def owned(self) -> list[Part]:
+        """Return the sums of the ids that this worker owns."""
+        if self._is_total_there:
+            root = self._plan.root
+            return self._fold({root: self.total()}, root)
+        return self._owned
 
     def put_total(self, tables: Sequence[Rows]) -> None:
         """Leave the total, which another way was found to, for the workers of this host."""
         self._shelf.layout.put_rows(self._shelf.row(0), tables)
 
     def total(self) -> list[Rows]:
+        """Return all sums, once they were left for all."""
         return self._shelf.layout.rows(self._shelf.row(0), slices=self._slices)
 
 
@@ -205,11 +247,20 @@ class SharedMemory:
         plan: who adds up what.
         rank: of this worker.
         trade: joins the hosts, on the first worker of each; None on the others and where there is one host.
+        keeps_total: leaves the rows of all embeddings for all, and not only to their owners.
     """
 
     shares_result = True
 
-    def __init__(self, shelf: Shelf, plan: ReductionPlan, *, rank: int, trade: Trade | None = None) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        plan: ReductionPlan,
+        *,
+        rank: int,
+        trade: Trade | None = None,
+        keeps_total: bool = False,
+    ) -> None:
         host = plan.host_of(rank)
         local = plan.local_blocks(host)
         index = {block: 1 + row for row, block in enumerate(local)}
@@ -218,7 +269,11 @@ class SharedMemory:
         ranks = plan.ranks_on(host)
         part, parts = rank - ranks.start, len(ranks)
         self._trade, self._several = trade, len(plan.hosts) > 1
-        self._shared_rows = SharedRows(shelf, index, plan, rank=rank) if shelf.layout.counts else None
+        self._shared_rows = (
+            SharedRows(shelf, index, plan, rank=rank, keeps_total=keeps_total)
+            if shelf.layout.counts
+            else None
+        )
         self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
         self._result = shelf.views(0)
         wanted = plan.host_blocks(host) if self._several else (plan.root,)
@@ -258,6 +313,9 @@ class SharedMemory:
 
     def rows_total(self) -> Sequence[Rows]:
         return () if self._shared_rows is None else self._shared_rows.total()
+
+    def rows_owned(self) -> Sequence[Part]:
+        return () if self._shared_rows is None else self._shared_rows.owned()
 
     def close(self) -> None:
         if self._trade is not None:

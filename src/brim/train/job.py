@@ -48,7 +48,7 @@ from brim.train.membership import Loner, Members, Membership, RoundChanged, part
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
-from brim.train.rows import Rows, RowSums
+from brim.train.rows import RowSums
 from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
 from brim.wire.messages import (
@@ -201,7 +201,7 @@ class Job:
         self._carried: dict[str, Carried] = {}
         self._attributes = Attributes(self.model)
         self._sources = Sources(self.model)
-        self._state = JobState(self.model, self._optimization, spec=spec)
+        self._state = JobState(self.model, self._optimization, self._embeddings, spec=spec)
         self._checkpoints = Checkpoints(
             self._state,
             spec,
@@ -210,6 +210,7 @@ class Job:
             listen=lambda seconds: self.members.listen(seconds),
         )
         self._start_method = context.start_method if context else "alone"
+        self._tables = context.tables if context else None
         self._epochs = 0  # planned; 0 before the loop
         self._over = False
         self._lines_between = False  # of the user's, which run between `epochs` and `batches`
@@ -344,6 +345,7 @@ class Job:
         facts = None if self._state.schedule is None else self._facts()
         self._introduced = facts is not None
         self._get_ready()
+        self._embeddings.open(self._tables)
         self.members.join(self._layout(), facts)
         with self._embeddings.in_use():
             yield from self._epochs_to_come()
@@ -583,7 +585,25 @@ class Job:
             # follows begins once all have agreed.
             at_hold, self._at_hold = self._at_hold, False
             self._agree(at_hold=at_hold)
+            self._settle_tables()
         return self._round
+
+    def _settle_tables(self) -> None:
+        """Have the tables of this host at the last commit; all members have left the round before."""
+        if not self._embeddings.names:
+            return
+        tables, is_first = self._embeddings, self.members.rank == self.members.neighbours.start
+        if is_first:
+            tables.take_back(self.committed)
+        if self.members.world_size > 1:
+            was_here = tables.is_shown and not self.members.is_newcomer
+            word = b"1" if was_here or tables.step == self.committed else b""
+            have = [bool(each) for each in self.members.arrive(self.committed, "tables", word).payloads]
+            if self.members.hand_over(have, tables):
+                self.members.arrive(self.committed, "handed over")
+        if is_first:
+            tables.step = self.committed
+        tables.show()
 
     def _at_boundary(self) -> bool:
         """Do what is to be done between two steps; False where the round ended over it."""
@@ -621,6 +641,7 @@ class Job:
             UserCodeError: they differ; nothing brim carries does by itself.
         """
         self._attributes.check()
+        self._embeddings.check_unchanged()
         if self.members.world_size == 1:
             return
         started = time.perf_counter()
@@ -873,16 +894,24 @@ class Job:
             round.exchange.put_rows(round.rows.blocks())
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
+        # Tables are changed before the commit, which all wait for, so that nobody reads what is half written; what
+        # does not count is taken back. Who is alone has nobody to wait for.
+        early = bool(self._embeddings.weights) and self.members.world_size > 1
+        if early:
+            arrive("summed")
         self._seconds["wait"] += waited
-        self._spent("reduce", started + waited)
-        before = time.perf_counter()
+        started = self._spent("reduce", started + waited)
+        outcome = self._contributions.outcome(total)
+        if early:
+            self._prepare(round, total, outcome)
+            started = self._spent("apply", started)
         report = msgspec.msgpack.encode(self._report(round, step))
         held = self.members.commit(step.number, report)
         round.pace = time.perf_counter() - step.since
-        started = self._spent("wait", before)
-        outcome = self._contributions.outcome(total)
-        rows = round.exchange.rows_total()
-        self._apply(total, rows, outcome, samples=len(step.span), shared=round.exchange.shares_result)
+        started = self._spent("wait", started)
+        if not early:
+            self._prepare(round, total, outcome)
+        self._apply(total, outcome, samples=len(step.span))
         self._spent("apply", started)
         round.commits += 1
         round.held = held
@@ -903,21 +932,36 @@ class Job:
         self._seconds.clear()
         return report
 
-    def _apply(
-        self, total: list[Tensor], rows: Sequence[Rows], outcome: Outcome, *, samples: int, shared: bool
-    ) -> None:
-        """The update of a step. It must not fail half-way: behind the commit there is no way back."""
+    def _prepare(self, round: _Round, total: list[Tensor], outcome: Outcome) -> None:
+        """Give the network the sum of a step, and the tables their update: until the commit both can be undone."""
         self._checkpoints.await_copy()
         self._contributions.reset()
+        if not self._moves(outcome):
+            return
+        own = len(self._contributions.like)
+        self._contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
+        owned = round.exchange.rows_owned()
+        used = outcome.used[len(outcome.used) - len(owned) :]
+        # Gradients are copied: they may be shared, and clipping writes to them.
+        parts = [nn.Parameter(torch.empty_like(part.rows.values)) for part in owned]
+        for parameter, part, is_used in zip(parts, owned, used, strict=True):
+            parameter.grad = part.rows.values.clone() if is_used else None
+        if self.spec.clip_norm is not None:
+            rows = zip(round.exchange.rows_total(), used, strict=True)
+            self._optimization.clip([each.values for each, is_used in rows if is_used], parts)
+        self._embeddings.update(owned, [each.grad for each in parts], step=self.committed + 1)
+
+    def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int) -> None:
+        """The update of a step. It must not fail half-way: behind the commit there is no way back."""
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
-            own = len(self._contributions.like)
-            self._contributions.put_back(total[:own], outcome, shared=shared)
-            self._put_carried(total[own:], samples)
-            used = outcome.used[len(outcome.used) - len(rows) :]
-            self._optimization.step(self._embeddings.put_back(rows, used), self._embeddings.step)
+            self._put_carried(total[len(self._contributions.like) :], samples)
+            self._optimization.step()
+            self._embeddings.settle()
             self._contributions.clear()
         self._state.committed += 1
+        if self._embeddings.weights and self.members.rank == self.members.neighbours.start:
+            self._embeddings.step = self.committed
         self._state.due = outcome.due
         if outcome.stop:
             self._state.stop_after = self.epoch + 1
@@ -927,6 +971,10 @@ class Job:
         rest = iter(total)
         for each in self._carried.values():
             each.put(list(islice(rest, len(each.tensors))), samples=samples)
+
+    def _moves(self, outcome: Outcome) -> bool:
+        """Whether a step is applied: its losses are numbers, or nobody minds."""
+        return all(math.isfinite(loss) for loss in outcome.losses) or self.spec.on_nan == "warn"
 
     def _is_to_be_applied(self, outcome: Outcome) -> bool:
         """Whether the losses of a step are numbers; else do what `--on-nan` says.

@@ -12,8 +12,10 @@ from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.digests import Digests, digests_of
+from brim.train.embeddings import Embeddings
 from brim.train.optimization import Optimization
 from brim.train.state import flatten
+from brim.train.tables.tree import TABLES, joined
 
 __all__ = ["SAME_DATA", "SAMPLES", "STOP", "JobState", "Stateful"]
 
@@ -41,11 +43,15 @@ class JobState:
     Args:
         model: the network, with its buffers.
         optimization: of its parameters.
+        embeddings: that are trained by rows.
         spec: of the job; what decides the bits must not change between its lives.
     """
 
-    def __init__(self, model: nn.Module, optimization: Optimization, *, spec: JobSpec) -> None:
+    def __init__(
+        self, model: nn.Module, optimization: Optimization, embeddings: Embeddings, *, spec: JobSpec
+    ) -> None:
         self._model, self._optimization, self._spec = model, optimization, spec
+        self._embeddings = embeddings
         # Buffers that a first forward pass makes are made by each worker for itself.
         self._names = {**dict(model.named_parameters()), **dict(model.named_buffers())}.keys()
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
@@ -96,8 +102,8 @@ class JobState:
         return {name: every[name] for name in self._names if every[name].layout is torch.strided}
 
     def get(self) -> dict[str, Any]:
-        """The state as a tree; its tensors are the network's own, not copies."""
-        return {
+        """The state as a tree, but for the tables; its tensors are the network's own, not copies."""
+        tree = {
             "model": self._tensors(),
             "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
             "training of": {name: each.training for name, each in self._model.named_modules()},
@@ -116,6 +122,12 @@ class JobState:
             "micro_batches": self._spec.micro_batches,
             "seed": self._spec.seed,
         }
+        self._embeddings.take_out(tree)
+        return tree
+
+    def get_whole(self) -> dict[str, Any]:
+        """The state as `get` gives it, with the tables: the memory that all workers of the host share."""
+        return {**self.get(), TABLES: self._embeddings.get()}
 
     def _data(self) -> dict[str, Any]:
         if self.schedule is None:
@@ -138,7 +150,7 @@ class JobState:
         return self._digests
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take the state that `get` gave elsewhere.
+        """Take the state that `get` or `get_whole` gave elsewhere.
 
         Raises:
             SpecError: it is of a job that would give other bits.
@@ -160,16 +172,24 @@ class JobState:
                 need=f"{', '.join(sorted(tree['registered'])) or 'nothing'}, as the state to go on from has it",
                 hint="register every state before the loop begins, on all workers",
             )
+        changed = {name: table["changed"] for name, table in tree.get(TABLES, {}).items()}
+        whole = joined(tree)
+        self._embeddings.put_dense(whole, changed, tree["committed"])
+        in_tables = set(self._embeddings.names)
         with torch.no_grad():
             for name, tensor in self._tensors().items():
-                tensor.copy_(tree["model"][name])
+                if name not in in_tables:
+                    tensor.copy_(whole["model"][name])
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(tree["requires_grad of"][name])
         for name, module in self._model.named_modules():
             module.training = tree["training of"][name]
         for name, module in _with_extra_state(self._model):
             module.set_extra_state(tree["extra"][name])
-        self._optimization.put(tree)
+        self._embeddings.drop_states(whole)
+        self._optimization.put(whole)
+        if self._embeddings.is_shown:
+            self._embeddings.show()
         for name, thing in self._registered.items():
             _put_state(thing, tree["registered"][name])
         self.committed, self.epoch = tree["committed"], tree["epoch"]
@@ -177,8 +197,13 @@ class JobState:
         self.due, self.stop_after = tree["due"], tree[STOP]
         self.unsound_since = tree["unsound_since"]
         self.metrics, self.measured = tree["metrics"], tree["measured"]
-        self._given = tree
+        # Tables are not taken again: nobody's lines change them, and they are large.
+        self._given = {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
         self._digests = None
+
+    def start(self) -> None:
+        """Stay as this process has the state: it is the first, and nobody has another."""
+        self._embeddings.start(self.committed)
 
     def keep_put(self) -> None:
         """What was taken last stands: nothing has changed it since."""

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NoReturn, Protocol
 
@@ -65,15 +66,19 @@ class RoundChanged(Exception):
     """The round is over: what was under way in it is given up, and `next_round` has the new one."""
 
 
-class State(Protocol):
-    """What must be the same on every member of a job."""
-
-    @property
-    def committed(self) -> int: ...
+class Tree(Protocol):
+    """A part of what must be the same on every member of a job."""
 
     def get(self) -> Any: ...
 
     def put(self, tree: Any) -> None: ...
+
+
+class State(Tree, Protocol):
+    """All that must be the same on every member of a job."""
+
+    @property
+    def committed(self) -> int: ...
 
 
 class Kept(Protocol):
@@ -121,6 +126,11 @@ class Members(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """The members of the round, in rank order."""
+        ...
+
+    @property
+    def is_newcomer(self) -> bool:
+        """Whether this worker got the state of this round from a neighbour."""
         ...
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
@@ -189,6 +199,21 @@ class Members(Protocol):
         """Tell the master something."""
         ...
 
+    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
+        """Have hosts that lack the tables get them from one that has them.
+
+        Args:
+            have: of each rank, whether its host has them as far as it knows.
+            tables: of this host.
+
+        Returns:
+            Whether any lacked them.
+
+        Raises:
+            Interrupted, PeerLost: another member is gone, or the agent spoke.
+        """
+        ...
+
     def wait_for_dismissal(self) -> None:
         """Stay until nothing of this worker is needed; raises RoundChanged where it is needed again."""
         ...
@@ -202,6 +227,7 @@ class Loner:
     neighbours = range(1)
     shares: tuple[int, ...] = ()
     names = ("this process",)
+    is_newcomer = False
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
@@ -230,6 +256,9 @@ class Loner:
 
     def settle(self, within: float | None = None) -> None:
         pass
+
+    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
+        return False
 
     def tell(self, message: WorkerMessage) -> None:
         """There is no master; what it would warn of, the user should know all the same."""
@@ -320,6 +349,10 @@ class Membership:
         """Be heard, also where the main thread is at something long behind steps that nobody knows of."""
         self._tell_made()
         self._link.send(Beat(moves=self._moves))
+
+    @property
+    def is_newcomer(self) -> bool:
+        return self._context.worker in self._round.donors
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
@@ -536,6 +569,27 @@ class Membership:
         with self._call(donor.address, greeting) as peer:
             state.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
 
+    def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
+        firsts: dict[str, int] = {}  # rank of each host's first worker, and whether the host has the tables
+        hosts: dict[str, bool] = {}
+        for rank, member in enumerate(self._round.members):
+            firsts.setdefault(member.agent, rank)
+            hosts[member.agent] = hosts.get(member.agent, False) or have[rank]
+        lacking = [firsts[agent] for agent, has in hosts.items() if not has]
+        giver = next((firsts[agent] for agent, has in hosts.items() if has), None)
+        if giver is None:
+            raise InternalError("no host has the tables of embeddings")
+        greeting = f"round {self._round.round} tables for {{}}"
+        for rank in lacking if self.rank == giver else []:
+            expected = greeting.format(self._round.members[rank].worker)
+            with self._listener.accept(expected, timeout=self._patience, cancelled=self._is_called) as peer:
+                send_state(peer, tables.get(), timeout=self._patience, cancelled=self._is_called)
+        if self.rank in lacking:
+            address = self._round.members[giver].address
+            with self._call(address, greeting.format(self._context.worker)) as peer:
+                tables.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
+        return bool(lacking)
+
     def _call(self, address: str, greeting: str) -> socket.socket:
         """Call another worker; raises as `connect` does."""
         return connect(
@@ -578,7 +632,8 @@ class Membership:
                 listener=self._listener,
                 cancelled=self._is_called,
             )
-        return SharedMemory(shelf, plan, rank=self.rank, trade=trade)
+        clips = spec.clip_norm is not None
+        return SharedMemory(shelf, plan, rank=self.rank, trade=trade, keeps_total=clips)
 
     def _open_shelf(self, layout: Layout) -> Shelf:
         if self._shelf is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
@@ -155,21 +155,27 @@ class Optimization:
 
     # Steps and epochs --------------------------------------------------------------------------------------
 
-    def step(self, rows: Sequence[nn.Parameter] = (), step_rows: Callable[[], None] = lambda: None) -> None:
-        """Update the parameters from their gradients, then step the schedulers that step with every step.
+    def clip(self, rows: Sequence[Tensor] = (), owned: Sequence[nn.Parameter] = ()) -> None:
+        """Scale the gradients down where their norm is too large; do so before `step`.
 
         Args:
-            rows: of embeddings that are trained by rows; they are clipped with the others.
-            step_rows: updates those embeddings.
+            rows: gradients of embeddings that are trained by rows, all of them.
+            owned: what has those of them, as its gradients, that this worker applies.
         """
+        if self.clip_norm is None:
+            return
+        self._unscale()
+        own = list(self._model.parameters())
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        norm = get_total_norm([*gradients, *rows])
+        clip_grads_with_norm_([*own, *owned], self.clip_norm, norm)
+
+    def step(self) -> None:
+        """Update the parameters from their gradients, then step the schedulers that step with every step."""
         self._is_stepping = True
         try:
-            if self.clip_norm is not None:
-                self._unscale()
-                clip_grad_norm_([*self._model.parameters(), *rows], self.clip_norm)
             for optimizer in self.optimizers:
                 self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
-            step_rows()
             if self._scaler is not None:
                 self._scaler.update()
         finally:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from brim.coordination.reduction import Block, fold
 
-__all__ = ["RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
+__all__ = ["Part", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
 
 
 class Rows(NamedTuple):
@@ -27,6 +27,20 @@ class Rows(NamedTuple):
 
     ids: Tensor
     values: Tensor
+
+
+class Part(NamedTuple):
+    """The part of a weight's gradient that one worker applies.
+
+    Args:
+        rows: the sum over all micro-batches.
+        owner: the worker's number among those of its host that apply such parts.
+        start: an id that none of the rows is below, and none of the parts of owners before it reaches.
+    """
+
+    rows: Rows
+    owner: int
+    start: int
 
 
 def no_rows(like: Tensor) -> Rows:

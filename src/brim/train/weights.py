@@ -19,6 +19,7 @@ from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.returned import check_model
+from brim.train.tables.tree import joined
 from brim.train.training_file import call, device_of, functions_of, load
 
 __all__ = ["model_of", "trained_model"]
@@ -54,7 +55,7 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     model: nn.Module = call(lambda: module.model())
     check_model(model)
     stored = Store(open_place(spec.inference.checkpoints)).load(spec.inference.step)
-    _put(model, state_of(stored)["model"], spec.inference.checkpoint)
+    _put(model, joined(state_of(stored))["model"], spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
 
 

@@ -1,0 +1,1 @@
+"""Tables of embeddings that are trained by rows: where their rows lie, and how a step changes them."""

@@ -1,0 +1,93 @@
+"""The memory that holds all tables of a host. It outlives every worker; the agent holds it, as that of gradients.
+
+It is mapped twice. What owners write goes to the one mapping; the other is what the user's code sees as weights: what
+somebody writes there is their own, and `is_written_to` tells.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from brim.errors import EnvironmentFault
+from brim.train.memory import have_ready
+from brim.train.tables.table import Table
+
+__all__ = ["TableMemory"]
+
+_PAGE = mmap.PAGESIZE
+_NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
+_MAPS = Path("/proc/self/smaps")
+
+
+class TableMemory:
+    """All tables of a job on this host.
+
+    Args:
+        tables: each gets its part of the memory.
+        descriptor: of an anonymous file, which the first worker makes large enough; None makes one.
+
+    Raises:
+        EnvironmentFault: the system does not give as much.
+    """
+
+    def __init__(self, tables: Sequence[Table], descriptor: int | None) -> None:
+        self._tables = tables
+        own = os.memfd_create("brim-tables") if descriptor is None else None
+        file = descriptor if own is None else own
+        assert file is not None
+        size = _PAGE + sum(_whole_pages(table.size_bytes) for table in tables)
+        try:
+            if os.fstat(file).st_size < size:
+                os.ftruncate(file, size)
+            shared = mmap.mmap(file, size)
+            seen = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | _NORESERVE)
+        except OSError as error:
+            raise EnvironmentFault(f"no memory for embeddings of {size:,} bytes: {error}") from error
+        finally:
+            if own is not None:
+                os.close(own)
+        have_ready(shared)
+        self._memory = torch.frombuffer(shared, dtype=torch.uint8)
+        self._seen = torch.frombuffer(seen, dtype=torch.uint8)
+        self._step = self._memory[:8].view(torch.int64)
+        at = _PAGE
+        for table in tables:
+            table.bind(self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes])
+            at += _whole_pages(table.size_bytes)
+
+    @property
+    def step(self) -> int | None:
+        """Committed steps that the tables have; None where nothing was put into them."""
+        return int(self._step) - 1 if self._step else None
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step.fill_(step + 1)
+
+    def take_back(self, committed: int) -> None:
+        """Undo what owners wrote for steps that do not count. Nobody may write meanwhile."""
+        for table in self._tables:
+            table.take_back(committed)
+
+    @property
+    def is_written_to(self) -> bool:
+        """Whether the user's code wrote to what it sees as weights."""
+        address = f"{self._seen.data_ptr():x}-"
+        with _MAPS.open() as maps:
+            lines = iter(maps)
+            for line in lines:
+                if line.startswith(address):
+                    break
+            for line in lines:
+                if line.startswith("Anonymous:"):
+                    return int(line.split()[1]) > 0
+        return False
+
+
+def _whole_pages(size_bytes: int) -> int:
+    return -(-size_bytes // _PAGE) * _PAGE

@@ -1,0 +1,178 @@
+"""Tables in shared memory: what an owner writes and does not commit is taken back, wherever it died."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.train.job import Job
+from brim.train.tables.memory import TableMemory
+from brim.train.tables.table import Table
+from train.test_embeddings import OPTIMIZERS, data, net, small_ones_too, spec
+
+__all__ = ["small_ones_too"]
+
+ROWS, DIM = 40, 4
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    file = os.memfd_create("tables")
+    yield file
+    os.close(file)
+
+
+def tables_in(descriptor: int) -> tuple[TableMemory, list[Table]]:
+    tables = [
+        Table("deep", (ROWS, DIM), torch.float32, ("sum",)),
+        Table("wide", (ROWS, 1), torch.float64, ()),
+    ]
+    return TableMemory(tables, descriptor), tables
+
+
+def filled(tables: list[Table]) -> None:
+    torch.manual_seed(0)
+    for table in tables:
+        table.fill({name: torch.rand(table.shape, dtype=table.dtype) for name in table.names})
+
+
+def content(tables: list[Table]) -> list[torch.Tensor]:
+    return [part.clone() for table in tables for part in (*table.fields.values(), table.changed)]
+
+
+def update(table: Table, ids: list[int], *, step: int, owner: int = 0, at: int = 0) -> None:
+    places = torch.tensor(ids)
+    before = table.log(places, step=step, owner=owner, at=at)
+    table.write(places, {name: rows + step for name, rows in before.items()}, step=step)
+
+
+def test_another_process_sees_what_was_written(descriptor: int) -> None:
+    memory, tables = tables_in(descriptor)
+    filled(tables)
+    memory.step = 7
+    other, theirs = tables_in(descriptor)
+    assert other.step == 7
+    update(theirs[0], [3, 9], step=8)
+    assert all(map(torch.equal, content(tables), content(theirs)))
+    assert torch.equal(tables[0].seen["weight"], theirs[0].fields["weight"])
+    assert tables[0].changed.nonzero().flatten().tolist() == [3, 9]
+
+
+def test_a_new_memory_has_nothing(descriptor: int) -> None:
+    memory, _ = tables_in(descriptor)
+    assert memory.step is None
+
+
+class _Killed(Exception):
+    pass
+
+
+def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
+    """Raise half-way through one of the writes to rows that follow."""
+    left, chance = moment, random.Random(moment)
+
+    def dying(function: Any) -> Any:
+        def call(self: torch.Tensor, dim: int, index: torch.Tensor, *rest: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                return function(self, dim, index, *rest)
+            some = chance.randrange(len(index))
+            function(self, dim, index[:some], *[v[:some] if isinstance(v, torch.Tensor) else v for v in rest])
+            raise _Killed
+
+        return call
+
+    for name in ("index_copy_", "index_fill_"):
+        patch.setattr(torch.Tensor, name, dying(getattr(torch.Tensor, name)))
+
+
+def test_what_an_owner_had_done_when_it_died_is_taken_back(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operation on memory is a moment to die at, also half-way through the rows that it writes."""
+    memory, tables = tables_in(descriptor)
+    filled(tables)
+    update(tables[0], [1, 2], step=1)
+    before = content(tables)
+    deaths = 0
+    for moment in range(1000):
+        with monkeypatch.context() as patch:
+            _die_at(moment, patch)
+            try:
+                update(tables[0], [2, 5, 30], step=2, owner=0, at=2)
+                update(tables[1], [1, 7, 8], step=2, owner=0, at=1)
+                update(tables[0], [31, 33], step=2, owner=1, at=31)
+            except _Killed:
+                deaths += 1
+            else:
+                assert deaths == moment > 5
+                break
+        memory.take_back(1)
+        assert all(map(torch.equal, content(tables), before)), moment
+    memory.take_back(2)  # it counts
+    after = content(tables)
+    assert not any(map(torch.equal, after[:1], before[:1]))
+    memory.take_back(1)  # what counted once is never taken back
+    assert all(map(torch.equal, content(tables), after))
+
+
+def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(descriptor: int) -> None:
+    memory, tables = tables_in(descriptor)
+    filled(tables)
+    before = content(tables)
+    for _ in range(3):
+        update(tables[0], [4, 6], step=1)
+        memory.take_back(0)
+    assert all(map(torch.equal, content(tables), before))
+
+
+def test_what_the_user_writes_is_theirs_alone_and_is_seen(descriptor: int) -> None:
+    memory, tables = tables_in(descriptor)
+    filled(tables)
+    assert not memory.is_written_to
+    tables[0].seen["weight"].sum()
+    assert not memory.is_written_to
+    before = content(tables)
+    tables[0].seen["weight"][5] = 1.0
+    assert memory.is_written_to
+    assert all(map(torch.equal, content(tables), before))
+
+
+def test_a_weight_that_a_script_changes_by_hand_is_refused_with_words() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(), context=None)
+
+    def loop() -> None:
+        for _ in job.epochs():
+            for batch in job.batches(data()):
+                job.step(functional.binary_cross_entropy_with_logits(model(batch.inputs), batch.target))
+            model.table.weight.data.clamp_(-0.01, 0.01)
+
+    with pytest.raises(SpecError, match=r"table.weight.*changed by hand"):
+        loop()
+
+
+def test_after_the_job_its_weights_are_the_scripts_own() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(), context=None)
+    for batch in job.batches(data()):
+        job.step(functional.binary_cross_entropy_with_logits(model(batch.inputs), batch.target))
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        model.table.weight.mul_(2)
+    assert torch.equal(model.table.weight, copied.table.weight * 2)
+
+
+def test_memory_that_the_system_does_not_have_is_said(descriptor: int) -> None:
+    table = Table("huge", (1 << 42, 64), torch.float32, ())
+    with pytest.raises(EnvironmentFault, match="no memory for embeddings"):
+        TableMemory([table], descriptor)
