@@ -27,3 +27,17 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
         assert first.finish()["exit"] == "suspended"
     resumed = train(run, *JOB, "--resume", "--workers", "1", "--embeddings", "dense")
     assert resumed["weights_sha256"] == dense["weights_sha256"]
+
+
+def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None:
+    late = (*JOB, "--delay", "2")
+    calm = train(tmp_path / "calm", *late, "--workers", "1")
+    assert calm["weights_sha256"] != train(tmp_path / "exact", *JOB, "--workers", "1")["weights_sha256"]
+    disturbed = train(tmp_path / "disturbed", *late, "--workers", "3", "--faults", FAULTS)
+    assert disturbed["weights_sha256"] == calm["weights_sha256"]
+    run = tmp_path / "run"
+    with started(
+        run, "train", *late, "--workers", "2", "--faults", "term rank 0 at step 41; term rank 1 at step 41"
+    ) as first:
+        assert first.finish()["exit"] == "suspended"
+    assert train(run, *late, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]

@@ -167,6 +167,37 @@ def test_ids_of_another_type_in_the_same_place_are_looked_up_anew() -> None:
     assert job._embeddings.distinct(ids)[1].dtype is torch.int32
 
 
+@pytest.mark.parametrize("delay", [1, 3])
+def test_a_delay_applies_the_gradient_that_was_computed_so_many_steps_before(delay: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Embedding(ROWS, 4, sparse=True)
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
+    job = Job(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        spec=spec(micro_batches=1, delay=delay),
+        context=None,
+    )
+    waiting: list[Tensor] = []
+    for batch in job.batches(data()):
+        losses = [functional.mse_loss(of(batch.inputs).sum((1, 2)), batch.target) for of in (model, plain)]
+        torch.testing.assert_close(*losses)
+        job.step(losses[0])
+        (gradient,) = torch.autograd.grad(losses[1], plain.parameters())
+        waiting.append(gradient)
+        if len(waiting) > delay:
+            plain.weight.grad = waiting.pop(0)
+            optimizer.step()
+    torch.testing.assert_close(model.weight, plain.weight)
+
+
+def test_a_delay_without_a_table_is_refused() -> None:
+    model = nn.Linear(2, 1)
+    with pytest.raises(SpecError, match=r"--delay: got 2 for a model without an embedding"):
+        Job(model, torch.optim.SGD(model.parameters(), lr=0.1), spec=spec(delay=2), context=None)
+
+
 def test_rows_that_no_step_looks_up_stay_as_they_are() -> None:
     model = net()
     before = model.table.weight.detach().clone()

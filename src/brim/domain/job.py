@@ -136,6 +136,7 @@ class JobSpec:
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
             (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
+        delay: steps that embeddings trained by rows change late.
         embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same bits.
         agents: nodes to wait for before the first round.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
@@ -171,6 +172,7 @@ class JobSpec:
     transport: str = "auto"
     device: str = "auto"
     embeddings: str = "auto"
+    delay: int = 0
     agents: int = 1
     directory: str = ""
     inference: Inference | None = None
@@ -241,6 +243,7 @@ class JobSpec:
             ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),
             ("--seed", self.seed, 0, "--seed 0"),
+            ("--delay", self.delay, 0, "0 changes embeddings in the step itself"),
         ):
             if got < least:
                 raise SpecError(name, got=str(got), need=f"a whole number from {least}", hint=hint)

@@ -257,6 +257,7 @@ _FIXED = {
     "epochs": "--epochs",
     "global_batch_size": "--global-batch-size",
     "micro_batches": "--micro-batches",
+    "delay": "--delay",
     "seed": "--seed",
     "exact": "--no-exact",
     "clip_norm": "--clip-norm",

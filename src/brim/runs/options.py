@@ -391,6 +391,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--delay",),
+        {
+            "type": whole(least=0),
+            "default": 0,
+            "metavar": "STEPS",
+            "help": "How many steps late embeddings that are trained by rows change. The result depends on it, "
+            "and not on the workers; it costs quality.",
+        },
+    ),
+    (
         ("--listen",),
         {"type": ADDRESS, "help": "Address at which other hosts can join. [default: none can]"},
     ),

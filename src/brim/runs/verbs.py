@@ -59,6 +59,7 @@ class JobOptions(TypedDict, total=False):
     transport: str
     device: str
     embeddings: str
+    delay: int
 
 
 class RunOptions(JobOptions, total=False):

@@ -218,7 +218,9 @@ def describe_event(event: Event, history: RunHistory) -> str:
             subject = event.file or " ".join(event.command)
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
             text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
-            return f"{text}; by rows: {_named(event.by_rows)}" if event.by_rows else text
+            late = event.spec.get("delay") if event.by_rows else 0
+            delay = f", {counted(late, 'step')} late" if late else ""
+            return f"{text}; by rows: {_named(event.by_rows)}{delay}" if event.by_rows else text
         case DatasetRead():
             return _describe_dataset(event, history)
         case WorkerChanged():

@@ -114,6 +114,9 @@ class Distributed:
     def rows_owned(self) -> Sequence[Part]:
         return ()
 
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+        return ()
+
     def rows_total(self) -> Sequence[Rows]:
         return ()
 

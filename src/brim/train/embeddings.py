@@ -141,11 +141,14 @@ class _Embedding:
         self.weight.data = seen.pop(WEIGHT)
         self._optimizer.show(seen)
 
-    def update(self, part: Part, gradient: Tensor, *, step: int) -> None:
+    def update(self, part: Part, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
-        ids = part.rows.ids
+        ids, gradient = part.rows
         rows = self.table.log(ids, step=step, owner=part.owner, at=part.start)
         self.table.write(ids, self._optimizer.step(rows, gradient), step=step)
+
+    def forget(self) -> None:
+        self._optimizer.forget()
 
     def settle(self) -> None:
         self._optimizer.settle()
@@ -214,6 +217,7 @@ class Embeddings:
     Attributes:
         weights: shape [R, D] each.
         names: of these parameters.
+        delay: steps that tables change late.
         is_shown: whether the user's code sees the tables as weights.
 
     Raises:
@@ -231,6 +235,9 @@ class Embeddings:
         self._seen: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
         self._all: list[_Embedding] = []
         self._memory: TableMemory | None = None
+        self.delay = spec.delay
+        self._late: list[list[Rows]] = []  # of the last steps, whose turn has not come
+        self._coming: list[Rows] | None = None  # of the step at hand
         self.is_shown = False
         obstacle = obstacle or ("--transport distributed" if spec.transport == "distributed" else "")
         users = _users_of(model)
@@ -252,6 +259,13 @@ class Embeddings:
                 continue
             number = next(i for i, each in enumerate(optimizers) if each is places[0].optimizer)
             self._all.append(_Embedding(name, weight, places[0], modules, number=number))
+        if self.delay and not self._all:
+            raise SpecError(
+                "--delay",
+                got=f"{self.delay} for a model without an embedding that is trained by rows",
+                need="one: see docs/guides/embeddings.md",
+                hint="leave it out",
+            )
         self.weights = [each.weight for each in self._all]
         self.names = [each.name for each in self._all]
 
@@ -379,6 +393,14 @@ class Embeddings:
             each.table.fill(rows, changed.get(each.name))
         self._memory.step = committed
 
+    def late(self) -> list[list[list[Tensor]]]:
+        """Return the changes whose turn has not come, as a part of a state: of each step and table, ids and values."""
+        return [[[rows.ids, rows.values] for rows in step] for step in self._late]
+
+    def put_late(self, steps: Sequence[Sequence[Sequence[Tensor]]]) -> None:
+        """Take what `late` gave elsewhere."""
+        self._late = [[Rows(ids, values) for ids, values in step] for step in steps]
+
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host."""
         for each in self._all:
@@ -420,22 +442,34 @@ class Embeddings:
 
     # The sum -----------------------------------------------------------------------------------------------
 
-    def update(self, parts: Sequence[Part], gradients: Sequence[Tensor | None], *, step: int) -> None:
+    def put_off(self, rows: list[Rows]) -> list[Rows]:
+        """Have the rows of a step, once it counts, wait until `delay` more steps have come.
+
+        Returns:
+            Those whose turn it is, of each table; none where there are not as many steps yet.
+        """
+        self._coming = rows
+        return self._late[0] if len(self._late) == self.delay else []
+
+    def update(self, parts: Sequence[Part | None], *, step: int) -> None:
         """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step counts.
 
         Args:
-            parts: of each table.
-            gradients: of these rows; they may be written to. None where no micro-batch gave the table a gradient.
+            parts: of each table, with gradients that may be written to; None where it does not change.
             step: that is about to be committed, from 1.
         """
-        for each, part, gradient in zip(self._all, parts, gradients, strict=True):
-            if gradient is not None:
-                each.update(part, gradient, step=step)
+        for each, part in zip(self._all, parts, strict=True):
+            each.forget()
+            if part is not None:
+                each.update(part, step=step)
 
     def settle(self) -> None:
         """The step that was updated for counts."""
         for each in self._all:
             each.settle()
+        if self._coming is not None:
+            self._late = [*self._late[len(self._late) == self.delay :], self._coming]
+            self._coming = None
 
 
 def _users_of(model: nn.Module) -> dict[int, list[nn.Module]]:

@@ -52,12 +52,16 @@ class Exchange(Protocol):
     def rows_total(self) -> Sequence[Rows]:
         """Return the rows of each embedding, summed over all micro-batches, once all members stand behind `reduce`.
 
-        Only of a job that clips gradients, and of one worker alone: nobody else needs all of them.
+        Only of a job that clips gradients or delays changes, and of one worker alone: nobody else needs all of them.
         """
         ...
 
     def rows_owned(self) -> Sequence[Part]:
         """Return the part of these rows, of each embedding, that this worker applies; when as `rows_total`."""
+        ...
+
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+        """Return the part that this worker applies of other rows, which all members have alike."""
         ...
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
@@ -92,7 +96,10 @@ class Alone:
         return self._rows_total
 
     def rows_owned(self) -> Sequence[Part]:
-        return [Part(rows, owner=0, start=0) for rows in self._rows_total]
+        return self.owned_of(self._rows_total)
+
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+        return [Part(rows, owner=0, start=0) for rows in total]
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         return own
@@ -205,10 +212,12 @@ class SharedRows:
 
     def owned(self) -> list[Part]:
         """Return the sums of the ids that this worker owns."""
-        if self._is_total_there:
-            root = self._plan.root
-            return self._fold({root: self.total()}, root)
-        return self._owned
+        return self.owned_of(self.total()) if self._is_total_there else self._owned
+
+    def owned_of(self, total: Sequence[Rows]) -> list[Part]:
+        """Return what this worker owns of other rows, which all workers of the host have alike."""
+        root = self._plan.root
+        return self._fold({root: total}, root)
 
     def put_total(self, tables: Sequence[Rows]) -> None:
         """Leave the total, which another way was found to, for the workers of this host."""
@@ -316,6 +325,9 @@ class SharedMemory:
 
     def rows_owned(self) -> Sequence[Part]:
         return () if self._shared_rows is None else self._shared_rows.owned()
+
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+        return () if self._shared_rows is None else self._shared_rows.owned_of(total)
 
     def close(self) -> None:
         if self._trade is not None:

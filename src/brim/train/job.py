@@ -48,7 +48,7 @@ from brim.train.membership import Loner, Members, Membership, RoundChanged, part
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
-from brim.train.rows import RowSums
+from brim.train.rows import Part, Rows, RowSums
 from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
 from brim.wire.messages import (
@@ -940,16 +940,39 @@ class Job:
             return
         own = len(self._contributions.like)
         self._contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
-        owned = round.exchange.rows_owned()
-        used = outcome.used[len(outcome.used) - len(owned) :]
-        # Gradients are copied: they may be shared, and clipping writes to them.
-        parts = [nn.Parameter(torch.empty_like(part.rows.values)) for part in owned]
-        for parameter, part, is_used in zip(parts, owned, used, strict=True):
-            parameter.grad = part.rows.values.clone() if is_used else None
-        if self.spec.clip_norm is not None:
-            rows = zip(round.exchange.rows_total(), used, strict=True)
-            self._optimization.clip([each.values for each, is_used in rows if is_used], parts)
-        self._embeddings.update(owned, [each.grad for each in parts], step=self.committed + 1)
+        used = outcome.used[len(outcome.used) - len(self._embeddings.weights) :]
+        self._embeddings.update(self._changes(round.exchange, used), step=self.committed + 1)
+
+    def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[Part | None]:
+        """The part of the rows that this worker is about to change, with clipped gradients of its own.
+
+        Args:
+            used: whether any micro-batch of the step gave each table a gradient.
+
+        Returns:
+            Of each table; None where it does not change.
+        """
+        if not self._embeddings.delay:
+            parts = [part._replace(rows=part.rows.copy()) for part in exchange.rows_owned()]
+            self._clip(exchange, [part.rows for part in parts], used)
+            return [part if is_used else None for part, is_used in zip(parts, used, strict=True)]
+        rows = [each.copy() for each in exchange.rows_total()]  # all of them wait, on each worker
+        self._clip(exchange, rows, used)
+        due = self._embeddings.put_off(rows)
+        if not due:
+            return [None] * len(rows)
+        parts = [part._replace(rows=part.rows.copy()) for part in exchange.owned_of(due)]
+        return [part if len(each.ids) else None for part, each in zip(parts, due, strict=True)]
+
+    def _clip(self, exchange: Exchange, rows: Sequence[Rows], used: Sequence[bool]) -> None:
+        """Scale the gradients of the network, and these rows, down where the norm of all is too large."""
+        if self.spec.clip_norm is None:
+            return
+        stand_ins = [nn.Parameter(torch.empty_like(each.values)) for each in rows]
+        for stand_in, each in zip(stand_ins, rows, strict=True):
+            stand_in.grad = each.values
+        total = zip(exchange.rows_total(), used, strict=True)
+        self._optimization.clip([each.values for each, is_used in total if is_used], stand_ins)
 
     def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int) -> None:
         """The update of a step. It must not fail half-way: behind the commit there is no way back."""

@@ -121,6 +121,8 @@ class JobState:
             **self._data(),
             "micro_batches": self._spec.micro_batches,
             "seed": self._spec.seed,
+            "delay": self._spec.delay,
+            "late": self._embeddings.late(),
         }
         self._embeddings.take_out(tree)
         return tree
@@ -158,8 +160,9 @@ class JobState:
         for field, key, got in (
             ("--micro-batches", "micro_batches", self._spec.micro_batches),
             ("--seed", "seed", self._spec.seed),
+            ("--delay", "delay", self._spec.delay),
         ):
-            if tree[key] != got:
+            if tree.get(key, 0) != got:  # a checkpoint of an older brim knows of no delay
                 raise _other_job(field, got, tree[key])
         self._found = {key: tree[key] for key in ("samples", "global_batch_size")}
         self._found[SAMPLES] = tree.get(SAMPLES, "")  # a checkpoint of an older brim has none
@@ -175,6 +178,7 @@ class JobState:
         changed = {name: table["changed"] for name, table in tree.get(TABLES, {}).items()}
         whole = joined(tree)
         self._embeddings.put_dense(whole, changed, tree["committed"])
+        self._embeddings.put_late(tree.get("late", []))
         in_tables = set(self._embeddings.names)
         with torch.no_grad():
             for name, tensor in self._tensors().items():

@@ -632,8 +632,8 @@ class Membership:
                 listener=self._listener,
                 cancelled=self._is_called,
             )
-        clips = spec.clip_norm is not None
-        return SharedMemory(shelf, plan, rank=self.rank, trade=trade, keeps_total=clips)
+        keeps_total = spec.clip_norm is not None or spec.delay > 0
+        return SharedMemory(shelf, plan, rank=self.rank, trade=trade, keeps_total=keeps_total)
 
     def _open_shelf(self, layout: Layout) -> Shelf:
         if self._shelf is None:

@@ -28,6 +28,10 @@ class Rows(NamedTuple):
     ids: Tensor
     values: Tensor
 
+    def copy(self) -> Rows:
+        """Return the same rows in memory of their own."""
+        return Rows(self.ids.clone(), self.values.clone())
+
 
 class Part(NamedTuple):
     """The part of a weight's gradient that one worker applies.

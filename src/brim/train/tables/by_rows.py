@@ -130,6 +130,10 @@ class RowOptimizer:
         self._pending = after
         return changed
 
+    def forget(self) -> None:
+        """A step that was computed does not count."""
+        self._pending = {}
+
     def settle(self) -> None:
         """The step counts."""
         if self._pending:
