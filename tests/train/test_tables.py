@@ -6,6 +6,7 @@ import copy
 import os
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def content(tables: list[Table]) -> list[torch.Tensor]:
 
 
 def update(table: Table, ids: list[int], *, step: int, owner: int = 0, at: int = 0) -> None:
-    places = torch.tensor(ids)
+    places = torch.tensor(ids, dtype=torch.int64)
     before = table.log(places, step=step, owner=owner, at=at)
     table.write(places, {name: rows + step for name, rows in before.items()}, step=step)
 
@@ -85,7 +86,7 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
             left -= 1
             if left >= 0:
                 return function(self, dim, index, *rest)
-            some = chance.randrange(len(index))
+            some = chance.randrange(len(index) + 1)
             function(self, dim, index[:some], *[v[:some] if isinstance(v, torch.Tensor) else v for v in rest])
             raise _Killed
 
@@ -123,6 +124,66 @@ def test_what_an_owner_had_done_when_it_died_is_taken_back(
     assert not any(map(torch.equal, after[:1], before[:1]))
     memory.take_back(1)  # what counted once is never taken back
     assert all(map(torch.equal, content(tables), after))
+
+
+def test_any_schedule_of_deaths_ends_with_the_rows_of_the_committed_steps(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worlds of any size, owners that write in any order, die anywhere, and steps that count or do not."""
+    deaths = taken_back = 0
+    for seed in range(400):
+        chance = random.Random(seed)
+        memory, tables = tables_in(descriptor)
+        filled(tables)
+        wanted = content(tables)
+        for step in range(1, 7):
+            while True:  # until it counts
+                with monkeypatch.context() as patch:
+                    _die_at(chance.randrange(30), patch)
+                    for table, owner, (first, last) in _parts_of_a_step(seed * 10 + step, chance):
+                        try:
+                            update(
+                                tables[table], list(range(first, last, 2)), step=step, owner=owner, at=first
+                            )
+                        except _Killed:
+                            deaths += 1
+                            break
+                    else:
+                        if chance.random() < 0.8:
+                            break
+                if any((content(tables)[i] != wanted[i]).any() for i in range(len(wanted))):
+                    taken_back += 1
+                memory.take_back(step - 1)
+                assert all(map(torch.equal, content(tables), wanted)), seed
+            for table in (0, 1):
+                _add_to(wanted, table, _ids_of_a_step(seed * 10 + step, table), step)
+            assert all(map(torch.equal, content(tables), wanted)), seed
+    assert deaths > 1000
+    assert taken_back > 1000
+
+
+def _ids_of_a_step(seed: int, table: int) -> range:
+    first, last = sorted(random.Random(seed * 2 + table).sample(range(ROWS), 2))
+    return range(first, last, 2)
+
+
+def _parts_of_a_step(seed: int, chance: random.Random) -> list[tuple[int, int, tuple[int, int]]]:
+    """Of each table, the ids from one to before another that each owner has, in the order in which they write."""
+    found = []
+    for table in (0, 1):
+        ids = _ids_of_a_step(seed, table)
+        cuts = sorted(chance.choices(ids, k=chance.randrange(4)))
+        bounds = [ids.start, *cuts, ids.stop]
+        found += [(table, owner, part) for owner, part in enumerate(pairwise(bounds))]
+    chance.shuffle(found)
+    return found
+
+
+def _add_to(wanted: list[torch.Tensor], table: int, ids: range, step: int) -> None:
+    fields = wanted[:3] if table == 0 else wanted[3:]
+    for field in fields[:-1]:
+        field[list(ids)] += step
+    fields[-1][list(ids)] = step
 
 
 def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(descriptor: int) -> None:
