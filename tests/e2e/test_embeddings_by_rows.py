@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from e2e.running import FILES, ledger, started, train
+from e2e.running import FILES, has_ended, ledger, started, train
 
 pytestmark = pytest.mark.e2e
 
@@ -41,3 +45,21 @@ def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None
     ) as first:
         assert first.finish()["exit"] == "suspended"
     assert train(run, *late, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]
+
+
+def test_kills_at_any_moment_leave_no_half_of_a_step(tmp_path: Path) -> None:
+    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    chance, kills = random.Random(3), 0
+    with started(tmp_path / "run", "train", *JOB, "--workers", "3", "--spares", "2") as run:
+        run.wait_for_step(1)
+        while run.process.poll() is None and kills < 12:
+            time.sleep(chance.uniform(0.0, 0.3))
+            members = [run.pid(worker) for worker in run.members()]
+            victim = chance.choice(members)
+            if all(not has_ended(pid) for pid in members):  # one that knows the state is left
+                os.kill(victim, signal.SIGKILL)
+                kills += 1
+        disturbed = run.finish()
+    assert kills >= 5
+    assert disturbed["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
