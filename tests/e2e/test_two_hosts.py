@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim.chaos.hosts import Host, can_make_hosts, two_hosts
-from e2e.running import DEADLINE, DIGITS, FILES, joining, ledger, lines, started, train
+from e2e.running import DEADLINE, DIGITS, FILES, Run, has_ended, joining, ledger, lines, started, train, until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -70,6 +72,57 @@ def test_embeddings_are_trained_by_rows_on_two_hosts(hosts: tuple[Host, Host], t
         assert agent.wait(timeout=20) == 0
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
+
+
+def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    job = (str(FILES / "large_embedding.py"), "--epochs", "6", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
+    with (
+        started(tmp_path / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
+        _second_agent(tmp_path / "run", hosts[1]) as agent,
+    ):
+        run.wait_for_step(10)
+        first, second = sorted({_agent_of(run, worker) for worker in run.members()})
+        for agent_of_victims in (second, first, second):
+            victims = [
+                run.pid(worker) for worker in run.members() if _agent_of(run, worker) == agent_of_victims
+            ]
+            assert len(victims) == 2
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            until(
+                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run))), "all are back", run
+            )
+            run.wait_for_step(run.steps()[-1]["step"] + 3)
+        summary = run.finish()
+        assert agent.wait(timeout=20) == 0
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def _pids(run: Run) -> list[int]:
+    return [run.pid(worker) for worker in run.members()]
+
+
+def _agent_of(run: Run, worker: str) -> str:
+    return next(str(e["agent"]) for e in run.events("worker") if e["worker"] == worker and e["agent"])
+
+
+def test_a_host_with_tables_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
+    with (
+        started(tmp_path / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
+        _second_agent(tmp_path / "run", hosts[1]) as agent,
+    ):
+        run.wait_for_step(10)
+        agent.kill()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
 
 
 def test_a_host_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
