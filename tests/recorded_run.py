@@ -67,6 +67,7 @@ class RecordedRun:
     re_forming: float = 0.0
     sizes: set[int] = field(default_factory=set)
     lr: float | list[float] | None = None  # runs of earlier versions do not say it
+    tables: dict[str, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -266,6 +267,7 @@ class RecordedRun:
                 "apply": took * 0.11,
             },
             **({} if self.lr is None else {"lr": self.lr}),
+            **({"tables": self.tables} if self.tables else {}),
         )
 
     def _parts(self, epoch: int, first: int, last: int) -> list[list[int]]:

@@ -15,6 +15,7 @@ import pytest
 from brim.clock import SystemClock, VirtualClock
 from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
+from brim.runs.outcome import facts_of
 from brim.storage.files import is_locked, lock, write_whole
 from brim.telemetry.events import RecordFile, follow_events, follow_steps
 from brim.telemetry.history import RunHistory, RunReader
@@ -228,6 +229,25 @@ def test_the_report_shows_learning_rates_that_change_and_runs_that_did_not_recor
     page = render_report(read(tmp_path))
     assert "Loss, throughput, world size and learning rate" in page
     assert_loads_nothing(page)
+
+
+def test_status_and_report_show_the_traffic_of_tables(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(delay=2), samples=2048, step_seconds=0.5)
+    run.begin(tables=[{"name": "items.weight", "rows": 5_000, "dim": 16, "bytes": 1 << 20}])
+    run.tables = {"items.weight": [300, 200, [[7, 40], [3, 12]]]}
+    run.train(1)
+    run.tables = {"items.weight": [100, 50]}
+    run.train(3)
+    history = read(tmp_path)
+    seconds = history.steps[-1].at - history.steps[0].at
+    assert history.table_rates()["items.weight"] == pytest.approx((300 / seconds, 150 / seconds))
+    assert history.hottest("items.weight") == ((7, 40), (3, 12))
+    (shown,) = facts_of(history)["tables"]
+    assert shown["rows"] == 5_000
+    assert shown["hottest"] == [{"id": 7, "lookups": 40}, {"id": 3, "lookups": 12}]
+    page = render_report(history)
+    for words in ("items.weight", "5,000", "1 MiB", "7 (40), 3 (12)", "Rows change 2 steps late"):
+        assert words in page
 
 
 def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:

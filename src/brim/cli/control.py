@@ -68,6 +68,7 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
 
 
 def _render(known: dict[str, Any], history: RunHistory) -> str:
+    from brim.domain.quantities import format_bytes
     from brim.runs.times import clock_time
     from brim.telemetry.history import describe_event
 
@@ -85,6 +86,13 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
             for each in known["workers"]
         ]
         lines.append(f"world size {known['world_size']}: " + ", ".join(names))
+    for table in known["tables"]:
+        rates = f"{table['rows_read_per_second']:,.0f} rows/s read, {table['rows_changed_per_second']:,.0f} changed"
+        hot = ", ".join(f"{each['id']} ({each['lookups']})" for each in table["hottest"][:3])
+        lines.append(
+            f"table {table['name']}: {table['rows']:,} × {table['dim']}, {format_bytes(table['bytes'])} · {rates}"
+            + (f" · hottest ids {hot}" if hot else "")
+        )
     told = [(event.at, describe_event(event, history)) for event in history.events]
     lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]
     return "\n".join(lines)

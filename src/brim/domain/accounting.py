@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +54,14 @@ class Part(NamedTuple):
     crc32: int
 
 
+class TableTraffic(NamedTuple):
+    """Rows of a table that a step read and changed; `hottest` samples ids and how often each was looked up."""
+
+    read: int
+    changed: int
+    hottest: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """A committed step, as a line of `steps.jsonl` says it.
@@ -66,6 +74,7 @@ class StepRecord:
         seconds: phase (of `STEP_PHASES`) -> seconds, mean over the ranks.
         lr: the learning rate that it was applied with: one number where all parameter groups had the same, else that
             of each. None where nobody said it.
+        tables: what all ranks had to do with each table of an embedding.
     """
 
     at: float
@@ -77,6 +86,7 @@ class StepRecord:
     parts: tuple[Part, ...]
     seconds: dict[str, float]
     lr: float | tuple[float | None, ...] | None = None
+    tables: dict[str, TableTraffic] = field(default_factory=dict)
 
     def learning_rates(self) -> dict[str, float]:
         """By name: `lr`, or `lr/0` and so on where the parameter groups have rates of their own."""

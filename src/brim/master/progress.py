@@ -25,7 +25,23 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
         "parts": [[part.rank, part.micro, part.start, part.stop, part.crc32] for part in parts],
         "seconds": _mean_seconds(reports),
     }
-    return fields if reports[0].lr is None else {**fields, "lr": reports[0].lr}
+    tables = _traffic(reports)
+    return {
+        **fields,
+        **({} if reports[0].lr is None else {"lr": reports[0].lr}),
+        **({"tables": tables} if tables else {}),
+    }
+
+
+def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
+    """Of each table, what all ranks did, as a line of `steps.jsonl` has it."""
+    found: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(name for report in reports for name in report.tables):
+        each = [report.tables[name] for report in reports if name in report.tables]
+        hottest = next((traffic.hottest for traffic in each if traffic.hottest), [])
+        sums = [sum(traffic.read for traffic in each), sum(traffic.changed for traffic in each)]
+        found[name] = [*sums, hottest] if hottest else sums
+    return found
 
 
 def _mean_loss(parts: list[MicroReport], samples: int) -> float:

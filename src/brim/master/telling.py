@@ -164,7 +164,7 @@ class Telling:
             versions=facts.versions,
             host=next((agent.host for agent in self.out.agents.values()), ""),
             start_method=facts.start_method,
-            by_rows=facts.by_rows,
+            tables=[msgspec.structs.asdict(each) for each in facts.tables],
         )
         self.out.event(
             "dataset",

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from brim.domain.accounting import lasting
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.telemetry.history import RunHistory, WorkerLife
@@ -63,6 +65,7 @@ def facts_of(history: RunHistory) -> dict[str, Any]:
         "epochs": history.planned_epochs,
         "loss": last.loss if last else None,
         "samples_per_second": history.samples_per_second(),
+        "tables": _tables(history),
         "world_size": history.round.world_size if history.round else 0,
         "workers": [
             {
@@ -77,6 +80,19 @@ def facts_of(history: RunHistory) -> dict[str, Any]:
             if life.until is None
         ],
     }
+
+
+def _tables(history: RunHistory) -> list[dict[str, Any]]:
+    rates = history.table_rates()
+    return [
+        {
+            **msgspec.structs.asdict(table),
+            "rows_read_per_second": rates.get(table.name, (0.0, 0.0))[0],
+            "rows_changed_per_second": rates.get(table.name, (0.0, 0.0))[1],
+            "hottest": [{"id": id, "lookups": count} for id, count in history.hottest(table.name)],
+        }
+        for table in (history.started.tables if history.started else [])
+    ]
 
 
 def _share(life: WorkerLife, history: RunHistory) -> int | None:

@@ -99,6 +99,26 @@ class RunHistory:
         span = newest - inside[0].at
         return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
 
+    def table_rates(self, *, window: float = 5.0) -> dict[str, tuple[float, float]]:
+        """Rows of each table that were read and changed per second, over the last `window` seconds of steps."""
+        newest = self.recent[-1].at if self.recent else 0.0
+        inside = [step for step in self.recent if newest - step.at <= window]
+        span = newest - inside[0].at if inside else 0.0
+        if span <= 0:
+            return {}
+        return {
+            name: (
+                sum(step.tables[name].read for step in inside[1:] if name in step.tables) / span,
+                sum(step.tables[name].changed for step in inside[1:] if name in step.tables) / span,
+            )
+            for name in inside[-1].tables
+        }
+
+    def hottest(self, table: str) -> tuple[tuple[int, int], ...]:
+        """Ids of a table that are looked up most, as the last sample has them, and how often in it."""
+        samples = (step.tables[table].hottest for step in reversed(self.recent) if table in step.tables)
+        return next((sample for sample in samples if sample), ())
+
     def seconds_left(self) -> float | None:
         """Until the planned end at the present rate; None where there is no rate."""
         if not self.started or len(self.recent) < 2:
@@ -218,9 +238,10 @@ def describe_event(event: Event, history: RunHistory) -> str:
             subject = event.file or " ".join(event.command)
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
             text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
-            late = event.spec.get("delay") if event.by_rows else 0
+            late = event.spec.get("delay")
             delay = f", {counted(late, 'step')} late" if late else ""
-            return f"{text}; by rows: {_named(event.by_rows)}{delay}" if event.by_rows else text
+            names = _named([table.name for table in event.tables])
+            return f"{text}; by rows: {names}{delay}" if event.tables else text
         case DatasetRead():
             return _describe_dataset(event, history)
         case WorkerChanged():

@@ -35,8 +35,17 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     at: float
 
 
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of an embedding that is trained by rows; `bytes` are those that it takes on each host."""
+
+    name: str
+    rows: int
+    dim: int
+    bytes: int
+
+
 class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
-    """A run began, or was resumed; `steps` is the total planned, `by_rows` names weights of embeddings."""
+    """A run began, or was resumed; `steps` is the total planned, `tables` of embeddings."""
 
     run: str
     steps: int
@@ -47,7 +56,7 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     versions: dict[str, str] = {}
     host: str = ""
     start_method: str = ""
-    by_rows: list[str] = []
+    tables: list[Table] = []
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):

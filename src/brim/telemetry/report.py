@@ -17,6 +17,7 @@ from brim.domain.accounting import (
     throughput,
     time_breakdown,
 )
+from brim.domain.quantities import format_bytes
 from brim.telemetry import charts
 from brim.telemetry.history import RunHistory, because, milliseconds
 from brim.telemetry.pages import duration, page, table, tiles
@@ -64,6 +65,7 @@ def render_report(history: RunHistory) -> str:
         _time_spent(history, times),
         _metrics(history),
         _rounds(history, times),
+        _tables(history),
         _workers(history, times),
         _footer(history),
     ]
@@ -327,6 +329,32 @@ def _rounds(history: RunHistory, times: _RunTime) -> str:
     return f"<section><h2>Rounds</h2>{table(head, rows)}</section>" if rows else ""
 
 
+def _tables(history: RunHistory) -> str:
+    """Embeddings that were trained by rows: their sizes, and the traffic over all steps."""
+    assert history.started is not None
+    steps = [step for step in history.steps if step.tables]
+    span = steps[-1].at - steps[0].at if steps else 0.0
+    rows = []
+    for each in history.started.tables:
+        traffic = [step.tables[each.name] for step in steps[1:] if each.name in step.tables]
+        read, changed = (sum(one.read for one in traffic), sum(one.changed for one in traffic))
+        hottest = next((one.hottest for one in reversed(traffic) if one.hottest), ())
+        rows.append(
+            (
+                each.name,
+                f"{each.rows:,}",
+                str(each.dim),
+                format_bytes(each.bytes),
+                f"{read / span:,.0f}" if span > 0 else "–",
+                f"{changed / span:,.0f}" if span > 0 else "–",
+                ", ".join(f"{id} ({count})" for id, count in hottest) or "–",
+            )
+        )
+    head = ("table", "rows", "dimension", "bytes", "rows read/s", "rows changed/s", "hottest ids (lookups)")
+    note = "" if not history.spec.get("delay") else f"<p>Rows change {history.spec['delay']} steps late.</p>"
+    return f"<section><h2>Embeddings by rows</h2>{table(head, rows)}{note}</section>" if rows else ""
+
+
 def _workers(history: RunHistory, times: _RunTime) -> str:
     rows = [
         (
@@ -355,9 +383,7 @@ def _footer(history: RunHistory) -> str:
         if history.started.start_method
         else ""
     )
-    by_rows = ", ".join(history.started.by_rows)
-    embeddings = f" · embeddings trained by rows: {escape(by_rows)}" if by_rows else ""
-    return f"<footer><p>{escape(versions)}{start}{embeddings}</p><p>{escape(spec)}</p></footer>"
+    return f"<footer><p>{escape(versions)}{start}</p><p>{escape(spec)}</p></footer>"
 
 
 def _of(history: RunHistory, kind: type[Any]) -> list[Any]:

@@ -25,11 +25,13 @@ from brim.train.tables.by_rows import KNOWN, Place, RowOptimizer, moves_others, 
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import WEIGHT, Table
 from brim.train.tables.tree import states_of
+from brim.wire.messages import TableFacts, TableTraffic
 
 __all__ = ["Embeddings"]
 
 # Elements of a weight from which on a dense gradient costs more than finding the distinct rows (benchmarks/embeddings).
 LARGE = 1 << 20
+_HOTTEST = 5  # rows that a sample names
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Of smaller floats an optimizer's result depends on where in a tensor an element lies.
 _SAME_ANYWHERE = (torch.float32, torch.float64)
@@ -64,6 +66,8 @@ class _Embedding:
     Attributes:
         table: where its rows are while the job runs.
         is_backward: `job.step` is at its backward pass.
+        read: distinct rows of each micro-batch since `traffic` was asked for last.
+        samples_lookups: the next lookup says which rows are looked up most.
     """
 
     def __init__(
@@ -74,10 +78,28 @@ class _Embedding:
         self._optimizer = RowOptimizer(weight, place)
         self.table = Table(name, weight.shape, weight.dtype, tuple(self._optimizer.states))
         self.is_backward = False
+        self.read, self.samples_lookups = 0, False
+        self._hottest: list[tuple[int, int]] = []
         self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
 
     def begin(self) -> None:
         self._received.clear()
+
+    def note_lookups(self, distinct: Tensor, places: Tensor) -> None:
+        """Count the rows that are read, and now and then how often each is looked up."""
+        self.read += len(distinct)
+        if self.samples_lookups and len(distinct):
+            self.samples_lookups = False
+            counts = torch.bincount(places.flatten().long(), minlength=len(distinct))
+            most = counts.topk(min(_HOTTEST, len(counts)))
+            ids = distinct.index_select(0, most.indices)
+            self._hottest = list(zip(ids.tolist(), most.values.tolist(), strict=True))
+
+    def traffic(self, changed: int) -> TableTraffic:
+        """Return what was counted since this was asked for last."""
+        found = TableTraffic(read=self.read, changed=changed, hottest=self._hottest)
+        self.read, self._hottest = 0, []
+        return found
 
     def receive(self, rows: Rows) -> None:
         """Keep the gradient of a lookup.
@@ -168,6 +190,7 @@ class _ByRows(nn.Module):
         if weight is not table.weight or not weight.requires_grad or not _is_plain_training():
             return look_up(input, *rest, **named)
         distinct, places = self._brim_embeddings.distinct(input)
+        table.note_lookups(distinct, places)
         attributes = vars(self)
         before = {name: attributes[name] for name in ("padding_idx", "sparse")}
         attributes.update(padding_idx=_place_of(before["padding_idx"], distinct), sparse=False)
@@ -439,6 +462,28 @@ class Embeddings:
                 need="a weight that only the optimizer changes: workers share the tables of embeddings",
                 hint=_DENSE,
             )
+
+    def facts(self) -> list[TableFacts]:
+        """Return what people should know of the tables."""
+        return [
+            TableFacts(name=each.name, rows=each.shape[0], dim=each.shape[1], bytes=each.kept_bytes)
+            for each in self.tables
+        ]
+
+    def sample_lookups(self) -> None:
+        """Have the next lookup in each table say which rows are looked up most."""
+        for each in self._all:
+            each.samples_lookups = True
+
+    def traffic(self, owned: Sequence[Part]) -> dict[str, TableTraffic]:
+        """Return what this worker had to do with each table since this was asked for last.
+
+        Args:
+            owned: the rows that it applies.
+        """
+        return {
+            each.name: each.traffic(len(part.rows.ids)) for each, part in zip(self._all, owned, strict=True)
+        }
 
     # The sum -----------------------------------------------------------------------------------------------
 

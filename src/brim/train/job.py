@@ -66,9 +66,13 @@ from brim.wire.peer import Interrupted, PeerLost
 
 __all__ = ["Job", "MicroBatch", "versions"]
 
+_SAMPLED = 50  # steps of which one says what rows of embeddings are looked up most
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
 _ANSWER = 50e-6  # seconds that the answer to a commit takes at least
 _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
+
+
+_NOTHING = Part(Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -723,6 +727,8 @@ class Job:
         )
         round.accumulator.begin()
         round.rows.begin()
+        if round.rank == 0 and number % _SAMPLED == 0:
+            self._embeddings.sample_lookups()
         self._optimization.begin()
         self._skip_empty(round, step)
         while step.todo:
@@ -928,9 +934,15 @@ class Job:
             parts=parts,
             seconds=dict(self._seconds),
             lr=self._optimization.learning_rate() if round.rank == 0 else None,
+            tables=self._embeddings.traffic(self._owned(round)) if self._embeddings.weights else {},
         )
         self._seconds.clear()
         return report
+
+    def _owned(self, round: _Round) -> Sequence[Part]:
+        """The rows that this worker applies; each host applies all, and those of the first are counted."""
+        is_counted = self.members.neighbours.start == 0
+        return round.exchange.rows_owned() if is_counted else [_NOTHING] * len(self._embeddings.weights)
 
     def _prepare(self, round: _Round, total: list[Tensor], outcome: Outcome) -> None:
         """Give the network the sum of a step, and the tables their update: until the commit both can be undone."""
@@ -1172,7 +1184,7 @@ class Job:
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             versions=versions(),
             start_method=self._start_method,
-            by_rows=self._embeddings.names,
+            tables=self._embeddings.facts(),
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )

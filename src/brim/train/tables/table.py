@@ -34,6 +34,7 @@ class Table:
     Attributes:
         fields: the weight and these, [R, D] each; what owners write.
         seen: the same for the user's code.
+        kept_bytes: that the rows take; the log takes as many as a step changes.
         changed: the committed step that wrote each row last, from 1; 0 where none did. int64, [R].
     """
 
@@ -51,6 +52,7 @@ class Table:
         sizes = (_aligned(prod(part) * of.itemsize) for part, of in self._parts)
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
+        self.kept_bytes = self._bounds[len(kept)]
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's code."""

@@ -32,6 +32,8 @@ __all__ = [
     "Publish",
     "Released",
     "StepReport",
+    "TableFacts",
+    "TableTraffic",
     "TemplateMessage",
     "TemplateReady",
     "Warn",
@@ -46,6 +48,15 @@ __all__ = [
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A message of any conversation."""
+
+
+class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of an embedding: `bytes` are those that it takes on each host, the optimizer's share among them."""
+
+    name: str
+    rows: int
+    dim: int
+    bytes: int
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +84,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     start_method: str
     transport: str
-    by_rows: list[str] = []  # parameters of embeddings: see `brim.train.embeddings`
+    tables: list[TableFacts] = []  # of embeddings that are trained by rows
+
+
+class TableTraffic(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank had to do with a table in a step, in rows.
+
+    Args:
+        read: distinct ones of each micro-batch.
+        changed: that it applied.
+        hottest: a sample of one micro-batch: ids and how often each was looked up, most often first.
+    """
+
+    read: int
+    changed: int
+    hottest: list[tuple[int, int]] = []
 
 
 class MicroReport(msgspec.Struct, frozen=True, array_like=True):
@@ -97,6 +122,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[MicroReport]
     seconds: dict[str, float]
     lr: float | list[float] | None = None
+    tables: dict[str, TableTraffic] = {}
 
 
 # worker → agent -------------------------------------------------------------------------------------------
