@@ -338,7 +338,7 @@ def _tables(history: RunHistory) -> str:
     for each in history.started.tables:
         traffic = [step.tables[each.name] for step in steps[1:] if each.name in step.tables]
         read, changed = (sum(one.read for one in traffic), sum(one.changed for one in traffic))
-        hottest = next((one.hottest for one in reversed(traffic) if one.hottest), ())
+        hottest = history.hottest(each.name)
         rows.append(
             (
                 each.name,
