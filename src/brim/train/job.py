@@ -630,6 +630,7 @@ class Job:
             self._agree()  # the master may have this state written
             raise RoundChanged
         if self._state.due:
+            self._embeddings.check_unchanged()
             self._agree()
             self._state.due = False
             if self.members.rank == 0:
@@ -645,7 +646,6 @@ class Job:
             UserCodeError: they differ; nothing brim carries does by itself.
         """
         self._attributes.check()
-        self._embeddings.check_unchanged()
         if self.members.world_size == 1:
             return
         started = time.perf_counter()
@@ -1102,6 +1102,7 @@ class Job:
 
     def _close_epoch(self) -> None:
         """The user's code is done with an epoch."""
+        self._embeddings.check_unchanged()
         end = (self.epoch + 1) * (self._state.schedule.steps_per_epoch if self._state.schedule else 1)
         if self.committed < end and self._state.stop_after is None:
             raise self._left_early()
@@ -1131,6 +1132,7 @@ class Job:
 
     def _has_finished(self) -> bool:
         """Agree on the end, have the first worker write it, and wait until all of that is safe."""
+        self._embeddings.check_unchanged()
         with self._while_it_lasts():
             self._agree()
             self.members.arrive(self.committed, "end")
