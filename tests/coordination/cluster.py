@@ -54,6 +54,7 @@ from brim.coordination.membership import (
 )
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.coordination.rendezvous import Rendezvous
+from brim.coordination.roster import at_work, serving
 from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.batch import Schedule, cut
 
@@ -75,6 +76,7 @@ class Setting:
     agents: int = 1
     minimum: int = 1
     target: int = 2
+    servers: int = 0
     spares: int = 0
     patience: int = 1000  # deaths in a row of young workers that a host is forgiven
 
@@ -83,8 +85,9 @@ class Setting:
 class Fault:
     """Something that happens after so many events.
 
-    `kill`, `term`, `resize`, `place` (so many on each agent), `stop`, `hurry` (stop, without some who are late),
-    `lose_agent`, `kill_all`, `straggle` (some are found to be slow).
+    `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`, `hurry` (stop, without
+    some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the servers), `straggle` (some are found to be
+    slow).
     """
 
     after: int
@@ -135,18 +138,25 @@ def validate(rendezvous: Rendezvous) -> None:
         assert worker.agent in rendezvous.roster.agents, f"{worker.id} is on an agent that is gone"
         assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), worker
         assert worker.state is not WorkerState.ACTIVE or worker.in_round, worker
-        assert not worker.has_state or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), worker
+        waits = rendezvous.phase is Phase.GATHERING and worker.state is WorkerState.READY
+        assert not worker.has_state or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING) or waits, (
+            worker
+        )
     if rendezvous.phase is Phase.GATHERING:
-        assert not members, "gathering with members"
+        assert all(member.serves for member in members), "gathering with members that are no servers"
     if rendezvous.phase in (Phase.RUNNING, Phase.WRITING):
         assert members, f"{rendezvous.phase} without members"
+    if rendezvous.phase is Phase.RUNNING and not rendezvous.is_stopping:
+        assert any(not member.serves for member in members), "servers alone"
     if rendezvous.phase is Phase.WRITING:
         assert any(worker.has_state for worker in members), "nobody can write"
     staying = [worker for worker in members if worker.state is WorkerState.ACTIVE]
-    assert len(staying) <= rendezvous.target, f"{len(staying)} stay, {rendezvous.target} wanted"
+    servers = sum(worker.serves for worker in staying)
+    assert servers <= rendezvous.servers, f"{servers} servers stay, {rendezvous.servers} wanted"
+    assert len(staying) - servers <= rendezvous.target, f"{len(staying)} stay, {rendezvous.target} wanted"
     coming = [worker for worker in workers if worker.state is WorkerState.READY]
     if rendezvous.phase is Phase.RUNNING:
-        spare = len(staying) + len(coming) - rendezvous.target
+        spare = len(staying) + len(coming) - rendezvous.target - rendezvous.servers
         assert spare <= rendezvous.spares, f"{spare} more than {rendezvous.spares} spares are kept"
     assert rendezvous.target >= 1
 
@@ -158,6 +168,13 @@ def validate_world(world: World) -> None:
     assert len(set(named)) == len(named) >= 1
     runs = sum(1 for before, after in zip([None, *agents], agents, strict=False) if before != after)
     assert runs == len(set(agents)), "ranks of one agent are not contiguous"
+    assert world.shares[0], "rank 0 is a server"
+    assert sum(world.shares) == PARTS
+    for member in world.members:
+        beside, workers = world.ranks_beside(member.worker), world.workers_beside(member.worker)
+        assert [rank for rank in beside if world.shares[rank]] == list(workers), "servers before workers"
+        owners = world.owners_beside(member.worker)
+        assert list(owners) == ([rank for rank in beside if rank not in workers] or list(beside))
     for needy, donor in world.donors.items():
         assert needy in named
         assert donor in named
@@ -699,6 +716,7 @@ class Cluster:
         self.rendezvous = Rendezvous(
             minimum=setting.minimum,
             target=setting.target,
+            servers=setting.servers,
             spares=setting.spares,
             expected_agents=setting.agents,
             parts=PARTS,
@@ -755,9 +773,10 @@ class Cluster:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
-                here = [each for each in self.rendezvous.workers.values() if each.agent == agent]
-                places = self.rendezvous.roster.places
-                assert not places or len(here) <= places.wanted[agent], "a device has two workers"
+                here = [each for each in at_work(self.rendezvous.workers.values()) if each.agent == agent]
+                places, serves = self.rendezvous.roster.places, self.rendezvous.workers[worker].serves
+                assert not places or places.wanted[agent], "it is started where nobody is to be"
+                assert serves or not places or len(here) <= places.wanted[agent], "a device has two workers"
                 self._tell(agent, "start", worker, delay)
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target
@@ -925,6 +944,14 @@ class Cluster:
                     worker.die("signal 9")
             case "term" if alive:
                 alive[fault.which % len(alive)].asked = True
+            case "kill_workers":
+                servers = {server.id for server in serving(self.rendezvous.roster.members)}
+                for worker in alive:
+                    if worker.name not in servers:
+                        worker.die("signal 9")
+            case "serve":
+                places = self.rendezvous.roster.places.wanted
+                self._handle(Resize(self.rendezvous.target, places, fault.which % 3))
             case "resize":
                 self._handle(Resize(1 + fault.which % 4))
             case "place":
@@ -1012,8 +1039,8 @@ def calm_weights(steps: int) -> Tree:
 
 
 KINDS = (
-    *("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "place", "place"),
-    *("lose_agent", "kill_all", "stop", "hurry"),
+    *("kill", "kill", "kill", "straggle", "straggle", "term", "resize", "serve", "place", "place"),
+    *("lose_agent", "kill_all", "kill_workers", "kill_workers", "stop", "hurry"),
 )
 
 
@@ -1025,6 +1052,7 @@ def at_random(seed: int) -> Cluster:
         agents=rng.choice((1, 1, 2)),
         minimum=rng.randint(1, target),
         target=target,
+        servers=rng.choice((0, 0, 1, 2)),
         spares=rng.randint(0, 1),
         patience=rng.choice((1, 2, 3, 1000)),
     )

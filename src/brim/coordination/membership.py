@@ -65,11 +65,16 @@ class Outcome(enum.StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """The rendezvous's knowledge of one worker."""
+    """The rendezvous's knowledge of one worker.
+
+    Args:
+        serves: it is a server, or was started to be one: it takes no share of the batch.
+    """
 
     id: str
     number: int
     agent: str
+    serves: bool = False
     state: WorkerState = WorkerState.STARTING
     address: str = ""
     in_round: bool = False
@@ -93,10 +98,11 @@ class World:
     """A round: its number, who is in it, and where each newcomer gets the state of the job.
 
     Args:
-        members: in rank order; members of one agent are contiguous.
+        members: in rank order; members of one agent are contiguous, its workers before its servers.
         donors: worker that lacks the state → member that gives it.
         restore: nobody has the state: the first member takes it from storage (or starts afresh) and donates.
-        shares: parts of a step that each rank computes, in rank order; contiguous.
+        shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a share is a server;
+            the first has one.
     """
 
     round: int
@@ -107,7 +113,18 @@ class World:
 
     @property
     def world_size(self) -> int:
+        """Members, servers among them."""
         return len(self.members)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Ranks that compute."""
+        return tuple(rank for rank, share in enumerate(self.shares) if share)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Ranks that take no share of the batch."""
+        return tuple(rank for rank, share in enumerate(self.shares) if not share)
 
     @property
     def hosts(self) -> dict[str, int]:
@@ -125,6 +142,16 @@ class World:
         agent = self.members[self.rank_of(worker)].agent
         ranks = [rank for rank, member in enumerate(self.members) if member.agent == agent]
         return range(ranks[0], ranks[-1] + 1)
+
+    def workers_beside(self, worker: str) -> range:
+        """The ranks of this worker's host that compute: they come before its servers."""
+        ranks = self.ranks_beside(worker)
+        return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
+
+    def owners_beside(self, worker: str) -> range:
+        """The ranks that own the tables of this worker's host: its servers, where it has any, else all."""
+        ranks, workers = self.ranks_beside(worker), self.workers_beside(worker)
+        return range(workers.stop, ranks.stop) or ranks
 
 
 # Events -------------------------------------------------------------------------------------------------------
@@ -234,10 +261,12 @@ class Resize:
 
     Args:
         places: so many on each agent; empty where it does not matter on which they are.
+        servers: beside them from now on; None for as many as before.
     """
 
     workers: int
     places: Mapping[str, int] = field(default_factory=dict)
+    servers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ __all__ = ["Places"]
 
 @dataclass(slots=True)
 class Places:
-    """The places of one job's workers.
+    """The places of one job's workers. Servers need no device: they have no places, and are beside workers.
 
     Args:
         wanted: workers by agent; empty where it does not matter on which they are.
@@ -49,22 +49,41 @@ class Places:
                 found.append(worker)
         return found
 
+    def attended(
+        self, servers: Iterable[Worker], wanted: int, *, beside: Sequence[Worker] = ()
+    ) -> list[Worker]:
+        """Those of `servers` that are to stay or come, the first first.
+
+        Args:
+            wanted: servers in all.
+            beside: who is one already.
+        """
+        here = [each for each in servers if not self.wanted or self.wanted.get(each.agent)]
+        return here[: max(0, wanted - len(beside))]
+
     def vacancies(self, workers: Iterable[Worker], agents: Sequence[str], missing: int) -> list[str]:
         """The agent of each worker that is to be started.
 
         Args:
-            workers: that are there; a leaver has its place until it is gone.
+            workers: that are there, and compute; a leaver has its place until it is gone.
             agents: that may have more.
             missing: workers in all, where it does not matter on which they are.
         """
         count = Counter(worker.agent for worker in workers)
         if self.wanted:
             return [agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])]
-        found: list[str] = []
-        for _ in range(missing):
-            found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))
-            count[found[-1]] += 1
-        return found
+        return _spread(count, agents, missing)
+
+    def to_attend(self, servers: Iterable[Worker], agents: Sequence[str], missing: int) -> list[str]:
+        """The agent of each server that is to be started: where the fewest are, beside workers; none where none may be.
+
+        Args:
+            servers: that are there.
+            agents: that may have more.
+            missing: servers in all.
+        """
+        beside = [agent for agent in agents if not self.wanted or self.wanted.get(agent)]
+        return _spread(Counter(server.agent for server in servers), beside, missing if beside else 0)
 
     def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
         """An agent gets no more workers, and nobody takes their places: other devices are other jobs'.
@@ -75,3 +94,12 @@ class Places:
         here = [each for each in workers if each.agent == agent and each.state is not WorkerState.LEAVING]
         self.wanted[agent] = len(here)
         return max(1, sum(self.wanted.values()))
+
+
+def _spread(count: Counter[str], agents: Sequence[str], missing: int) -> list[str]:
+    """So many more, each where the fewest are."""
+    found: list[str] = []
+    for _ in range(missing):
+        found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))
+        count[found[-1]] += 1
+    return found

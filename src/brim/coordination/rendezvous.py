@@ -12,11 +12,14 @@ A member that dies in a round ends that round at once: the survivors are given a
 flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing is redone. A member
 counts as a source of state only once it said that it has installed a round; so whoever dies on the way in or out,
 in whatever state, the next round is well defined.
+
+A server is a member that takes no share of the batch. No round is of servers alone: where all workers are gone, the
+servers wait in the last round, with the state that they have, and give it to the workers of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brim.coordination.attempts import Attempts
@@ -52,7 +55,7 @@ from brim.coordination.membership import (
     WorkerState,
     WriteCheckpoint,
 )
-from brim.coordination.roster import Roster
+from brim.coordination.roster import Newcomers, Roster, at_work, serving
 from brim.coordination.worlds import world_of, would_overtake
 
 __all__ = ["Rendezvous"]
@@ -65,7 +68,8 @@ class Rendezvous:
     Args:
         minimum: workers that the first round waits for.
         target: workers wanted.
-        spares: warm workers kept beyond the target, so that a loss is made good at once.
+        servers: wanted beside the workers; the first round waits for them.
+        spares: warm workers kept beyond the target, so that a loss is made good at once; one may become a server.
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
@@ -74,6 +78,7 @@ class Rendezvous:
 
     minimum: int
     target: int
+    servers: int = 0
     spares: int = 0
     expected_agents: int = 1
     parts: int = 0
@@ -103,6 +108,10 @@ class Rendezvous:
         """Whether the job is on its way to its end, so that nothing is started or resized any more."""
         return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
 
+    @property
+    def _newcomers(self) -> Newcomers:
+        return self.roster.newcomers(self.target, self.servers)
+
     # What happens ------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
@@ -123,7 +132,8 @@ class Rendezvous:
             case WorkerInstalled(worker, round, _):
                 if round == self.round and worker in self.workers:
                     self.workers[worker].has_state = True
-                return []
+                # It may have said so before it could know that the round is over: then it has the state to give.
+                return self._use_ready() if self.phase is Phase.GATHERING else []
             case WorkerAsksToLeave(worker):
                 return self._asks_to_leave(worker)
             case WorkerGone(worker, reason):
@@ -143,8 +153,8 @@ class Rendezvous:
                 return self._fail(f"{worker} failed")
             case Straggling(paces, cause):
                 return self._straggling(paces, cause)
-            case Resize(count, places):
-                return self._resize(count, places)
+            case Resize(count, places, servers):
+                return self._resize(count, places, servers)
             case Stop(reason):
                 return self._stop(reason)
             case Hurry(late):
@@ -176,6 +186,10 @@ class Rendezvous:
         if not leaver.in_round:
             leaver.state = WorkerState.LEAVING  # so that no round names it any more
             return [Dismiss(worker)]
+        if leaver.serves:  # it has no share to give up: another takes its place
+            leaver.state, leaver.wants_out = WorkerState.LEAVING, True
+            self._causes.append(f"{worker} leaves")
+            return [*self._fill(), *self._hold_if_due()]
         if self.target == 1:
             return self._stop(f"its last worker, {worker}, was asked to leave")
         leaver.state, leaver.wants_out = WorkerState.LEAVING, True
@@ -203,7 +217,7 @@ class Rendezvous:
             and gone.agent in self.roster.places.wanted
             and not self.is_stopping
         ):
-            self.target = self.roster.places.give_up(gone.agent, self.workers.values())
+            self.target = self.roster.places.give_up(gone.agent, at_work(self.workers.values()))
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
         commands = self._after_loss(gone.in_round)
@@ -218,15 +232,16 @@ class Rendezvous:
             return self._dismiss_all(
                 Outcome.SUSPENDED, f"{self._stopping}; its last members died before the checkpoint"
             )
-        self.roster.call_back(self.target)
+        self.roster.call_back(self.target, self.servers)
         commands: list[Command] = []
-        if was_member and (self.phase is Phase.WRITING or self._condemned):
+        # Of a job that is to end no worker is started any more: the servers that are left have what it ends with.
+        alone = bool(self._stopping) and not at_work(self.roster.members)
+        if was_member and (self.phase is Phase.WRITING or self._condemned or alone):
             commands += self._at_boundary()
         elif was_member:
             commands += self._install()
-        elif self.phase is Phase.GATHERING:
-            commands += self._use_ready()
-        return commands + self._fill()
+        commands += self._fill()
+        return [*commands, *self._use_ready()] if self.phase is Phase.GATHERING else commands
 
     def _committed(self, round: int) -> list[Command]:
         if round != self.round:
@@ -250,18 +265,21 @@ class Rendezvous:
         self.phase = Phase.WRITING
         return [WriteCheckpoint(holder.id)]
 
-    def _resize(self, count: int, places: Mapping[str, int]) -> list[Command]:
+    def _resize(self, count: int, places: Mapping[str, int], servers: int | None) -> list[Command]:
         if self.is_stopping:
             return []
         self.target, self.roster.places.wanted = count, dict(places)
+        self.servers = self.servers if servers is None else servers
         self.attempts.forgive()
         staying = self.roster.staying
-        kept = self.roster.places.seated(staying, count)
+        kept = self.roster.places.seated(at_work(staying), count)
+        kept += self.roster.places.attended(serving(staying), self.servers)
         for worker in staying:
             if worker not in kept:
                 worker.state = WorkerState.LEAVING
-        self.roster.call_back(count)
-        self._causes.append(f"resize to {count}")
+        self.roster.call_back(count, self.servers)
+        beside = "" if servers is None else f" and {servers} server{'' if servers == 1 else 's'}"
+        self._causes.append(f"resize to {count}{beside}")
         brought_in = self._use_ready()
         return [*self._fill(), *brought_in]
 
@@ -278,9 +296,7 @@ class Rendezvous:
         if self._stopping or self.phase is Phase.ENDING:
             return []
         self._stopping = reason
-        if self.phase is Phase.GATHERING:
-            return self._dismiss_all(Outcome.SUSPENDED, reason)
-        return self._hold()
+        return self._at_boundary() if self.phase is Phase.GATHERING else self._hold()
 
     def _hurry(self, late: Mapping[str, str]) -> list[Command]:
         """End those who are late. Where all of them are gone, one of the others writes what it has.
@@ -303,28 +319,42 @@ class Rendezvous:
             return []
         settled = self._progress and self._held_round != self.round
         wanted = self.target + (self.spares if settled else 0)
-        alive = len(self.roster.alive)
+        there, alive = self.workers.values(), self.roster.alive
         open_agents = [agent for agent in self.roster.agents if not self.attempts.given_up(agent)]
         if not open_agents:
             return self._go_on_with(alive)
-        commands: list[Command] = []
-        for agent in self.roster.places.vacancies(self.workers.values(), open_agents, wanted - alive):
-            commands.append(StartWorker(agent, self.roster.hire(agent).id, self.attempts.delay(agent)))
-        return commands
+        places = self.roster.places
+        unserved = self.servers - len(places.attended(serving(alive), self.servers))
+        missing = (
+            wanted + self.servers - unserved - len(alive)
+        )  # who was started as a server may be spare by now
+        workers = places.vacancies(at_work(there), open_agents, missing)
+        servers = places.to_attend(serving(there), open_agents, unserved)
+        return [
+            *(self._start(agent) for agent in workers),
+            *(self._start(agent, serves=True) for agent in servers),
+        ]
 
-    def _go_on_with(self, alive: int) -> list[Command]:
+    def _start(self, agent: str, *, serves: bool = False) -> StartWorker:
+        return StartWorker(agent, self.roster.hire(agent, serves=serves).id, self.attempts.delay(agent))
+
+    def _go_on_with(self, alive: Sequence[Worker]) -> list[Command]:
         """No host is left on which a worker lives long: those that are there are all there will be."""
-        if alive < (1 if self.round else min(self.minimum, self.target)):
+        workers = len(at_work(alive))
+        if workers < (1 if self.round else min(self.minimum, self.target)):
             return self._fail(self._last_straw)
-        self.target = min(self.target, alive)
-        return []
+        self.target, self.servers = min(self.target, workers), min(self.servers, len(serving(alive)))
+        return self._use_ready() if self.phase is Phase.GATHERING else []
 
     def _use_ready(self) -> list[Command]:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
         if self.phase is Phase.GATHERING:
             # Later rounds go on with whoever is there.
             gang = min(self.minimum, self.roster.places.waited_for or self.target) if not self.round else 1
-            commands = self._install() if len(self.roster.newcomers(self.target)) >= gang else []
+            newcomers = self._newcomers
+            coming = self.roster.places.attended(serving(self.roster.alive), self.servers)
+            served = bool(self.round) or len(newcomers.servers) >= len(coming)
+            commands = self._install() if len(newcomers.workers) >= gang and served else []
         else:
             commands = self._hold_if_due()
         return commands + self._dismiss_surplus()
@@ -333,7 +363,7 @@ class Rendezvous:
         """Let those go that a smaller target has left over; the oldest are kept, as spares."""
         if self.phase is not Phase.RUNNING:
             return []
-        newcomers = self.roster.newcomers(self.target)
+        newcomers = self._newcomers.all
         surplus = [worker for worker in self.roster.ready if worker not in newcomers][self.spares :]
         for worker in surplus:
             worker.state = WorkerState.LEAVING
@@ -345,8 +375,8 @@ class Rendezvous:
             return []
         staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
-        leaving = len(staying) < len(self.roster.members) and bool(staying or not self.roster.places)
-        return self._hold() if leaving or self.roster.newcomers(self.target) else []
+        leaving = len(staying) < len(self.roster.members) and bool(at_work(staying) or not self.roster.places)
+        return self._hold() if leaving or self._newcomers.all else []
 
     def _hold(self) -> list[Command]:
         if self.phase is not Phase.RUNNING or self._held_round == self.round:
@@ -358,19 +388,22 @@ class Rendezvous:
         """Name the next round from those who stay and those who are ready."""
         dismissed = [worker for worker in self.roster.members if worker.state is WorkerState.LEAVING]
         staying = self.roster.staying
-        newcomers = self.roster.newcomers(self.target)
-        if not at_boundary or not any(worker.has_state for worker in staying):
+        newcomers = self._newcomers
+        lacks_workers = not at_work(staying) and not newcomers.workers
+        if not at_boundary or lacks_workers or not any(worker.has_state for worker in staying):
             # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
             # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
             staying, dismissed = self.roster.members, []
-        chosen = self.roster.ranked([*staying, *newcomers])
-        if not chosen or would_overtake(chosen, self.workers.values()):
+        has_workers = bool(at_work(staying) or newcomers.workers)
+        if not has_workers or would_overtake([*staying, *newcomers.all], self.workers.values()):
             return self._gather()
         for worker in dismissed:
             worker.in_round = False
-        for worker in newcomers:
+        for worker in newcomers.all:
             worker.in_round, worker.state = True, WorkerState.ACTIVE
+            worker.serves = worker in newcomers.servers
             self._causes.append(f"{worker.id} joins")
+        chosen = self.roster.ranked([*staying, *newcomers.all])
         self.round += 1
         self.phase, self._progress = Phase.RUNNING, False
         world = world_of(chosen, round=self.round, parts=self.parts)
@@ -380,15 +413,15 @@ class Rendezvous:
         return commands + (self._hold() if self._stopping else self._hold_if_due())
 
     def _gather(self) -> list[Command]:
-        """No round: those who were in the last one, and have nothing to give, wait as newcomers do."""
+        """No round: workers of the last one have nothing to give, and wait as newcomers do; its servers wait in it."""
         self.phase, self._progress = Phase.GATHERING, False
         commands: list[Command] = []
         for worker in self.roster.members:
-            worker.in_round = False
-            if worker.state is WorkerState.LEAVING:
+            if worker.state is WorkerState.LEAVING and not (worker.serves and worker.has_state):
+                worker.in_round = False
                 commands.append(Dismiss(worker.id))
-            else:
-                worker.state = WorkerState.READY
+            elif not worker.serves:
+                worker.in_round, worker.state = False, WorkerState.READY
         return commands
 
     def _dismiss_all(self, outcome: Outcome, reason: str) -> list[Command]:

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brim.coordination.membership import Worker, WorkerState
 from brim.coordination.places import Places
 
-__all__ = ["Roster"]
+__all__ = ["Newcomers", "Roster", "at_work", "serving"]
+
+
+def at_work(workers: Iterable[Worker]) -> list[Worker]:
+    """Those that compute, or are to."""
+    return [worker for worker in workers if not worker.serves]
+
+
+def serving(workers: Iterable[Worker]) -> list[Worker]:
+    """Those that are servers, or are to be."""
+    return [worker for worker in workers if worker.serves]
+
+
+class Newcomers(NamedTuple):
+    """Those who may come into a round, by what they are to be in it."""
+
+    workers: list[Worker]
+    servers: list[Worker]
+
+    @property
+    def all(self) -> list[Worker]:
+        return [*self.workers, *self.servers]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,25 +68,49 @@ class Roster:
         return [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
 
     def ranked(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These in rank order: those of an agent are neighbours."""
+        """These in rank order: those of an agent are neighbours, its workers first; agents without workers are last."""
+        known = list(workers)
         order = {agent: index for index, agent in enumerate(self.agents)}
-        return sorted(workers, key=lambda worker: (order[worker.agent], worker.number))
+        computes = {worker.agent for worker in at_work(known)}
+        return sorted(
+            known, key=lambda each: (each.agent not in computes, order[each.agent], each.serves, each.number)
+        )
 
-    def newcomers(self, target: int) -> list[Worker]:
-        """Those who are ready and for whom there is room, where `target` workers are wanted in all."""
-        return self.places.seated(self.ready, target, beside=self.staying)
+    def newcomers(self, target: int, servers: int) -> Newcomers:
+        """Those who are ready and for whom there is room.
 
-    def call_back(self, target: int) -> None:
-        """Keep workers that were to leave but are still in the round and have a place after all; start no others."""
+        Each comes in as what it was started for. Where those do not suffice a spare one does, unless workers have
+        places: a place is a device.
+
+        Args:
+            target: workers wanted in all.
+            servers: wanted in all.
+        """
+        there_at_work, there_serving, ready = at_work(self.staying), serving(self.staying), self.ready
+        workers = self.places.seated(at_work(ready), target, beside=there_at_work)
+        chosen = self.places.attended(serving(ready), servers, beside=there_serving)
+        if self.places:
+            return Newcomers(workers, chosen)
+        spare = [worker for worker in ready if worker not in workers and worker not in chosen]
+        workers += self.places.seated(spare, target, beside=[*there_at_work, *workers])
+        spare = [worker for worker in spare if worker not in workers]
+        chosen += self.places.attended(spare, servers, beside=[*there_serving, *chosen])
+        return Newcomers(workers, chosen)
+
+    def call_back(self, target: int, servers: int) -> None:
+        """Keep members that were to leave but are still in the round and have a place after all; start no others."""
         leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         willing = [worker for worker in leaving if not worker.wants_out]
-        for worker in self.places.seated(willing, target, beside=self.alive):
+        alive = self.alive
+        kept = self.places.seated(at_work(willing), target, beside=at_work(alive))
+        kept += self.places.attended(serving(willing), servers, beside=serving(alive))
+        for worker in kept:
             worker.state = WorkerState.ACTIVE
 
-    def hire(self, agent: str) -> Worker:
-        """A new worker, which is about to be started."""
+    def hire(self, agent: str, *, serves: bool = False) -> Worker:
+        """A new worker, or server, which is about to be started."""
         self.hired += 1
-        worker = Worker(id=f"w{self.hired}", number=self.hired, agent=agent)
+        worker = Worker(id=f"w{self.hired}", number=self.hired, agent=agent, serves=serves)
         self.workers[worker.id] = worker
         return worker
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brim.coordination.membership import Member, Worker, World
+from brim.coordination.roster import at_work
 from brim.coordination.stragglers import shares_for
 
 __all__ = ["world_of", "would_overtake"]
@@ -23,9 +24,11 @@ def world_of(chosen: Sequence[Worker], *, round: int, parts: int) -> World:
     """The world of these workers.
 
     Args:
-        chosen: in rank order.
-        parts: micro-batches of a step; 0 gives each rank one part.
+        chosen: in rank order; the first computes.
+        parts: micro-batches of a step; 0 gives each worker one part. A server has none.
     """
+    paces = [worker.pace for worker in at_work(chosen)]
+    shares = iter(shares_for(parts or len(paces), paces))
     holders = [worker for worker in chosen if worker.has_state]
     sources = holders or chosen[:1]
     needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
@@ -34,5 +37,5 @@ def world_of(chosen: Sequence[Worker], *, round: int, parts: int) -> World:
         members=tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen),
         donors={worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)},
         restore=not holders,
-        shares=shares_for(parts or len(chosen), [worker.pace for worker in chosen]),
+        shares=tuple(0 if worker.serves else next(shares) for worker in chosen),
     )
