@@ -369,16 +369,20 @@ def status(run_dir: Path) -> dict[str, Any]:
     return _ask(run_dir, "status")
 
 
-def resize(run_dir: Path, workers: int, *, places: Mapping[str, int] | None = None) -> dict[str, Any]:
+def resize(
+    run_dir: Path, workers: int, *, places: Mapping[str, int] | None = None, servers: int | None = None
+) -> dict[str, Any]:
     """Ask for so many workers; returns at once.
 
     Args:
+        workers: 0 for as many as before.
         places: so many of them on each agent; None where it does not matter on which they are.
+        servers: beside them; None for as many as before.
 
     Raises:
         EnvironmentFault: the run is not alive, or cannot have so many.
     """
-    return _ask(run_dir, "resize", workers=workers, places=dict(places or {}))
+    return _ask(run_dir, "resize", workers=workers, places=dict(places or {}), servers=servers)
 
 
 def suspend(run_dir: Path) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs import completing
-from brim.runs.options import ADDRESS, STATE, WORKERS, option
+from brim.runs.options import ADDRESS, STATE, WORKERS, option, whole
 
 if TYPE_CHECKING:
     from brim.domain.job import WorkerRange
@@ -84,8 +85,12 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
             f"{each['worker']} {each['state']}"
             + (f" (share {each['share']})" if uneven and each["share"] else "")
             for each in known["workers"]
+            if not each["serves"]
         ]
         lines.append(f"world size {known['world_size']}: " + ", ".join(names))
+        servers = [f"{each['worker']} {each['state']}" for each in known["workers"] if each["serves"]]
+        if servers:
+            lines.append(f"servers {known['servers']}: " + ", ".join(servers))
     for table in known["tables"]:
         rates = f"{table['rows_read_per_second']:,.0f} rows/s read, {table['rows_changed_per_second']:,.0f} changed"
         hot = ", ".join(f"{each['id']} ({each['lookups']})" for each in table["hottest"][:3])
@@ -100,13 +105,15 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
-@click.argument("workers", metavar="WORKERS", type=WORKERS)
+@click.argument("workers", metavar="[WORKERS]", type=WORKERS, required=False)
+@option("--ps", "servers", type=whole(least=0), envvar=None, help="How many servers, of a run that has some.")
 @STATE
-def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
+def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Path | None) -> int:
     """Give RUN this many WORKERS. Training goes on meanwhile; new workers join once they are ready.
 
     \b
     brim resize latest 8
+    brim resize latest --ps 2     (2 servers, and as many workers as before)
     brim resize flights-1 1:8     (a job of the scheduler, which decides within these)
     """
     from brim import client
@@ -114,15 +121,23 @@ def resize(run: str, workers: WorkerRange, state: Path | None) -> int:
     from brim.cli.jobs import resize_job
     from brim.runs.directories import find_run
 
+    if workers is None and servers is None:
+        raise SpecError("WORKERS", got="nothing", need="how many", hint=f"brim resize {run} 4")
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
+        if workers is None or servers is not None:
+            need = "a run without a scheduler: jobs of a scheduler have no servers"
+            raise SpecError("--ps", got=str(servers), need=need, hint=f"brim resize {run} 4")
         return resize_job(scheduler, run, workers)
-    run_dir, count = find_run(run, state=state), workers.maximum
-    if workers.minimum != count:
+    run_dir = find_run(run, state=state)
+    if workers is not None and workers.minimum != workers.maximum:
         need = "one number: only the scheduler decides within a range"
-        raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=f"brim resize {run} {count}")
-    client.resize(run_dir, count)
-    click.echo(f"{run_dir}: going to {count} {'worker' if count == 1 else 'workers'}", err=True)
+        hint = f"brim resize {run} {workers.maximum}"
+        raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=hint)
+    client.resize(run_dir, workers.maximum if workers else 0, servers=servers)
+    wanted = [counted(workers.maximum, "worker")] if workers else []
+    wanted += [counted(servers, "server")] if servers is not None else []
+    click.echo(f"{run_dir}: going to {' and '.join(wanted)}", err=True)
     return EXIT_DONE
 
 

@@ -80,12 +80,19 @@ def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @option("--workers", type=WORKERS, help="How many workers from now on. [default: as before]")
+@option("--ps", "servers", type=whole(least=0), help="How many servers from now on. [default: as before]")
 @option("--listen", type=ADDRESS, help="Address at which other hosts can join. [default: none can]")
 @option("--agents", type=whole(least=1), default=1, help="Hosts to wait for before the first step.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
 @STATE
 def resume(
-    run: str, workers: WorkerRange | None, listen: str | None, agents: int, as_json: bool, state: Path | None
+    run: str,
+    workers: WorkerRange | None,
+    servers: int | None,
+    listen: str | None,
+    agents: int,
+    as_json: bool,
+    state: Path | None,
 ) -> int:
     """Continue RUN, which was paused or killed, from its last checkpoint, and follow it to its end.
 
@@ -104,5 +111,5 @@ def resume(
     if scheduler is not None:
         return resume_job(scheduler, run)
     run_dir = find_run(run, state=state)
-    ready = make_ready_again(run_dir, workers=workers, agents=agents, listen=listen)
+    ready = make_ready_again(run_dir, workers=workers, servers=servers, agents=agents, listen=listen)
     return follow(ready, as_json=as_json)

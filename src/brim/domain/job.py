@@ -138,6 +138,8 @@ class JobSpec:
         device: `cpu`, `cuda`, or `auto`.
         delay: steps that embeddings trained by rows change late.
         embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same bits.
+        servers: members beside the workers that take no share of the batch, and own the tables of embeddings that are
+            trained by rows.
         agents: nodes to wait for before the first round.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
             processes are started.
@@ -173,6 +175,7 @@ class JobSpec:
     device: str = "auto"
     embeddings: str = "auto"
     delay: int = 0
+    servers: int = 0
     agents: int = 1
     directory: str = ""
     inference: Inference | None = None
@@ -196,6 +199,7 @@ class JobSpec:
         self._check_batches()
         self._check_choices()
         self._check_quantities()
+        self._check_servers()
         self._check_faults()
 
     def _check_source(self) -> None:
@@ -239,6 +243,7 @@ class JobSpec:
             ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
             ("--threads", self.threads, 1, "--threads 1"),
             ("--loaders", self.loaders or 0, 0, "0 reads in the step"),
+            ("--ps", self.servers, 0, "--ps 1, or 0 for none"),
             ("--agents", self.agents, 1, "--agents 1"),
             ("--keep", self.keep, 1, "--keep 2"),
             ("--spares", self.spares, 0, "0 keeps none"),
@@ -319,6 +324,24 @@ class JobSpec:
                 hint="--log-limit 256MiB",
             )
 
+    def _check_servers(self) -> None:
+        if not self.servers:
+            return
+        for option, in_the_way in (
+            ("--no-exact", not self.exact),
+            ("--transport distributed", self.transport == "distributed"),
+            ("--embeddings dense", self.embeddings == "dense"),
+        ):
+            if in_the_way:
+                raise SpecError(
+                    "--ps",
+                    got=f"{self.servers} beside {option}",
+                    need="embeddings that are trained by rows, in memory that servers share with workers",
+                    hint=f"leave out {option}, or --ps",
+                )
+        if self.inference is not None:
+            raise SpecError("--ps", got=f"{self.servers} servers", need="a job that trains", hint="--ps 0")
+
     def _check_faults(self) -> None:
         wanted = self.workers.maximum
         for fault in sorted(self.faults, key=lambda fault: fault.step):
@@ -351,10 +374,11 @@ class JobSpec:
                 need=f"at most {self.micro_batches} workers, one for each micro-batch of a step",
                 hint=f"--micro-batches {wanted}, or add fewer",
             )
-        if fault.rank >= self.micro_batches:
+        if fault.rank >= self.micro_batches + self.servers:
+            most = f"the most workers{' and servers' if self.servers else ''} this job can have"
             raise SpecError(
                 "--faults",
                 got=repr(describe(fault)),
-                need=f"a rank below {self.micro_batches}, the most workers this job can have",
+                need=f"a rank below {self.micro_batches + self.servers}, {most}",
                 hint="ranks count from 0",
             )

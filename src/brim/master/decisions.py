@@ -165,7 +165,12 @@ class Decisions:
     def status(self) -> dict[str, Any]:
         """What people are told of it."""
         rendezvous = self._rendezvous
-        return {"phase": rendezvous.phase.value, "round": rendezvous.round, "target": rendezvous.target}
+        return {
+            "phase": rendezvous.phase.value,
+            "round": rendezvous.round,
+            "target": rendezvous.target,
+            "servers": rendezvous.servers,
+        }
 
     def refusal(self, question: wire.Ask) -> str:
         """Why people cannot have what they ask for; empty where they can."""
@@ -466,7 +471,7 @@ class Decisions:
     def _install(self, world: World, cause: str) -> None:
         self._rounds.name(world, at=self._out.at)
         self._root.begin(world)
-        self.progress.world_sizes.add(world.world_size)
+        self.progress.world_sizes.add(len(world.workers))
         self._telling.world(world, step=self.progress.step, cause=cause)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
@@ -486,7 +491,7 @@ class Decisions:
     def _on_asked(self, question: wire.Ask) -> None:
         match question.verb:
             case "resize":
-                self._resize(question.workers, question.places)
+                self._resize(question.workers, question.places, servers=question.servers)
             case "suspend":
                 self._stop(question.reason or "brim suspend")
 
@@ -512,9 +517,14 @@ class Decisions:
             self._late.clear()
             self._handle(Hurry(late))
 
-    def _resize(self, workers: int, places: Mapping[str, int] | None = None) -> None:
+    def _resize(
+        self, workers: int, places: Mapping[str, int] | None = None, *, servers: int | None = None
+    ) -> None:
+        """Change the number of workers, or of servers alone: then workers stay where they are."""
         self._rounds.notice(now=self._out.now)
-        self._handle(Resize(workers, places or {}))
+        if not workers:
+            workers, places = self._rendezvous.target, self._rendezvous.roster.places.wanted
+        self._handle(Resize(workers, places or {}, servers))
 
     @property
     def _goes_on_behind_loop(self) -> bool:

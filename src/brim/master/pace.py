@@ -15,11 +15,15 @@ _OWN_WORK = ("data", "compute")  # what a rank does by itself, and the more of t
 
 
 def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], float]:
-    """What each member did of a step, and the seconds of the step that do not depend on shares."""
+    """What each worker did of a step, and the seconds of the step that do not depend on shares.
+
+    A server has no pace: it waits for blocks, and how long its own work takes is seen in everybody's step.
+    """
     own = [sum(report.seconds.get(name, 0.0) for name in _OWN_WORK) for report in reports]
     loads = [
         Load(member.worker, len(report.parts), seconds)
-        for member, report, seconds in zip(world.members, reports, own, strict=False)
+        for member, share, report, seconds in zip(world.members, world.shares, reports, own, strict=False)
+        if share
     ]
     # Who is last waits for nobody, so its other seconds are the fewest.
     others = (sum(report.seconds.values()) - work for report, work in zip(reports, own, strict=True))

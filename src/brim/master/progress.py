@@ -49,6 +49,9 @@ def _mean_loss(parts: list[MicroReport], samples: int) -> float:
 
 
 def _mean_seconds(reports: list[StepReport]) -> dict[str, float]:
+    reports = [
+        report for report in reports if report.parts
+    ] or reports  # a server does nothing but wait and fold
     names = sorted({name for report in reports for name in report.seconds})
     return {
         name: round(sum(report.seconds.get(name, 0.0) for report in reports) / len(reports), 7)

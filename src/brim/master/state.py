@@ -72,6 +72,7 @@ class State:
             rendezvous=Rendezvous(
                 minimum=spec.workers.minimum,
                 target=spec.workers.maximum,
+                servers=spec.servers,
                 spares=spec.spares,
                 expected_agents=spec.agents,
                 parts=spec.micro_batches if spec.exact else 0,

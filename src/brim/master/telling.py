@@ -61,6 +61,7 @@ class Telling:
             agent=known.agent if known else "",
             rank=rank,
             reason=reason,
+            serves=known is not None and known.serves,
         )
 
     def world(self, world: World, *, step: int, cause: str) -> None:
@@ -68,7 +69,7 @@ class Telling:
         self.out.event(
             "round",
             round=world.round,
-            world_size=world.world_size,
+            world_size=len(world.workers),
             workers=[member.worker for member in world.members],
             shares=list(world.shares),
             step=step,

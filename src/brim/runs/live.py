@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from brim.domain.accounting import StepRecord
-from brim.domain.quantities import counted
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
 from brim.telemetry.history import RunHistory, describe_event, milliseconds
@@ -53,7 +52,7 @@ class Drawing:
         self._happenings: deque[tuple[float, str]] = deque(maxlen=happenings)
         self._clock = clock
         self._cause = self._gone = ""
-        self._size = 0
+        self._members = ""
         self._history = RunHistory()
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
@@ -76,7 +75,7 @@ class Drawing:
                 # Its round's line will say it; until then, and if none comes, it stands alone.
                 text = self._gone = describe_event(event, self._history)
             case RoundFormed():
-                self._cause, self._size = (event.cause if event.round > 1 else ""), event.world_size
+                self._cause, self._members = (event.cause if event.round > 1 else ""), event.members
                 return
             case ReFormed():
                 text = self._describe_round(event)
@@ -92,7 +91,7 @@ class Drawing:
         parts = [
             self._cause or self._gone,
             f"round {event.round}",
-            counted(self._size, "worker"),
+            self._members,
             milliseconds(event.seconds),
             f"{event.redone} redone" if event.redone else "",
         ]
@@ -153,6 +152,8 @@ class Drawing:
                 strip.append(*_GLYPHS.get(life.state, ("?", "")))
         size = history.round.world_size if history.round else 0
         strip.append(f" {size}")
+        if history.round and history.round.servers:
+            strip.append("   servers ", "dim").append(str(history.round.servers))
         if history.round and history.round.is_uneven:
             shares = ", ".join(map(str, history.round.shares))
             strip.append("   shares ", "dim").append(shares)

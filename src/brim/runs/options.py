@@ -210,6 +210,15 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--ps", "servers"),
+        {
+            "type": whole(least=0),
+            "default": 0,
+            "help": "How many servers: processes beside the workers that own embeddings trained by rows. Their CPU "
+            "time is what updates cost; where they live on, no worker's death loses a step.",
+        },
+    ),
+    (
         ("--epochs",),
         {"type": whole(least=1), "help": "Passes over the training data. [default: 1, or as a script says]"},
     ),

@@ -67,12 +67,14 @@ def facts_of(history: RunHistory) -> dict[str, Any]:
         "samples_per_second": history.samples_per_second(),
         "tables": _tables(history),
         "world_size": history.round.world_size if history.round else 0,
+        "servers": history.round.servers if history.round else 0,
         "workers": [
             {
                 "worker": life.worker,
                 "state": life.state,
                 "rank": life.rank,
                 "share": _share(life, history),
+                "serves": life.serves,
                 "pid": life.pid,
                 "agent": life.agent,
             }

@@ -6,7 +6,6 @@ import contextlib
 from typing import TextIO
 
 from brim.domain.accounting import StepRecord
-from brim.domain.quantities import counted
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
 from brim.telemetry.history import RunHistory, describe_event
@@ -70,8 +69,7 @@ def describe_progress(step: StepRecord, history: RunHistory) -> str:
     if rate := history.samples_per_second():
         parts.append(f"{rate:,.0f} samples/s")
     if history.round:
-        size = history.round.world_size
-        parts.append(counted(size, "worker"))
+        parts.append(history.round.members)
     seconds = history.seconds_left()
     if seconds is not None:
         parts.append(f"{left(seconds)} left")

@@ -168,7 +168,8 @@ class Run:
         from brim.runs.trained import find_trained, wanted_of
 
         found = find_trained(str(self.path), warn=lambda text: warnings.warn(text, stacklevel=3))
-        spec = replace(found.spec, inference=wanted_of(found, "predict"), device=device, faults=())
+        wanted = wanted_of(found, "predict")
+        spec = replace(found.spec, inference=wanted, device=device, servers=0, faults=())
         from brim.train.weights import model_of
 
         with contextlib.chdir(spec.directory or "."):

@@ -81,12 +81,18 @@ def make_ready(spec: JobSpec, *, subject: str, values: Mapping[str, Any], given:
 
 
 def make_ready_again(
-    run_dir: Path, *, workers: WorkerRange | None = None, agents: int = 1, listen: str | None = None
+    run_dir: Path,
+    *,
+    workers: WorkerRange | None = None,
+    servers: int | None = None,
+    agents: int = 1,
+    listen: str | None = None,
 ) -> Ready:
     """What goes on with a run that has ended before its end, as it was but for its workers.
 
     Args:
         workers: from now on; None for as many as it had.
+        servers: from now on; None for as many as it had.
 
     Raises:
         SpecError: it cannot go on.
@@ -97,7 +103,8 @@ def make_ready_again(
     history = read_history(run_dir)
     check_resumable(run_dir, history, field="RUN")
     spec = recorded_spec(run_dir, history)
-    spec = replace(spec, workers=workers or spec.workers, agents=agents, faults=())
+    servers = spec.servers if servers is None else servers
+    spec = replace(spec, workers=workers or spec.workers, servers=servers, agents=agents, faults=())
     check_source(spec)
     return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen)
 

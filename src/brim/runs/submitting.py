@@ -109,6 +109,13 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
         source_bytes = Path(source).read_bytes()
     options = {name: value for name, value in values.items() if name not in _OF_THE_SUBMISSION}
     spec = build_spec({**options, **_OWN_FIELDS}, file=source, command=command)
+    if spec.servers:
+        raise SpecError(
+            "--ps",
+            got=f"{spec.servers} for a job of a scheduler",
+            need="a run of its own: a scheduler counts what a job has by devices, and servers take none",
+            hint=f"brim train {source or 'FILE.py'} --ps {spec.servers}",
+        )
     wanted = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, source_bytes),

@@ -130,6 +130,7 @@ def job_with(spec: JobSpec, wanted: Inference, values: dict[str, Any]) -> JobSpe
         keep_best=None,
         memory=None,  # that of training, which cannot be changed here
         faults=values["faults"],
+        servers=0,
         spares=0,  # a job this short would mostly wait for them to start
         transport="auto",
         agents=1,

@@ -37,6 +37,7 @@ class JobOptions(TypedDict, total=False):
     set: Mapping[str, object]
     env: Mapping[str, str] | Sequence[str]
     workers: int | str
+    ps: int
     epochs: int
     global_batch_size: int
     micro_batches: int | str

@@ -41,6 +41,7 @@ class WorkerLife:
     agent: str = ""
     rank: int | None = None
     reason: str = ""
+    serves: bool = False
 
 
 @dataclass(slots=True)
@@ -191,6 +192,7 @@ class RunHistory:
         life.pid, life.agent = event.pid or life.pid, event.agent or life.agent
         life.rank = event.rank if event.rank is not None else life.rank
         life.reason = event.reason or life.reason
+        life.serves = event.serves
         # A resumed run gives the names of its earlier workers again.
         life.until = event.at if event.state in ("lost", "left") else None
 
@@ -249,7 +251,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
         case RoundFormed():
             cause = f" ({event.cause})" if event.cause else ""
             shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
-            return f"round {event.round}: {counted(event.world_size, 'worker')}{shares} from step {event.step}{cause}"
+            return f"round {event.round}: {event.members}{shares} from step {event.step}{cause}"
         case ReFormed():
             redone = (
                 f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from brim.domain.quantities import counted
+
 __all__ = [
     "CheckpointWritten",
     "DatasetRead",
@@ -75,7 +77,7 @@ class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
-    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`."""
+    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`; a server `serves`."""
 
     worker: str
     state: WorkerState
@@ -83,6 +85,7 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
     agent: str = ""
     rank: int | None = None
     reason: str = ""
+    serves: bool = False
 
     @property
     def ran_out_of_memory(self) -> bool:
@@ -91,7 +94,10 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
-    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`."""
+    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`.
+
+    Who has no share is a server; `world_size` counts the others.
+    """
 
     round: int
     world_size: int
@@ -103,7 +109,23 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
     @property
     def is_uneven(self) -> bool:
         """Whether some compute more than what cannot be divided evenly."""
-        return bool(self.shares) and max(self.shares) - min(self.shares) > 1
+        shares = [share for share in self.shares if share]
+        return bool(shares) and max(shares) - min(shares) > 1
+
+    @property
+    def servers(self) -> int:
+        """Members without a share."""
+        return len(self.workers) - self.world_size
+
+    @property
+    def members(self) -> str:
+        """Who takes part, in words.
+
+        >>> RoundFormed(at=0.0, round=1, world_size=2, workers=["w1", "w2", "w3"], shares=[4, 4, 0]).members
+        '2 workers and 1 server'
+        """
+        workers = counted(self.world_size, "worker")
+        return f"{workers} and {counted(self.servers, 'server')}" if self.servers else workers
 
 
 class ReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):

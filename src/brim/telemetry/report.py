@@ -214,7 +214,7 @@ def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
             case WorkerChanged(state="left") if event.at <= last_step:
                 told.append((event.at, "left", f"{event.worker} left" + because(event.reason)))
             case RoundFormed() if event.round > 1:
-                told.append((event.at, "round", f"round {event.round}: {event.world_size} workers"))
+                told.append((event.at, "round", f"round {event.round}: {event.members}"))
             case Restored():
                 told.append((event.at, "restored", f"restored step {event.step}"))
             case Warned():
@@ -318,7 +318,7 @@ def _rounds(history: RunHistory, times: _RunTime) -> str:
                 str(event.round),
                 f"{times(event.at):.2f} s",
                 event.cause,
-                str(event.world_size),
+                f"{event.world_size} + {event.servers} ps" if event.servers else str(event.world_size),
                 ", ".join(map(str, event.shares)) or "–",
                 f"{event.step:,}",
                 milliseconds(pause.seconds) if pause else "–",

@@ -199,6 +199,8 @@ class Job:
         )
         obstacle = "a GradScaler" if scaler is not None else ""
         self._embeddings = Embeddings(self.model, optimizers, spec, obstacle=obstacle)
+        if spec.servers and not self._embeddings.weights:
+            raise _nothing_to_serve(spec)
         self._contributions = Contributions(
             self.model, losses=len(optimizers), by_rows=self._embeddings.names
         )
@@ -246,13 +248,15 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """This worker's place among the others, from 0; it changes as workers come and go."""
-        return self.members.rank
+        """This worker's place among the others, from 0; it changes as workers come and go. Servers come behind."""
+        rank, workers = self.members.rank, self.members.workers
+        before = sum(each < rank for each in workers)
+        return before if rank in workers else len(workers) + rank - before
 
     @property
     def world_size(self) -> int:
-        """Number of workers that train together now."""
-        return self.members.world_size
+        """Number of workers that train together now; servers do not count."""
+        return len(self.members.workers)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -268,9 +272,16 @@ class Job:
                 dict that you change in place. It must change in the same way on all workers.
 
         Raises:
-            SpecError: the loop has begun, the name is taken, or the thing has no state to carry.
+            SpecError: the loop has begun, the name is taken, the thing has no state to carry, or the job has servers.
         """
         self._check_before_loop("job.register_state")
+        if self.spec.servers:
+            raise SpecError(
+                "job.register_state",
+                got=f"{name!r} beside --ps {self.spec.servers}",
+                need="a loop whose state brim carries by itself: on servers no batch is run that could change another",
+                hint="--ps 0",
+            )
         self._state.register(name, thing)
 
     def carry(self, name: str, start: Tensor | Sequence[Tensor], *, dim: int = 0) -> None:
@@ -573,7 +584,7 @@ class Job:
         """The round at hand, or the next one once it is there."""
         if self._round is None:
             exchange = self.members.next_round(self._checkpoints)
-            parts = parts_of(self.spec, self.members.world_size)
+            parts = parts_of(self.spec, len(self.members.workers))
             plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
             blocks = plan.rank_blocks(self.members.rank)
             self._round = _Round(
@@ -710,8 +721,10 @@ class Job:
             yield from self._micro_batches(round, round.reads)
 
     def _part_of(self, loaders: int) -> int:
-        """This worker's part of the processes that read on its host: at least one, where there are any."""
+        """This worker's part of the processes that read on its host: at least one, where there are any; a server has none."""
         neighbours = self.members.neighbours
+        if self.members.rank not in neighbours:
+            return 0
         part = cut(Span(0, loaders), len(neighbours))[self.members.rank - neighbours.start]
         return max(len(part), min(loaders, 1))
 
@@ -1078,13 +1091,15 @@ class Job:
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed)
         # All members of a round that has made a step stand at this very line of the script. Where it has made none,
-        # some came from elsewhere: then each measures everything, and comes to the same.
-        if self._round is not None and self._round.commits and not self._over:
+        # some came from elsewhere, and servers do not come by a line within a loop over batches: then each measures
+        # everything, and comes to the same.
+        all_here = self._step is None or len(self.members.workers) == self.members.world_size
+        if self._round is not None and self._round.commits and not self._over and all_here:
             with self._while_it_lasts():
                 return measure(
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    gather=self.gather,
+                    rank=self.members.rank,
+                    world_size=self.members.world_size,
+                    gather=self._gather,
                     meanwhile=self.members.poll,
                 )
         return measure(rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved)
@@ -1095,7 +1110,24 @@ class Job:
         return step is not None and step.number == self.committed and bool(step.done or step.micro)
 
     def gather(self, payload: bytes) -> list[bytes]:
-        """Return the payloads of all workers, in rank order, on every worker."""
+        """Return the payloads of all workers, in rank order, on every worker.
+
+        Raises:
+            SpecError: called within the loop over batches of a job with servers, which would wait for it.
+        """
+        workers = self.members.workers
+        if self._step is not None and len(workers) < self.members.world_size:
+            raise SpecError(
+                "job.gather",
+                got="a call within the loop over batches, beside --ps",
+                need="a call between epochs: on servers no batch is run",
+                hint="--ps 0",
+            )
+        payloads = self._gather(payload)
+        return [payloads[rank] for rank in workers]
+
+    def _gather(self, payload: bytes) -> list[bytes]:
+        """The payloads of all members, in the order of their ranks."""
         return self.members.arrive(self.committed, "gather", payload).payloads
 
     # The ends of epochs and of the job -----------------------------------------------------------------------
@@ -1190,6 +1222,16 @@ class Job:
             transport=self.spec.transport,
             **{**known, **self._data_facts},
         )
+
+
+def _nothing_to_serve(spec: JobSpec) -> SpecError:
+    return SpecError(
+        "--ps",
+        got=f"{spec.servers} for a model without an embedding that is trained by rows",
+        need="nn.Embedding or nn.EmbeddingBag on the CPU, of a million elements or with sparse=True, and SGD without "
+        "momentum, Adagrad or SparseAdam: servers own these tables, and nothing else",
+        hint="--ps 0",
+    )
 
 
 def _numbers(losses: Sequence[Tensor]) -> list[float]:

@@ -59,6 +59,9 @@ _LOOK = 1.0  # seconds between looks at what no message announces
 _GLANCE = 0.001  # seconds between looks in passing: a micro-batch may be quicker than the call of the system
 _COMPANY = 0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
 _PATIENCE = 60.0
+_TO_BE_JOINED = (
+    600.0  # seconds that a server waits where all workers are gone: others start first, and read data
+)
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 
@@ -114,8 +117,13 @@ class Members(Protocol):
     def world_size(self) -> int: ...
 
     @property
+    def workers(self) -> tuple[int, ...]:
+        """Ranks that compute; the others are servers."""
+        ...
+
+    @property
     def neighbours(self) -> range:
-        """Ranks of this host, this worker's own among them."""
+        """Ranks of this host that compute."""
         ...
 
     @property
@@ -224,6 +232,7 @@ class Loner:
 
     rank = 0
     world_size = 1
+    workers = (0,)
     neighbours = range(1)
     shares: tuple[int, ...] = ()
     names = ("this process",)
@@ -315,8 +324,12 @@ class Membership:
         return self._round.world_size
 
     @property
+    def workers(self) -> tuple[int, ...]:
+        return self._round.workers
+
+    @property
     def neighbours(self) -> range:
-        return self._round.ranks_beside(self._context.worker)
+        return self._round.workers_beside(self._context.worker)
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -356,7 +369,7 @@ class Membership:
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
-        if spec.transport != "distributed" and spec.workers.maximum > 1:
+        if spec.transport != "distributed" and spec.workers.maximum + spec.servers > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
@@ -534,7 +547,8 @@ class Membership:
         raise SystemExit(0)
 
     def await_replacement(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
+        serves = self.rank not in self.workers
+        deadline = time.monotonic() + (_TO_BE_JOINED if serves else _PATIENCE)
         with contextlib.suppress(RoundChanged):
             while time.monotonic() < deadline:
                 self._moves += 1
@@ -643,9 +657,9 @@ class Membership:
         return self._shelf
 
 
-def parts_of(spec: JobSpec, world_size: int) -> int:
+def parts_of(spec: JobSpec, workers: int) -> int:
     """Parts that a step is cut into: without canonical reduction, one large batch per worker."""
-    return spec.micro_batches if spec.exact else world_size
+    return spec.micro_batches if spec.exact else workers
 
 
 def _round_of(greeting: str) -> int:
