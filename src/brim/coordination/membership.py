@@ -148,11 +148,6 @@ class World:
         ranks = self.ranks_beside(worker)
         return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
 
-    def owners_beside(self, worker: str) -> range:
-        """The ranks that own the tables of this worker's host: its servers, where it has any, else all."""
-        ranks, workers = self.ranks_beside(worker), self.workers_beside(worker)
-        return range(workers.stop, ranks.stop) or ranks
-
 
 # Events -------------------------------------------------------------------------------------------------------
 

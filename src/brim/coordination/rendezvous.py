@@ -234,10 +234,10 @@ class Rendezvous:
             )
         self.roster.call_back(self.target, self.servers)
         commands: list[Command] = []
-        # Of a job that is to end no worker is started any more: the servers that are left have what it ends with.
-        alone = bool(self._stopping) and not at_work(self.roster.members)
-        if was_member and (self.phase is Phase.WRITING or self._condemned or alone):
+        if was_member and (self.phase is Phase.WRITING or self._condemned):
             commands += self._at_boundary()
+        elif was_member and self._stopping and not at_work(self.roster.members):
+            commands += self._end_with_servers()
         elif was_member:
             commands += self._install()
         commands += self._fill()
@@ -264,6 +264,14 @@ class Rendezvous:
             return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
         self.phase = Phase.WRITING
         return [WriteCheckpoint(holder.id)]
+
+    def _end_with_servers(self) -> list[Command]:
+        """End a job that has no workers any more with the state of a server. Others may be writing to its tables."""
+        holder = next((worker for worker in self.roster.members if worker.has_state), None)
+        others = [worker.id for worker in self.roster.members if holder is not None and worker is not holder]
+        self._condemned |= set(others)
+        reason = "the job ends with the state of another server, and no worker is left"
+        return [Kill(worker, reason) for worker in others] or self._at_boundary()
 
     def _resize(self, count: int, places: Mapping[str, int], servers: int | None) -> list[Command]:
         if self.is_stopping:
@@ -296,7 +304,7 @@ class Rendezvous:
         if self._stopping or self.phase is Phase.ENDING:
             return []
         self._stopping = reason
-        return self._at_boundary() if self.phase is Phase.GATHERING else self._hold()
+        return self._end_with_servers() if self.phase is Phase.GATHERING else self._hold()
 
     def _hurry(self, late: Mapping[str, str]) -> list[Command]:
         """End those who are late. Where all of them are gone, one of the others writes what it has.

@@ -82,11 +82,15 @@ def best_shares(parts: int, paces: Sequence[float]) -> tuple[int, ...]:
 def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
     """Shares for ranks of which some are known to be slow or fast; of one that is not, nothing is assumed.
 
-    >>> shares_for(8, [None, None, None]), shares_for(8, [3.0, 1.0, None, 1.0])
-    ((2, 3, 3), (1, 3, 2, 2))
+    Where there are more ranks than parts, the last have none.
+
+    >>> shares_for(8, [None, None, None]), shares_for(8, [3.0, 1.0, None, 1.0]), shares_for(2, [None, 1.0, 1.0])
+    ((2, 3, 3), (1, 3, 2, 2), (1, 1, 0))
     """
     known = [pace for pace in paces if pace is not None]
-    if not known or len(paces) > parts:
+    if len(paces) > parts:
+        return (1,) * parts + (0,) * (len(paces) - parts)
+    if not known:
         return even_shares(parts, len(paces))
     usual = median(known)
     return best_shares(parts, [usual if pace is None else pace for pace in paces])

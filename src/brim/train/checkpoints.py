@@ -156,6 +156,7 @@ class Checkpoints:
         """
         if self._writer is None or self._has_this_state():
             return
+        self.state.take_back()
         self._begin(patience=_LONG, needed=True)
         self.await_copy()
         self._settle(_LONG)
@@ -179,6 +180,7 @@ class Checkpoints:
             return
         self._writer.give_up()
         if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
+            self.state.take_back()
             checkpoint, copy = self._take()
             self._store.draft(replace(checkpoint, data=copy.data()), writer=_heir())
 

@@ -721,7 +721,10 @@ class Job:
             yield from self._micro_batches(round, round.reads)
 
     def _part_of(self, loaders: int) -> int:
-        """This worker's part of the processes that read on its host: at least one, where there are any; a server has none."""
+        """This worker's part of the processes that read on its host: at least one, where there are any.
+
+        A server reads nothing.
+        """
         neighbours = self.members.neighbours
         if self.members.rank not in neighbours:
             return 0

@@ -205,6 +205,10 @@ class JobState:
         self._given = {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
         self._digests = None
 
+    def take_back(self) -> None:
+        """Have the tables at the last commit: a step that was given up may have changed them."""
+        self._embeddings.take_back(self.committed)
+
     def start(self) -> None:
         """Stay as this process has the state: it is the first, and nobody has another."""
         self._embeddings.start(self.committed)
