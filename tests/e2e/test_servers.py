@@ -1,0 +1,190 @@
+"""Servers beside workers change no bit, and keep what workers lose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim import client
+from brim.errors import EnvironmentFault
+from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
+
+pytestmark = pytest.mark.e2e
+
+CLICKS = str(FILES / "large_embedding.py")
+JOB = (CLICKS, "--epochs", "4", "--global-batch-size", "128")
+PACED = ("--set", "pause=0.01")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of a run by one worker."""
+    digest: str = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")["weights_sha256"]
+    return digest
+
+
+def brim(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "brim.cli", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+
+def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
+    """Kill members of the round at hand at one blow: all servers, or all workers, or one of them."""
+    round = run.events("round")[-1]
+    found = [w for w, share in zip(round["workers"], round["shares"], strict=True) if bool(share) != servers]
+    pids = [run.pid(worker) for worker in (found if number is None else [found[number]])]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("servers", ["1", "2"])
+def test_the_digest_is_that_of_one_worker(tmp_path: Path, calm: str, workers: str, servers: str) -> None:
+    last = int(workers) + int(servers) - 1
+    faults = f"kill rank {last} at step 10; kill rank 0 at step 40; term rank {last} at step 70; kill rank 1 at step 71"
+    run = tmp_path / "run"
+    summary = train(run, *JOB, "--workers", workers, "--ps", servers, "--faults", faults)
+    assert summary["weights_sha256"] == calm
+    assert summary["steps_redone"] <= 3  # kills; who is asked to leave does so at a boundary
+    assert ledger(run)["exact"]
+    assert set(summary["world_sizes"]) <= {1, int(workers)}
+
+
+def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
+    with started(
+        tmp_path / "run", "train", *JOB, *PACED, "--workers", "2", "--ps", "1", "--spares", "0"
+    ) as run:
+        run.wait_for_step(5)
+        kill(run, servers=False)
+        round = len(run.events("round"))
+        until(lambda: len(run.events("re_formed")) >= round, "a round with new workers", run)
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm
+    assert not run.events("restored")
+    assert summary["steps_redone"] <= 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
+    with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
+        run.wait_for_step(5)
+        kill(run, servers=True)
+        until(
+            lambda: run.events("round")[-1]["shares"] == [8, 0, 0] and len(run.events("round")) > 1,
+            "both",
+            run,
+        )
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm
+    assert summary["steps_redone"] <= 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
+    directory = tmp_path / "run"
+
+    def servers(count: int) -> None:
+        until(lambda: run.events("round")[-1]["shares"].count(0) == count, f"{count} servers", run)
+
+    with started(directory, "train", *JOB, *PACED, "--workers", "1:2", "--ps", "1") as run:
+        run.wait_for_step(3)
+        client.resize(directory, 0, servers=2)
+        servers(2)
+        kill(run, servers=True, number=0)
+        assert brim("resize", str(directory), "1", "--ps", "1").returncode == 0
+        until(lambda: run.events("round")[-1]["world_size"] == 1, "1 worker", run)
+        servers(1)
+        status = json.loads(brim("status", str(directory), "--json").stdout)
+        assert (status["world_size"], status["servers"]) == (1, 1)
+        assert sum(each["serves"] for each in status["workers"] if each["state"] == "active") == 1
+        assert "servers 1: " in brim("status", str(directory)).stdout
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm
+    assert summary["steps_redone"] <= 1  # of the kill
+    assert ledger(directory)["exact"]
+
+
+def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -> None:
+    directory = tmp_path / "run"
+    with started(directory, "train", *JOB, *PACED, "--workers", "2", "--ps", "1") as run:
+        run.wait_for_step(5)
+        client.suspend(directory)
+        assert run.finish()["exit"] == "suspended"
+    run.hurry()
+    resumed = brim("resume", str(directory), "--ps", "2", "--workers", "1", "--json")
+    assert json.loads(resumed.stdout)["weights_sha256"] == calm
+    assert "1 worker and 2 servers" in resumed.stderr
+
+
+LOOP = """
+import sys
+sys.path.insert(0, {files!r})
+import brim, torch, large_embedding as file
+model = file.model()
+torch.manual_seed(0)
+for parameter in model.parameters():
+    torch.nn.init.normal_(parameter, std=0.01)
+optimizer, _ = file.optimizer(model)
+job = brim.join(model, optimizer)
+metrics = {{"loss": brim.metrics.log_loss()}}
+for epoch in job.epochs(2):
+    for batch in job.batches(file.dataset("train"), global_batch_size=128):
+        loss = job.step(file.loss(model(batch.inputs), batch.target))
+        if loss is not None and job.committed % 20 == 0:
+            job.log(**job.evaluate(file.dataset("test"), metrics))
+            assert job.rank < job.world_size, "batches are for workers"
+            assert job.world_size == {workers}
+    job.log(**job.evaluate(file.dataset("test"), metrics))
+"""
+
+
+@pytest.mark.parametrize("servers", ["0", "2"])
+def test_a_loop_of_ones_own(tmp_path: Path, servers: str) -> None:
+    """It measures within its loop over batches, where no server is, and behind it, where all are."""
+    digests, losses = [], []
+    for workers in (1, 2):
+        script, run_dir = tmp_path / f"loop{workers}.py", tmp_path / f"run{workers}"
+        script.write_text(LOOP.format(files=str(FILES), workers=workers))
+        count = servers if workers == 2 else "0"
+        command = ["run", "--workers", str(workers), "--ps", count, "--", sys.executable, str(script)]
+        with started(run_dir, *command) as run:
+            summary = run.finish()
+        assert run.process.returncode == 0, run.err
+        digests.append(summary["weights_sha256"])
+        losses.append([event["values"]["loss"] for event in run.events("logged")])
+    assert digests[0] == digests[1]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 5  # of steps 20, 32, 40, 60 and 64
+
+
+def test_refused_with_words(tmp_path: Path) -> None:
+    directory = str(tmp_path / "run")
+    none = brim("train", DIGITS, "--ps", "1", "--run-dir", directory)
+    assert "--ps: got 1 for a model without an embedding that is trained by rows" in none.stderr
+    assert none.returncode == 2
+    submitted = brim("submit", CLICKS, "--ps", "1")
+    assert "--ps: got 1 for a job of a scheduler" in submitted.stderr
+    for option in ("--no-exact", "--transport=distributed", "--embeddings=dense"):
+        assert (
+            f"--ps: got 1 beside {option.replace('=', ' ')}"
+            in brim("train", CLICKS, "--ps", "1", option).stderr
+        )
+
+
+def test_a_run_without_servers_gets_none(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with started(directory, "train", *JOB, *PACED, "--workers", "1") as run:
+        run.wait_for_step(2)
+        with pytest.raises(EnvironmentFault, match="this run began without any"):
+            client.resize(directory, 0, servers=1)
+        run.hurry()
+        assert run.finish()["exit"] == "done"
