@@ -51,12 +51,14 @@ class Trial:
 
     seed: int
     workers: WorkerRange
+    servers: int = 0
     hosts: int = 1
     faults: tuple[Fault, ...] = ()
 
     @property
     def setting(self) -> dict[str, str | int]:
-        return {"workers": str(self.workers), "hosts": self.hosts}
+        servers = {"servers": self.servers} if self.servers else {}
+        return {"workers": str(self.workers), **servers, "hosts": self.hosts}
 
     @property
     def schedule(self) -> str:
@@ -65,6 +67,7 @@ class Trial:
     def command(self, job: Job) -> str:
         """What repeats this trial."""
         words = ["brim", "chaos", job.file, "--workers", str(self.workers), *job.options]
+        words += ["--ps", str(self.servers)] if self.servers else []
         words += ["--hosts", str(self.hosts)] if self.hosts > 1 else []
         if FROM_OUTSIDE.isdisjoint(fault.kind for fault in self.faults) and self.hosts == 1:
             words[1] = "train"
@@ -233,6 +236,8 @@ class _Running:
             "--json",
             "--workers",
             str(self.trial.workers),
+            "--ps",
+            str(self.trial.servers),
             *self.job.options,
         ]
         if self.prefix:

@@ -52,7 +52,7 @@ _SHARED = {
     show_default=True,
     help="How many runs; each has a seed of its own.",
 )
-@some_job_options(parameters=None, workers="1:4", **_SHARED, seed=1, as_json=None)
+@some_job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1, as_json=None)
 @option(
     "--faults", metavar="TEXT", default="", help="Use these faults, not random ones: kill master at step 40."
 )
@@ -171,6 +171,7 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
     if values["nodes"]:
         raise SpecError("--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts")
     hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
+    servers = values["servers"]
     given = parse_faults(values["faults"])
     kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
 
@@ -180,9 +181,14 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
         for seed in _seeds(values):
             workers = within if given else random_workers(seed, within)
             faults = given or random_faults(
-                seed, kinds=kinds, steps=calm.steps, workers=workers.maximum, hosts=hosts
+                seed,
+                kinds=kinds,
+                steps=calm.steps,
+                workers=workers.maximum,
+                servers=servers,
+                hosts=hosts,
             )
-            trial = Trial(seed=seed, workers=workers, hosts=hosts, faults=faults)
+            trial = Trial(seed=seed, workers=workers, servers=servers, hosts=hosts, faults=faults)
             yield trial, partial(run_trial, job, trial, calm, deadline=deadline)
 
     return trials
@@ -195,6 +201,9 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
     from brim.domain.deeds import SUBMITS, DeedKind, parse_deeds
     from brim.domain.random_deeds import random_deeds, random_nodes
 
+    if values["servers"]:
+        need = "a run without --cluster: jobs of a scheduler have no servers"
+        raise SpecError("--ps", got=str(values["servers"]), need=need, hint="leave out --ps or --cluster")
     if values["hosts"] != "1":
         raise SpecError(
             "--hosts", got=values["hosts"], need="one host", hint="leave out --hosts or --cluster"

@@ -56,7 +56,7 @@ def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
 
 
 def random_faults(
-    seed: int, *, kinds: Sequence[FaultKind], steps: int, workers: int, hosts: int = 1
+    seed: int, *, kinds: Sequence[FaultKind], steps: int, workers: int, servers: int = 0, hosts: int = 1
 ) -> tuple[Fault, ...]:
     """One to four faults, in the order in which they strike.
 
@@ -67,6 +67,7 @@ def random_faults(
         kinds: to draw from; what cannot be (a cut with one host) is left out.
         steps: how many the whole run has.
         workers: how many the job wants at its start.
+        servers: how many it has beside them, to be struck as they are.
         hosts: how many it has.
 
     >>> from brim.domain.faults import describe
@@ -79,7 +80,8 @@ def random_faults(
         possible = [kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)]
         if not possible:
             break
-        fault = _fault(draws.one_of(possible), step, draws, hosts=hosts, wanted=wanted, room=room)
+        kind = draws.one_of(possible)
+        fault = _fault(kind, step, draws, hosts=hosts, wanted=wanted, room=room, servers=servers)
         faults.append(fault)
         used |= ON_NETWORK if fault.kind in ON_NETWORK else {fault.kind}
         match fault.kind:
@@ -88,7 +90,7 @@ def random_faults(
             case FaultKind.REMOVE:
                 wanted -= fault.count
             case FaultKind.TERM:
-                wanted -= 1
+                wanted -= 1  # where it strikes a server there is one worker more than that
     return tuple(faults)
 
 
@@ -115,13 +117,15 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return True
 
 
-def _fault(kind: FaultKind, step: int, draws: Draws, *, hosts: int, wanted: int, room: int) -> Fault:
+def _fault(
+    kind: FaultKind, step: int, draws: Draws, *, hosts: int, wanted: int, room: int, servers: int
+) -> Fault:
     counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(wanted - 1, 2)}
     on_host = kind in ON_NETWORK or kind is FaultKind.KILL_AGENT
     return Fault(
         kind=kind,
         step=step,
-        rank=draws.below(wanted) if kind not in FROM_OUTSIDE and kind not in counts else 0,
+        rank=draws.below(wanted + servers) if kind not in FROM_OUTSIDE and kind not in counts else 0,
         count=1 + draws.below(counts[kind]) if kind in counts else 0,
         host=2 + draws.below(hosts - 1) if on_host else 0,
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
