@@ -42,11 +42,19 @@ from coordination.cluster import validate
 
 
 def job(
-    target: int = 2, *, minimum: int = 1, spares: int = 0, agents: int = 1, parts: int = 0, most: int = 1000
+    target: int = 2,
+    *,
+    minimum: int = 1,
+    servers: int = 0,
+    spares: int = 0,
+    agents: int = 1,
+    parts: int = 0,
+    most: int = 1000,
 ) -> Rendezvous:
     return Rendezvous(
         minimum=minimum,
         target=target,
+        servers=servers,
         spares=spares,
         expected_agents=agents,
         parts=parts,
@@ -72,7 +80,10 @@ def short(command: Command) -> str:
         case Install(world, cause):
             donors = "".join(f", {donor} gives {needy}" for needy, donor in world.donors.items())
             restore = ", restore" if world.restore else ""
-            named = " ".join(member.worker for member in world.members)
+            named = " ".join(
+                member.worker if share else f"+{member.worker}"
+                for member, share in zip(world.members, world.shares, strict=True)
+            )
             return f"round {world.round}: {named}{donors}{restore} ({cause})"
         case WriteCheckpoint(worker):
             return f"write {worker}"
@@ -99,14 +110,17 @@ def installed(rendezvous: Rendezvous, step: int = 0) -> None:
     tell(rendezvous, *(WorkerInstalled(member.id, round, step) for member in rendezvous.roster.members))
 
 
-def running(target: int = 2, *, spares: int = 0, parts: int = 0, most: int = 1000) -> Rendezvous:
-    """A job in which all of so many workers have done a step in round 1."""
-    rendezvous = job(target, minimum=target, spares=spares, parts=parts, most=most)
-    tell(rendezvous, AgentJoined("A"), *ready(*range(1, target + 1)))
+def running(
+    target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, most: int = 1000
+) -> Rendezvous:
+    """A job in which all of so many workers, and servers behind them, have done a step in round 1."""
+    rendezvous = job(target, minimum=target, servers=servers, spares=spares, parts=parts, most=most)
+    first = target + servers
+    tell(rendezvous, AgentJoined("A"), *ready(*range(1, first + 1)))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
     if spares:
-        tell(rendezvous, *ready(*range(target + 1, target + spares + 1)))
+        tell(rendezvous, *ready(*range(first + 1, first + spares + 1)))
     return rendezvous
 
 
@@ -702,3 +716,148 @@ def test_a_world_says_which_ranks_are_on_one_host() -> None:
     assert {worker: world.ranks_beside(worker) for worker in agents} == {
         "w1": range(2), "w2": range(2), "w5": range(2, 3), "w3": range(3, 5), "w4": range(3, 5)
     }  # fmt: skip
+
+
+# Servers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
+    rendezvous = job(2, minimum=1, servers=1)
+    assert tell(rendezvous, AgentJoined("A")) == ["start w1 on A", "start w2 on A", "start w3 on A"]
+    assert tell(rendezvous, *ready(1, 2)) == []
+    assert tell(rendezvous, *ready(3)) == ["round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"]
+
+
+def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
+    rendezvous = job(2, minimum=2, servers=1)
+    tell(rendezvous, AgentJoined("A"))
+    assert tell(rendezvous, *ready(3, 1)) == []
+    assert tell(rendezvous, *ready(2)) == ["round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"]
+
+
+def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
+    rendezvous = job(1, servers=2, agents=2)
+    tell(rendezvous, AgentJoined("A"))
+    assert tell(rendezvous, AgentJoined("B")) == ["start w1 on A", "start w2 on A", "start w3 on B"]
+    tell(rendezvous, *ready(1, 2, 3))
+    installed(rendezvous)
+    assert tell(rendezvous, Resize(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
+    assert tell(rendezvous, *ready(4)) == ["hold 1"]
+    assert tell(rendezvous, Held(1, 1)) == [
+        "round 2: w4 +w3, w3 gives w4 (resize to 1, w4 joins)",
+        "dismiss w1",
+        "dismiss w2",
+    ]
+
+
+def test_an_agent_of_servers_comes_last() -> None:
+    rendezvous = job(1, servers=2, agents=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2, 3))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1), *gone(1), *ready(4))
+    assert [member.id for member in rendezvous.roster.members] == ["w4", "w2", "w3"]
+    tell(rendezvous, AgentLost("A", "cut off"), *ready(5))
+    assert [member.id for member in rendezvous.roster.members] == ["w5", "w3"]
+    installed(rendezvous, 1)
+    tell(rendezvous, AgentJoined("A"), *ready(6))
+    assert tell(rendezvous, Held(rendezvous.round, 2)) == [
+        f"round {rendezvous.round}: w5 +w3 +w6, w5 gives w6 (w6 joins)"
+    ]
+
+
+def test_a_server_that_dies_is_replaced_and_the_others_go_on_at_once() -> None:
+    rendezvous = running(2, servers=1)
+    assert tell(rendezvous, *gone(3)) == ["round 2: w1 w2 (w3 lost (signal 9))", "start w4 on A"]
+    assert tell(rendezvous, *ready(4)) == ["hold 2"]
+    assert tell(rendezvous, Held(2, 2)) == ["round 3: w1 w2 +w4, w1 gives w4 (w4 joins)"]
+
+
+def test_a_spare_becomes_a_server() -> None:
+    rendezvous = running(1, servers=1, spares=1)
+    assert tell(rendezvous, *gone(2)) == [
+        "round 2: w1 +w3, w1 gives w3 (w2 lost (signal 9), w3 joins)",
+    ]
+    installed(rendezvous, 1)
+    assert tell(rendezvous, Committed(2, 2)) == ["start w4 on A"]
+    assert tell(rendezvous, *ready(4), *gone(1)) == [
+        "round 3: w4 +w3, w3 gives w4 (w1 lost (signal 9), w4 joins)"
+    ]
+
+
+def test_servers_alone_wait_with_the_state() -> None:
+    rendezvous = running(2, servers=2)
+    tell(rendezvous, *gone(1))
+    installed(rendezvous, 1)
+    assert tell(rendezvous, *gone(2)) == ["start w6 on A"]
+    assert rendezvous.phase is Phase.GATHERING
+    assert tell(rendezvous, *ready(5)) == ["round 3: w5 +w3 +w4, w3 gives w5 (w2 lost (signal 9), w5 joins)"]
+
+
+def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
+    rendezvous = running(1, servers=1)
+    assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
+    assert tell(rendezvous, *gone(2)) == ["start w4 on A"]
+    assert tell(rendezvous, *ready(3)) == [
+        "round 2: w3, restore (w1 lost (signal 9), w2 lost (signal 9), w3 joins)"
+    ]
+
+
+def test_a_server_that_is_asked_to_leave_is_replaced() -> None:
+    rendezvous = running(1, servers=1)
+    assert tell(rendezvous, WorkerAsksToLeave("w2")) == ["start w3 on A", "hold 1"]
+    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
+    assert rendezvous.target == 1
+    assert tell(rendezvous, *gone(2), *ready(3)) == ["hold 2"]
+    assert tell(rendezvous, WorkerAsksToLeave("w1")) == []  # with its last worker the job stops
+
+
+def test_servers_are_resized_at_a_boundary() -> None:
+    rendezvous = running(2, servers=1)
+    assert tell(rendezvous, Resize(2, {}, 2)) == ["start w4 on A"]
+    assert tell(rendezvous, *ready(4)) == ["hold 1"]
+    assert tell(rendezvous, Held(1, 2)) == [
+        "round 2: w1 w2 +w3 +w4, w1 gives w4 (resize to 2 and 2 servers, w4 joins)"
+    ]
+    installed(rendezvous, 2)
+    assert tell(rendezvous, Resize(1, {}, 1)) == ["hold 2"]
+    assert tell(rendezvous, Held(2, 3)) == [
+        "round 3: w1 +w3 (resize to 1 and 1 server)",
+        "dismiss w2",
+        "dismiss w4",
+    ]
+    assert tell(rendezvous, Resize(1, {})) == []
+    assert rendezvous.servers == 1
+
+
+def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one() -> None:
+    rendezvous = running(1, servers=2)
+    assert tell(rendezvous, Stop("asked")) == ["hold 1"]
+    reason = "the job ends with the state of another server, and no worker is left"
+    assert tell(rendezvous, *gone(1)) == [f"kill w3 ({reason})"]  # it may be writing to the tables
+    assert tell(rendezvous, *gone(3)) == ["write w2"]
+    assert tell(rendezvous, CheckpointWritten("w2")) == ["dismiss w2"]
+
+
+def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> None:
+    rendezvous = running(1, servers=1)
+    assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
+    assert tell(rendezvous, Stop("asked")) == ["write w2"]
+
+
+def test_a_server_has_no_pace() -> None:
+    rendezvous = running(2, servers=1, parts=8)
+    assert tell(rendezvous, Straggling((("w1", 3.0), ("w2", 1.0)), "w1 is slow")) == ["hold 1"]
+    (command,) = rendezvous.handle(Held(1, 2))
+    assert isinstance(command, Install)
+    assert command.world.shares == (2, 6, 0)
+    assert (command.world.workers, command.world.servers) == ((0, 1), (2,))
+
+
+def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> None:
+    rendezvous = job(2, minimum=2, agents=2, parts=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
+    installed(rendezvous)
+    tell(rendezvous, Resize(2, {"B": 2}), *ready(3))
+    (command, *_) = rendezvous.handle(Held(1, 1))
+    assert isinstance(command, Install)
+    assert command.world.shares[0]
