@@ -224,6 +224,22 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
+def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path: Path) -> None:
+    clicks = str(FILES / "large_embedding.py")
+    options = ("--epochs", "4", "--global-batch-size", "128")
+    alone = train(tmp_path / "alone", clicks, *options, "--workers", "1")["weights_sha256"]
+    pace = ("--set", "pause=0.01")
+    words = (*options, *pace, "--workers", "1:4", "--ps", "2", "--tenant", "ads")
+    first, second = (home.brim("submit", clicks, *words).strip() for _ in range(2))
+    until(lambda: home.job(second).step > 5 and home.job(first).step > 5, "steps of both")
+    rounds = {job: home.events(job, "round")[-1] for job in (first, second)}
+    assert sum(round["world_size"] for round in rounds.values()) <= 4
+    for job in (first, second):
+        assert rounds[job]["shares"].count(0) == 2
+        (home.run_dir(job) / "hurry").touch()
+        assert home.finished(job)["weights_sha256"] == alone
+
+
 def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(home: Home) -> None:
     """Its device counts as free."""
     notes = home.state.parent / "notes"

@@ -171,8 +171,6 @@ def test_refused_with_words(tmp_path: Path) -> None:
     none = brim("train", DIGITS, "--ps", "1", "--run-dir", directory)
     assert "--ps: got 1 for a model without an embedding that is trained by rows" in none.stderr
     assert none.returncode == 2
-    submitted = brim("submit", CLICKS, "--ps", "1")
-    assert "--ps: got 1 for a job of a scheduler" in submitted.stderr
     for option in ("--no-exact", "--transport=distributed", "--embeddings=dense"):
         assert (
             f"--ps: got 1 beside {option.replace('=', ' ')}"

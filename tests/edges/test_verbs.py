@@ -34,7 +34,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
 def alive(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("brim.client.status", lambda run_dir: {"queue": 0})
-    monkeypatch.setattr("brim.client.resize", lambda *words: calls.append(("resize", *words)) or {})
+    monkeypatch.setattr(
+        "brim.client.resize", lambda *words, servers: calls.append(("resize", *words, servers)) or {}
+    )
     monkeypatch.setattr("brim.client.suspend", lambda *words: calls.append(("suspend", *words)) or {})
     return calls
 
@@ -102,8 +104,15 @@ def test_status_of_a_run_whose_master_was_killed() -> None:
 
 def test_resize_and_suspend_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
     assert brim("resize", "latest", "3").exit_code == 0
+    assert brim("resize", "latest", "--ps", "2").exit_code == 0
     assert brim("suspend", "flights-1").exit_code == 0
-    assert alive == [("resize", Path("runs/flights-1"), 3), ("suspend", Path("runs/flights-1"))]
+    run = Path("runs/flights-1")
+    assert alive == [("resize", run, 3, None), ("resize", run, 0, 2), ("suspend", run)]
+
+
+@pytest.mark.usefixtures("alive")
+def test_a_resize_says_to_what() -> None:
+    assert "WORKERS: got nothing, need how many" in brim("resize", "latest").stderr
 
 
 @pytest.mark.usefixtures("run")

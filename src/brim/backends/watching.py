@@ -152,11 +152,13 @@ class RunWatch:
                 if event.ran_out_of_memory and len(self.out_of_memory) < _TOLD:
                     words = f"{worker}: {event.reason.removeprefix('out of memory: ')}"
                     self.out_of_memory.append(words[:_WORDS])
-            case WorkerChanged(worker=worker, pid=pid, agent=agent) if pid:
+            case WorkerChanged(worker=worker, pid=pid, agent=agent, serves=serves) if pid:
                 if self._born.get(worker, (pid, agent))[0] != pid:  # names begin anew with each start
                     self.workers.clear()
                     self._born.clear()
-                self.workers[worker], self._born[worker] = pid, (pid, agent)
+                self._born[worker] = pid, agent
+                if not serves:  # a server takes no device
+                    self.workers[worker] = pid
             case Restored(step=step):
                 self.step, self._last = step, None
             case CheckpointWritten():

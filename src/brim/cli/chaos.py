@@ -202,7 +202,7 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
     from brim.domain.random_deeds import random_deeds, random_nodes
 
     if values["servers"]:
-        need = "a run without --cluster: jobs of a scheduler have no servers"
+        need = "a run without --cluster, whose jobs have none"
         raise SpecError("--ps", got=str(values["servers"]), need=need, hint="leave out --ps or --cluster")
     if values["hosts"] != "1":
         raise SpecError(

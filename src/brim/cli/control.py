@@ -126,7 +126,7 @@ def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Pa
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         if workers is None or servers is not None:
-            need = "a run without a scheduler: jobs of a scheduler have no servers"
+            need = "a run without a scheduler: a job has the servers that it was submitted with"
             raise SpecError("--ps", got=str(servers), need=need, hint=f"brim resize {run} 4")
         return resize_job(scheduler, run, workers)
     run_dir = find_run(run, state=state)

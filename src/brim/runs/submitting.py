@@ -72,7 +72,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     known = {param.name: param for param in ctx.command.params if param.name not in ("file", "state", None)}
     values: dict[str, Any] = {}
     for key, value in content.items():
-        name = {"set": "parameters"}.get(key, key.replace("-", "_"))
+        name = {"set": "parameters", "ps": "servers"}.get(key, key.replace("-", "_"))
         if name in ("file", "command"):
             ctx.meta[f"brim.{name}"] = value
         elif name not in known:
@@ -109,13 +109,6 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
         source_bytes = Path(source).read_bytes()
     options = {name: value for name, value in values.items() if name not in _OF_THE_SUBMISSION}
     spec = build_spec({**options, **_OWN_FIELDS}, file=source, command=command)
-    if spec.servers:
-        raise SpecError(
-            "--ps",
-            got=f"{spec.servers} for a job of a scheduler",
-            need="a run of its own: a scheduler counts what a job has by devices, and servers take none",
-            hint=f"brim train {source or 'FILE.py'} --ps {spec.servers}",
-        )
     wanted = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, source_bytes),
