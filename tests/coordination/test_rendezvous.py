@@ -699,6 +699,16 @@ def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_roun
     assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
 
 
+def test_who_had_the_state_before_it_was_known_gives_it() -> None:
+    """Its word comes when its donor is dead, and the one who would be overtaken is still at its checkpoint."""
+    rendezvous = running(2)
+    tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2), Held(1, 5))
+    installed(rendezvous, 5)
+    tell(rendezvous, *ready(3), Held(2, 6), *gone(2))
+    assert rendezvous.phase is Phase.GATHERING
+    assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == ["round 4: w3 (w2 lost (signal 9), w3 joins)"]
+
+
 def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     rendezvous = running(2)
     tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
@@ -857,7 +867,7 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
     rendezvous = job(2, minimum=2, agents=2, parts=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
-    tell(rendezvous, Resize(2, {"B": 2}), *ready(3))
+    tell(rendezvous, AgentJoined("C"), Resize(2, {"C": 2}), *ready(3, 4))
     (command, *_) = rendezvous.handle(Held(1, 1))
     assert isinstance(command, Install)
-    assert command.world.shares[0]
+    assert command.world.shares == (1, 1, 0, 0)
