@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -123,6 +124,29 @@ def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -
     resumed = brim("resume", str(directory), "--ps", "2", "--workers", "1", "--json")
     assert json.loads(resumed.stdout)["weights_sha256"] == calm
     assert "1 worker and 2 servers" in resumed.stderr
+
+
+def test_a_checkpoint_is_of_one_step_though_others_write_to_the_tables(tmp_path: Path) -> None:
+    """Copying these tables takes longer than a step, and another process than the one that copies changes them."""
+    words = (
+        "--set",
+        "ids=1000000",
+        "--epochs",
+        "1",
+        "--global-batch-size",
+        "128",
+        "--checkpoint-every",
+        "8",
+        "--keep",
+        "9",
+    )
+    digests = []
+    for servers in ("0", "1"):
+        run = tmp_path / servers
+        train(run, CLICKS, *words, "--workers", "1", "--ps", servers)
+        (first,) = (run / "checkpoints" / "step-00000008").glob("*.safetensors")
+        digests.append(hashlib.sha256(first.read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
 
 
 LOOP = """

@@ -920,6 +920,7 @@ class Job:
         # does not count is taken back. Who is alone has nobody to wait for.
         early = bool(self._embeddings.weights) and self.members.world_size > 1
         if early:
+            self._checkpoints.await_copy()  # behind this point others change the tables that are copied
             arrive("summed")
         self._seconds["wait"] += waited
         started = self._spent("reduce", started + waited)

@@ -14,7 +14,7 @@ PAUSE = param(
     "pause", 0.0
 )  # seconds for each micro-batch, until there is a file `hurry` in the run's directory
 HURRY = Path(os.environ.get("BRIM_RUN_DIR", "") + "/hurry")
-IDS, FIELDS = 140_000, 8
+IDS, FIELDS = param("ids", 140_000), 8
 
 
 class Clicks(torch.nn.Module):
