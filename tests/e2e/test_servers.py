@@ -14,7 +14,7 @@ import pytest
 
 from brim import client
 from brim.errors import EnvironmentFault
-from e2e.running import DIGITS, FILES, Run, ledger, started, train, until
+from e2e.running import DIGITS, FILES, Run, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -112,6 +112,23 @@ def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
     assert summary["weights_sha256"] == calm
     assert summary["steps_redone"] <= 1  # of the kill
     assert ledger(directory)["exact"]
+
+
+@pytest.mark.parametrize(("workers", "servers"), [("2", "2"), ("1", "2"), ("2", "1")])
+def test_two_hosts(tmp_path: Path, calm: str, workers: str, servers: str) -> None:
+    """With servers on both, and with one that has servers alone, or workers alone."""
+    last = int(workers) + int(servers) - 1
+    faults = f"kill rank {last} at step 20; kill rank 0 at step 50; term rank 1 at step 80"
+    words = ("--workers", workers, "--ps", servers, "--agents", "2", "--listen", "127.0.0.1:0")
+    with (
+        started(tmp_path / "run", "train", *JOB, *words, "--faults", faults) as run,
+        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+    ):
+        summary = run.finish()
+        assert guest.wait(30) == 0
+    assert summary["weights_sha256"] == calm
+    assert ledger(tmp_path / "run")["exact"]
+    assert len({event["agent"] for event in run.events("worker")}) == 2
 
 
 def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -> None:
