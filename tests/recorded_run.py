@@ -151,21 +151,22 @@ class RecordedRun:
     ) -> None:
         self.round += 1
         self.workers = workers
-        self.sizes.add(len(workers))
+        shares = shares or list(even_shares(self.spec.micro_batches, len(workers)))
+        computing = sum(share > 0 for share in shares)
+        self.sizes.add(computing)
         self.clock.advance(seconds)
         self.events.append(
             "round",
             round=self.round,
-            world_size=len(workers),
+            world_size=computing,
             workers=workers,
-            shares=shares or list(even_shares(self.spec.micro_batches, len(workers))),
+            shares=shares,
             step=self.step,
             cause=cause,
         )
-        for rank, worker in enumerate(workers):
-            self.events.append(
-                "worker", worker=worker, state="active", pid=0, agent="a0", rank=rank, reason=""
-            )
+        for rank, (worker, share) in enumerate(zip(workers, shares, strict=True)):
+            who = {"worker": worker, "state": "active", "pid": 0, "agent": "a0", "rank": rank, "reason": ""}
+            self.events.append("worker", **who, serves=not share)
         if self.round > 1:
             self.events.append("re_formed", round=self.round, seconds=seconds, redone=redone)
             self.redone += redone

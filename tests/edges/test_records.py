@@ -15,10 +15,10 @@ import pytest
 from brim.clock import SystemClock, VirtualClock
 from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
-from brim.runs.outcome import facts_of
+from brim.runs.outcome import facts_of, summary_of
 from brim.storage.files import is_locked, lock, write_whole
 from brim.telemetry.events import RecordFile, follow_events, follow_steps
-from brim.telemetry.history import RunHistory, RunReader
+from brim.telemetry.history import RunHistory, RunReader, describe_event
 from brim.telemetry.ledger import audit_run
 from brim.telemetry.records import Warned
 from brim.telemetry.report import render_report
@@ -248,6 +248,23 @@ def test_status_and_report_show_the_traffic_of_tables(tmp_path: Path) -> None:
     page = render_report(history)
     for words in ("items.weight", "5,000", "1 MiB", "7 (40), 3 (12)", "Rows change 2 steps late"):
         assert words in page
+
+
+def test_servers_are_told_apart_from_workers(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path, spec(), samples=2048)
+    run.begin(workers=3)
+    run.share_out([4, 4, 0], "w3 serves")
+    run.train(3)
+    history = read(tmp_path)
+    known = facts_of(history)
+    assert (known["world_size"], known["servers"]) == (2, 1)
+    assert [each["serves"] for each in known["workers"]] == [False, False, True]
+    assert summary_of(history, tmp_path)["servers"] == [0, 1]
+    shown = render_report(history)
+    assert "and up to 1 server" in shown
+    assert "2 + 1 ps" in shown
+    assert f"{run.workers[2]} (server)" in shown
+    assert "round 2: 2 workers and 1 server from step" in describe_event(history.round, history)
 
 
 def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.prints import Prints
 from brim.runs.starting import Ready
@@ -139,4 +140,5 @@ def _can_resume(history: RunHistory) -> bool:
 
 
 def _workers(spec: JobSpec) -> str:
-    return "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"
+    workers = "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"
+    return f"{workers} and {counted(spec.servers, 'server')}" if spec.servers else workers

@@ -27,6 +27,7 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
         "metrics": ", ".join(f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()),
         "steps": _steps(summary),
         "workers": ", ".join(map(str, summary.get("world_sizes") or [])),
+        "servers": _servers(summary.get("servers") or []),
         "memory": _memory(summary.get("out_of_memory") or 0),
         "speed": _speed(summary, seconds),
         "weights": f"sha256 {summary['weights_sha256']}" if summary.get("weights_sha256") else "",
@@ -36,6 +37,11 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
     }
     width = max(len(name) for name, text in rows.items() if text)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items() if text)
+
+
+def _servers(numbers: list[int]) -> str:
+    """What there is to say of them: nothing of a run that never had any."""
+    return ", ".join(map(str, numbers)) if any(numbers) else ""
 
 
 def _steps(summary: Mapping[str, Any]) -> str:

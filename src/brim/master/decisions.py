@@ -472,6 +472,7 @@ class Decisions:
         self._rounds.name(world, at=self._out.at)
         self._root.begin(world)
         self.progress.world_sizes.add(len(world.workers))
+        self.progress.servers.add(len(world.servers))
         self._telling.world(world, step=self.progress.step, cause=cause)
 
     def _end(self, outcome: Outcome, reason: str) -> None:

@@ -77,6 +77,7 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     weights_sha256: str | None = None
     world_sizes: set[int] = field(default_factory=set)
+    servers: set[int] = field(default_factory=set)  # numbers of them
     steps_redone: int = 0
     out_of_memory: int = 0  # workers that were lost for it
     re_forming: float = 0.0
@@ -129,6 +130,7 @@ class Progress:
             "steps_redone": self.steps_redone,
             "out_of_memory": self.out_of_memory,
             "world_sizes": sorted(self.world_sizes),
+            "servers": sorted(self.servers),
             "weights_sha256": self.weights_sha256,
             "samples_per_second": self.samples_per_second,
             "seconds": {

@@ -23,7 +23,7 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
     if history.ended:
         return dict(history.ended.summary)
     steps = lasting(history.steps, history.restores)
-    sizes = {event.world_size for event in history.events if isinstance(event, RoundFormed)}
+    rounds = [event for event in history.events if isinstance(event, RoundFormed)]
     last = history.epochs[max(history.epochs)] if history.epochs else None
     re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
     total = sum(session.end - session.start for session in history.sessions)
@@ -38,7 +38,8 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
         "out_of_memory": sum(
             isinstance(event, WorkerChanged) and event.ran_out_of_memory for event in history.events
         ),
-        "world_sizes": sorted(sizes),
+        "world_sizes": sorted({round.world_size for round in rounds}),
+        "servers": sorted({round.servers for round in rounds}),
         "weights_sha256": None,
         "samples_per_second": None,
         "seconds": {"total": total, "to_first_step": first, "re_forming": re_forming},

@@ -17,7 +17,7 @@ from brim.domain.accounting import (
     throughput,
     time_breakdown,
 )
-from brim.domain.quantities import format_bytes
+from brim.domain.quantities import counted, format_bytes
 from brim.telemetry import charts
 from brim.telemetry.history import RunHistory, because, milliseconds
 from brim.telemetry.pages import duration, page, table, tiles
@@ -122,13 +122,14 @@ def _facts(history: RunHistory) -> str:
     seconds = summary.get("seconds") or {}
     exact = history.spec.get("exact", True)
     sizes = summary.get("world_sizes") or sorted({each.world_size for each in _of(history, RoundFormed)})
+    servers = max((each.servers for each in _of(history, RoundFormed)), default=0)
     redone = summary.get("steps_redone", len(history.steps) - len(lasting(history.steps, history.restores)))
     facts = [
         *((name.replace("_", " "), _number(value), "test split") for name, value in metrics.items()),
         (
             "workers",
             f"{min(sizes)} – {max(sizes)}" if len(sizes) > 1 else ", ".join(map(str, sizes)) or "none",
-            "world sizes",
+            f"and up to {counted(servers, 'server')}" if servers else "world sizes",
         ),
         ("steps", f"{history.step:,}", f"{redone} redone"),
         ("time", duration(_RunTime(history.sessions).end), _first_step(seconds)),
@@ -358,7 +359,7 @@ def _tables(history: RunHistory) -> str:
 def _workers(history: RunHistory, times: _RunTime) -> str:
     rows = [
         (
-            life.worker,
+            f"{life.worker} (server)" if life.serves else life.worker,
             str(life.pid or "–"),
             life.agent or "–",
             "–" if life.rank is None else str(life.rank),
