@@ -333,9 +333,8 @@ class Rendezvous:
             return self._go_on_with(alive)
         places = self.roster.places
         unserved = self.servers - len(places.attended(serving(alive), self.servers))
-        missing = (
-            wanted + self.servers - unserved - len(alive)
-        )  # who was started as a server may be spare by now
+        # Counted together: who was started as a server may be spare by now.
+        missing = wanted + self.servers - unserved - len(alive)
         workers = places.vacancies(at_work(there), open_agents, missing)
         servers = places.to_attend(serving(there), open_agents, unserved)
         return [

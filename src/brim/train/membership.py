@@ -123,7 +123,7 @@ class Members(Protocol):
 
     @property
     def neighbours(self) -> range:
-        """Ranks of this host that compute."""
+        """Ranks of this host that compute; they begin with its first."""
         ...
 
     @property
