@@ -74,3 +74,24 @@ def test_a_wrong_field_is_named_with_what_it_needs(fields: dict[str, Any], field
     assert raised.value.field == field
     assert raised.value.need
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"exact": False}, "got 1 beside --no-exact"),
+        ({"transport": "distributed"}, "got 1 beside --transport distributed"),
+        ({"embeddings": "dense"}, "got 1 beside --embeddings dense"),
+    ],
+)
+def test_servers_need_embeddings_by_rows(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=f"--ps: {words}"):
+        spec(servers=1, **fields)
+
+
+def test_a_fault_may_strike_a_server() -> None:
+    assert spec(servers=1, faults=parse_faults("kill rank 8 at step 3")).servers == 1
+    with pytest.raises(
+        SpecError, match="need a rank below 9, the most workers and servers this job can have"
+    ):
+        spec(servers=1, faults=parse_faults("kill rank 9 at step 3"))

@@ -61,3 +61,25 @@ def test_the_workers_are_within_the_range(seed: int, low: int, more: int) -> Non
     within = WorkerRange(minimum=low, maximum=low + more)
     drawn = random_workers(seed, within)
     assert within.minimum <= drawn.minimum <= drawn.maximum <= within.maximum
+
+
+@given(seeds, st.integers(1, 4))
+def test_servers_are_struck_too(seed: int, servers: int) -> None:
+    job = {"steps": 200, "workers": 2}
+    faults = random_faults(seed, kinds=ANY, servers=servers, **job)
+    own = tuple(fault for fault in faults if fault.kind not in FROM_OUTSIDE)
+    JobSpec(
+        file="x.py",
+        parameters={},
+        workers=WorkerRange(minimum=1, maximum=2),
+        micro_batches=8,
+        servers=servers,
+        faults=own,
+    )
+    assert random_faults(seed, kinds=ANY, servers=0, **job) == random_faults(seed, kinds=ANY, **job)
+
+
+def test_a_server_is_struck_by_its_rank() -> None:
+    job = {"kinds": [FaultKind.KILL], "steps": 200, "workers": 1, "servers": 2}
+    ranks = {fault.rank for seed in range(50) for fault in random_faults(seed, **job)}
+    assert ranks == {0, 1, 2}
