@@ -22,6 +22,7 @@ from brim.train.job import Job
 from brim.train.job_state import JobState
 from brim.train.join import join
 from brim.train.membership import Kept, Loner
+from brim.train.rows import Part, Rows
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,
@@ -135,6 +136,29 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
             listener.permit = job._checkpoints.permit
         job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert store.steps() == [2, 4]
+
+
+def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_tables(tmp_path: Path) -> None:
+    """Where a job is to end and its boundary does not come, one worker writes what the last boundary was."""
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(4, 2, sparse=True), torch.nn.Flatten(), torch.nn.Linear(2, 1)
+    )
+    job = Job(model, sgd(model), spec=spec_of_a_loner(0), context=None)
+    job.members = listener = Listener()
+    listener.permit = job._checkpoints.permit
+    keep_in(job, tmp_path)
+    (table,) = job._embeddings.tables
+    for batch in job.batches([(torch.tensor([1]), torch.zeros(1))] * 20, global_batch_size=16, epochs=2):
+        if job.committed == 1:
+            before = table.fields["weight"].clone()
+            torn = Part(Rows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
+            job._embeddings.update([torn], step=job.committed + 1)
+            assert not torch.equal(table.fields["weight"], before)
+            job._checkpoints.now()
+            assert torch.equal(table.fields["weight"], before)
+            break
+        job.step((job.model(batch.inputs) - batch.target).square().mean())
+    assert Store(Directory(tmp_path)).steps() == [1]
 
 
 def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
