@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import Directory
-from brim.train import checkpoint
+from brim.train import file_layout
 from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner
@@ -30,7 +30,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open, self._copy = threading.Event(), np.copyto
-        monkeypatch.setattr(checkpoint.np, "copyto", self._held)
+        monkeypatch.setattr(file_layout.np, "copyto", self._held)
 
     def open(self) -> None:
         self._open.set()

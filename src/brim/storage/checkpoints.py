@@ -4,6 +4,9 @@
 the name and the checksum of that file, and its own checksum. The manifest comes last and in one piece: it makes the
 checkpoint official. A draft is files that no manifest names; the names of files begin with that of their writer, so
 that those of the dead can be told from those of writers who are still at it.
+
+Large tables are not in that file. The manifest lists the parts of each (`domain/table_parts.py`), whose files lie in
+`tables/`: several checkpoints may name them, so each stays as long as one does.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +23,15 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
+from brim.domain.table_parts import FOLDER, Lineage, PartFile, StoredTable, disused, is_chain
 from brim.errors import EnvironmentFault
 from brim.storage.places import Data, Place
 
 __all__ = ["Checkpoint", "Draft", "Store"]
 
 _MANIFEST = "manifest.json"
-_FORMAT = 2
+_FORMAT = 3
+_READABLE = (2, 3)  # 2 had no tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class Checkpoint:
         data: the tensors, as safetensors.
         written_at: seconds since 1970.
         metrics: of the test split, where they were measured on these weights.
+        lineage: the id of the history that led here.
+        tables: whose rows are not in `data`.
     """
 
     step: int
@@ -48,6 +55,13 @@ class Checkpoint:
     data: Data
     written_at: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    lineage: str = ""
+    tables: tuple[StoredTable, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What restoring it reads."""
+        return len(self.data) + sum(file.size_bytes for table in self.tables for file in table.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,13 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     file: _File
     tree: Any
+    lineage: str = ""
+    tables: tuple[StoredTable, ...] = ()
+
+    @property
+    def parts(self) -> set[str]:
+        """The names of the files of its tables."""
+        return {file.name for table in self.tables for file in table.files}
 
 
 class Store:
@@ -86,6 +107,8 @@ class Store:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._damaged: set[int] = set()  # whose bytes were found wrong, though their manifests are right
+        self._sound: set[PartFile] = set()  # whose bytes were found right
+        self._at_hand: set[str] = set()  # files of parts that this process is about to name
 
     def where(self, step: int | None = None) -> str:
         """What people call the place, or a checkpoint in it."""
@@ -98,7 +121,7 @@ class Store:
         return _official(self._place.names())
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint and check every byte of it.
+        """Read a checkpoint and check every byte of it, but those of its tables: `read_part` and `check` do that.
 
         Raises:
             EnvironmentFault: a file is missing or damaged; the message names it.
@@ -117,7 +140,43 @@ class Store:
             data=data,
             written_at=manifest.written_at,
             metrics=manifest.metrics,
+            lineage=manifest.lineage,
+            tables=manifest.tables,
         )
+
+    def read_part(self, file: PartFile) -> bytes:
+        """Read a file of a table and check every byte of it; raises as `load` does."""
+        data = self._place.read(file.name)
+        if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+            raise EnvironmentFault(
+                f"{self._place.where(file.name)} is damaged: its bytes do not have the checksum of the manifest"
+            )
+        self._sound.add(file)
+        return data
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Check every byte of a checkpoint's tables, each file once; raises as `load` does."""
+        for table in checkpoint.tables:
+            for file in table.files:
+                if file not in self._sound:
+                    self.read_part(file)
+
+    def tables_of(self, lineage: Lineage, *, at_most: int) -> tuple[StoredTable, ...]:
+        """What the tables consist of in the newest complete checkpoint that a state can build upon.
+
+        Args:
+            lineage: of the state.
+            at_most: its step.
+
+        Raises:
+            EnvironmentFault: the place does not answer.
+        """
+        names = self._place.names()
+        for step in reversed([step for step in _official(names) if step <= at_most]):
+            manifest = self._complete(step, names)
+            if manifest is not None and lineage.has(manifest.lineage, step):
+                return manifest.tables
+        return ()
 
     def _manifest(self, step: int) -> _Manifest:
         name = f"{_folder(step)}/{_MANIFEST}"
@@ -129,11 +188,14 @@ class Store:
             )
         return manifest
 
-    def newest_sound(self, *, at_most: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    def newest_sound(
+        self, *, at_most: int | None = None, take: Callable[[Checkpoint], None] | None = None
+    ) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those after it.
 
         Args:
             at_most: passes over those of later steps, which a worker that was cut off has made.
+            take: reads its tables, and raises EnvironmentFault where they are damaged; None checks them.
 
         Raises:
             EnvironmentFault: the place does not answer, so nobody knows.
@@ -143,7 +205,9 @@ class Store:
             if at_most is not None and step > at_most:
                 continue
             try:
-                return self.load(step), problems
+                found = self.load(step)
+                (take or self.check)(found)
+                return found, problems
             except EnvironmentFault as fault:
                 if fault.retryable:
                     raise
@@ -152,6 +216,34 @@ class Store:
         return None, problems
 
     # Writing -----------------------------------------------------------------------------------------------
+
+    def write_part(self, data: Data, *, rows: int, writer: str) -> PartFile:
+        """Store a file of a table, which `publish` makes official with what names it; else `give_up` is to follow.
+
+        Raises:
+            EnvironmentFault: the place did not take it.
+        """
+        name = f"{FOLDER}/{writer}-{uuid.uuid4().hex[:16]}.safetensors"
+        self._at_hand.add(name)  # before it is there
+        try:
+            self._place.write(name, data)
+        except EnvironmentFault:
+            self._at_hand.discard(name)
+            raise
+        file = PartFile(name=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data), rows=rows)
+        self._sound.add(file)
+        return file
+
+    def give_up(self, files: Iterable[PartFile]) -> None:
+        """Remove files of tables that nothing names.
+
+        Raises:
+            EnvironmentFault: the place does not answer. They are drafts now, as those of the dead are.
+        """
+        names = [file.name for file in files]
+        self._at_hand.difference_update(names)
+        for name in names:
+            self._place.remove(name)
 
     def draft(self, checkpoint: Checkpoint, *, writer: str) -> Draft:
         """Store a checkpoint without making it official.
@@ -171,6 +263,8 @@ class Store:
                 versions=dict(checkpoint.versions),
                 file=_File(name=file, sha256=sha256, size_bytes=len(checkpoint.data)),
                 tree=checkpoint.tree,
+                lineage=checkpoint.lineage,
+                tables=checkpoint.tables,
             )
         )
         draft = Draft(checkpoint.step, f"{folder}/{file}", f"{folder}/{identity}.json", content)
@@ -188,17 +282,25 @@ class Store:
         """Make a draft official, in one piece; where it is.
 
         Raises:
-            EnvironmentFault: it is gone, or the place did not take its manifest.
+            EnvironmentFault: it is gone, or what it builds upon, or the place did not take its manifest.
         """
         names = self._place.names()
+        made = _read_manifest(draft.content, self._place.where(draft.manifest))
         if not {draft.file, draft.manifest} <= set(names):
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
+        if gone := made.parts - set(names):
+            raise EnvironmentFault(
+                f"the draft of step {draft.step} builds upon {self._place.where(min(gone))}, which is gone"
+            )
         manifest = f"{_folder(draft.step)}/{_MANIFEST}"
         before = self._complete(draft.step, names) if manifest in names else None
         self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
+        self._at_hand -= made.parts
         with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
             self._remove_file(draft.step, before)
+            if before is not None and before.parts - made.parts:
+                self._remove_parts(dropped=before.parts, only=before.parts)
         return self.where(draft.step)
 
     def adopt(self, writer: str, *, at_most: int) -> None:
@@ -259,16 +361,65 @@ class Store:
         kept = {step: manifests[step] for step in manifests.keys() - gone}
         for name in _unnamed(names, kept, writers):
             self._place.remove(name)
+        if any(map(_is_part, names)):
+            dropped = [manifests[step] for step in gone]
+            self._remove_parts(
+                dropped={name for each in dropped if each is not None for name in each.parts}, writers=writers
+            )
 
     def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
         """Remove what a manifest named that is no more: its writer may live, so nobody takes it for a dead one's."""
         if manifest is not None:
             self._place.remove(f"{_folder(step)}/{manifest.file.name}")
 
+    def _remove_parts(
+        self,
+        *,
+        dropped: Collection[str],
+        writers: Collection[str] = (),
+        only: Collection[str] | None = None,
+    ) -> None:
+        """Remove files of tables that neither an official checkpoint nor a draft names.
+
+        Args:
+            dropped: what checkpoints named that are gone now.
+            writers: whose files are to be left alone.
+            only: of these; None of all.
+        """
+        names = self._place.names()  # after what else is removed: drafts may have come meanwhile
+        named = self._named_parts(names)
+        if named is not None:
+            found = filter(_is_part, names if only is None else names.keys() & only)
+            for name in disused(found, named=named, dropped=dropped, writers=writers, at_hand=self._at_hand):
+                self._place.remove(name)
+
+    def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
+        """The files of tables that something names; None where nobody can tell: then all may be needed.
+
+        Args:
+            drafts: those that drafts name count as well.
+        """
+        named: set[str] = set()
+        official = {f"{_folder(step)}/{_MANIFEST}" for step in _official(names)}
+        others = {
+            name for name in names if name.endswith(".json") and _step_of(name.partition("/")[0]) is not None
+        }
+        for name in official | others if drafts else official:
+            try:
+                named |= _read_manifest(self._place.read(name), self._place.where(name)).parts
+            except EnvironmentFault as fault:
+                if fault.retryable:
+                    raise
+                return None
+        return named
+
     def drafts(self) -> list[str]:
         """The files that no manifest names; raises as `prune` does."""
         names = self._place.names()
-        return _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
+        found = _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
+        parts = list(filter(_is_part, names))
+        named = self._named_parts(names, drafts=False) if parts else None
+        return found if named is None else found + disused(parts, named=named, at_hand=self._at_hand)
 
     def tidy(self) -> None:
         """Remove all drafts: where nobody else writes, all are left from the dead; raises as `prune` does."""
@@ -285,8 +436,9 @@ class Store:
             if fault.retryable:
                 raise
             return None
-        size = names.get(f"{_folder(step)}/{manifest.file.name}")
-        return manifest if size == manifest.file.size_bytes else None
+        wanted = {f"{_folder(step)}/{manifest.file.name}": manifest.file.size_bytes}
+        wanted |= {file.name: file.size_bytes for table in manifest.tables for file in table.files}
+        return manifest if wanted.items() <= names.items() else None
 
 
 def _folder(step: int) -> str:
@@ -303,6 +455,11 @@ def _official(names: Collection[str]) -> list[int]:
     return sorted(
         step for folder, _, file in folders if file == _MANIFEST and (step := _step_of(folder)) is not None
     )
+
+
+def _is_part(name: str) -> bool:
+    folder, _, file = name.partition("/")
+    return folder == FOLDER and bool(file) and "/" not in file
 
 
 def _unnamed(
@@ -335,11 +492,14 @@ def _read_manifest(content: bytes, where: str) -> _Manifest:
         fields = json.loads(content)
         if not isinstance(fields, dict) or fields.get("manifest_sha256") != _checksum(fields):
             raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
-        if fields.get("format") != _FORMAT:
+        if fields.get("format") not in _READABLE:
             raise EnvironmentFault(f"{where} has format {fields.get('format')}, this version reads {_FORMAT}")
-        return msgspec.convert(fields, _Manifest)
+        manifest = msgspec.convert(fields, _Manifest)
     except UNDECODABLE as error:
         raise EnvironmentFault(f"{where} is damaged: {error}") from error
+    if not all(map(_is_part, manifest.parts)) or not all(is_chain(each.parts) for each in manifest.tables):
+        raise EnvironmentFault(f"{where} is damaged: its tables do not consist of bases and deltas")
+    return manifest
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

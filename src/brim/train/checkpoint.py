@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint
-from brim.train.layout import memory_of
+from brim.train.file_layout import Bytes, copy_to, lay_out
 from brim.train.state import flatten, unflatten
 
 __all__ = ["Copy", "Image", "state_of"]
-
-Bytes = npt.NDArray[np.uint8]
-
-_LENGTH = struct.Struct("<Q")
-_ZEROS = bytes(1 << 20)
 
 
 class Image:
@@ -66,37 +57,15 @@ class Image:
         return skeleton, self._copier.submit(self._copy, parts)
 
     def _copy(self, parts: Sequence[Tensor]) -> bytearray:
-        # By numpy: a thread of its own that computes with torch may start others, and those of a forked process hang.
         shapes = [(part.dtype, part.shape) for part in parts]
         if shapes != self._shapes:
-            self._lay_out(parts)
+            self._places = []  # before the memory that they look at
+            self.data, places = lay_out({str(index): part for index, part in enumerate(parts)})
+            self._places = [places[str(index)] for index in range(len(parts))]
             self._shapes = shapes
         for place, part in zip(self._places, parts, strict=True):
-            if part.numel():
-                np.copyto(place, np.frombuffer(memory_of(part), np.uint8))
+            copy_to(place, part)
         return self.data
-
-    def _lay_out(self, parts: Sequence[Tensor]) -> None:
-        header: dict[str, Any] = {}
-        stop = 0
-        # The widest numbers first, so that all of them begin at multiples of their size.
-        for index in sorted(range(len(parts)), key=lambda index: (-parts[index].itemsize, index)):
-            start, stop = stop, stop + parts[index].nbytes
-            header[str(index)] = {
-                "dtype": _name_of(parts[index].dtype),
-                "shape": list(parts[index].shape),
-                "data_offsets": [start, stop],
-            }
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % _LENGTH.size)
-        self._places = []  # before the memory that they look at
-        self.data = bytearray(_LENGTH.pack(len(text)) + text)
-        first = len(self.data)
-        for left in range(stop, 0, -len(_ZEROS)):  # piece by piece: nobody else runs while memory is made
-            self.data += _ZEROS[:left]
-        memory = np.frombuffer(self.data, np.uint8)[first:]
-        offsets = (header[str(index)]["data_offsets"] for index in range(len(parts)))
-        self._places = [memory[start:stop] for start, stop in offsets]
 
 
 def _still(tensor: Tensor, *, may_wait: bool) -> Tensor:
@@ -130,13 +99,6 @@ class Copy:
         started = time.perf_counter()
         self._data.result()
         self.pause += time.perf_counter() - started
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    """What safetensors calls it."""
-    file = save({"0": torch.zeros(0, dtype=dtype)})
-    (length,) = _LENGTH.unpack_from(file)
-    return str(json.loads(file[_LENGTH.size : _LENGTH.size + length])["0"]["dtype"])
 
 
 def state_of(checkpoint: Checkpoint) -> Any:

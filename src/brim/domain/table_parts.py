@@ -1,0 +1,153 @@
+"""What the checkpoint of a large table consists of: a base, which has every row, and deltas upon it. Pure.
+
+A delta has the rows that changed since the part before it, and the keys that were removed. Several checkpoints may name
+the same part; so a file of a part may go once nobody names it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+__all__ = ["FOLDER", "Lineage", "Part", "PartFile", "StoredTable", "disused", "is_chain", "outweighs"]
+
+FOLDER = "tables"  # where the files of parts lie, beside the folders of checkpoints
+_MOST_OF_BASE = 0.5  # what deltas may weigh together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFile:
+    """A file of a part, by its name in the place of checkpoints."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A base or a delta.
+
+    Args:
+        since: the step of the part that a delta builds upon; None: a base.
+        step: committed steps. Its rows are as of that step; those of a base that was read while training went on may
+            be newer, and then the next part has them too.
+        rows: how many it has.
+        removed: how many keys it says were removed.
+        files: with the rows, by ascending keys.
+    """
+
+    since: int | None
+    step: int
+    rows: int
+    removed: int = 0
+    files: tuple[PartFile, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What its files weigh."""
+        return sum(each.size_bytes for each in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTable:
+    """A table in a checkpoint.
+
+    Args:
+        name: of the parameter.
+        rows: that the table had.
+        parts: the base, then deltas, each built upon the one before.
+    """
+
+    name: str
+    rows: int
+    parts: tuple[Part, ...]
+
+    @property
+    def files(self) -> tuple[PartFile, ...]:
+        """Those of all parts."""
+        return tuple(file for part in self.parts for file in part.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The history that a state has behind it: whoever restores a checkpoint begins a new one.
+
+    Rows that changed since a checkpoint can be put upon it only by a state that once was what it holds. A worker that
+    was cut off may publish one of a history that the others have left.
+
+    Args:
+        id: told apart from all others; empty before anybody began one.
+        parent: that of the checkpoint that was restored.
+        parent_step: the step of that checkpoint.
+    """
+
+    id: str = ""
+    parent: str = ""
+    parent_step: int = 0
+
+    def has(self, id: str, step: int) -> bool:
+        """Return whether a state of this lineage once was what a checkpoint of another one holds.
+
+        >>> [Lineage(id="b", parent="a", parent_step=20).has(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
+        [True, True, False]
+        """
+        return bool(id) and (id == self.id or (id, step) == (self.parent, self.parent_step))
+
+
+def is_chain(parts: Sequence[Part]) -> bool:
+    """Return whether parts are a base, and deltas of which each builds upon the one before.
+
+    >>> base, delta = Part(since=None, step=10, rows=5), Part(since=10, step=20, rows=1)
+    >>> [is_chain(parts) for parts in ([base], [base, delta], [], [delta], [base, base], [base, delta, delta])]
+    [True, True, False, False, False, False]
+    """
+    return (
+        bool(parts)
+        and parts[0].since is None
+        and all(after.since == before.step <= after.step for before, after in pairwise(parts))
+    )
+
+
+def outweighs(parts: Sequence[Part]) -> bool:
+    """Return whether the deltas weigh more than half of the base: then the next checkpoint begins a new one.
+
+    So what is read to restore is at most about one and a half times the table and one delta, and what is written
+    beside the deltas is one base for as many bytes of them as half of it.
+    """
+    base, *deltas = parts
+    return sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
+
+
+def disused(
+    files: Iterable[str],
+    *,
+    named: Collection[str],
+    dropped: Collection[str] = (),
+    writers: Collection[str] = (),
+    at_hand: Collection[str] = (),
+) -> list[str]:
+    """Return the files of parts that may go, in order.
+
+    Args:
+        files: that there are; the name of each begins with its writer's.
+        named: by official checkpoints and drafts.
+        dropped: what checkpoints named that are gone now: their files are no drafts, whoever wrote them.
+        writers: who may be about to name what they wrote.
+        at_hand: what this process is about to name.
+
+    >>> there = [f"tables/{name}.safetensors" for name in ("w1-a", "w1-b", "w2-c", "w2-d")]
+    >>> disused(there, named=there[:1], dropped=there[2:3], writers=["w2"])
+    ['tables/w1-b.safetensors', 'tables/w2-c.safetensors']
+    """
+    return sorted(
+        name
+        for name in files
+        if name not in named and name not in at_hand and (name in dropped or _writer_of(name) not in writers)
+    )
+
+
+def _writer_of(name: str) -> str:
+    return name.rpartition("/")[2].partition("-")[0]

@@ -1,0 +1,192 @@
+"""Rows of a table to and from the bytes of a file: a safetensors file with keys, fields, and when each row changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault
+from brim.train.file_layout import copy_to, lay_out
+
+__all__ = ["LARGEST", "Chunk", "NumberedRows", "RowTable", "from_bytes", "to_bytes"]
+
+LARGEST = 128 << 20  # bytes of a file, about
+_KEYS, _CHANGED, _REMOVED = "keys", "changed", "removed"
+_FIELD = "field."
+_INT64_BYTES = 8
+
+
+class Chunk(NamedTuple):
+    """Some rows of a table.
+
+    Args:
+        keys: ascending, each once; int64, [N].
+        fields: the weight, and what the optimizer keeps of each row; [N, D] each.
+        changed: the committed step that wrote each row last; int64, [N].
+    """
+
+    keys: Tensor
+    fields: Mapping[str, Tensor]
+    changed: Tensor
+
+    def rows(self, start: int, stop: int) -> Chunk:
+        """Those of these places: views, not copies."""
+        fields = {name: each[start:stop] for name, each in self.fields.items()}
+        return Chunk(self.keys[start:stop], fields, self.changed[start:stop])
+
+
+class RowTable(Protocol):
+    """A table as checkpoints see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row weighs in a file."""
+        ...
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        """Every row, so many at a time, by ascending keys; views where that will do.
+
+        Any thread may ask, while steps are made: rows that change meanwhile may be torn.
+        """
+        ...
+
+    def changed_since(self, step: int) -> Chunk:
+        """A copy of the rows that later steps wrote."""
+        ...
+
+    def removed_since(self, step: int) -> Tensor:
+        """The keys that later steps removed and that are not there now; ascending."""
+        ...
+
+    def clear(self) -> None:
+        """Prepare for `put`: what is not put is as if there never was such a row."""
+        ...
+
+    def put(self, chunk: Chunk) -> None:
+        """Take rows in place of what is there."""
+        ...
+
+    def remove(self, keys: Tensor) -> None:
+        """Have no rows of these keys."""
+        ...
+
+
+class NumberedRows:
+    """The table of an ordinary embedding: its keys are the numbers of its rows, and none is ever removed.
+
+    Args:
+        name: of the parameter.
+        fields: the weight, and what the optimizer keeps of each row; [R, D] each.
+        changed: the committed step that wrote each row last; int64, [R].
+    """
+
+    def __init__(self, name: str, fields: Mapping[str, Tensor], changed: Tensor) -> None:
+        self.name, self.fields, self.changed = name, fields, changed
+
+    @property
+    def count(self) -> int:
+        return len(self.changed)
+
+    @property
+    def row_bytes(self) -> int:
+        return 2 * _INT64_BYTES + sum(each[:1].nbytes for each in self.fields.values())
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        every = Chunk(torch.empty(0, dtype=torch.int64), self.fields, self.changed)
+        for start in range(0, self.count, rows):
+            stop = min(start + rows, self.count)
+            keys = torch.from_numpy(np.arange(start, stop, dtype=np.int64))
+            yield every.rows(start, stop)._replace(keys=keys)
+
+    def changed_since(self, step: int) -> Chunk:
+        keys = (self.changed > step).nonzero().flatten()
+        fields = {name: each.detach().index_select(0, keys) for name, each in self.fields.items()}
+        return Chunk(keys, fields, self.changed.index_select(0, keys))
+
+    def removed_since(self, step: int) -> Tensor:
+        return torch.empty(0, dtype=torch.int64)
+
+    def clear(self) -> None:
+        pass  # a base has every row
+
+    @torch.no_grad()
+    def put(self, chunk: Chunk) -> None:
+        """Raises EnvironmentFault where they are rows of another table."""
+        keys, own = chunk.keys, {name: each.shape[1:] for name, each in self.fields.items()}
+        wrong = own != {name: each.shape[1:] for name, each in chunk.fields.items()}
+        if wrong or (len(keys) and not 0 <= int(keys[0]) <= int(keys[-1]) < self.count):
+            raise EnvironmentFault(
+                f"{self.name} has {self.count} rows of {_shapes(own)}, what was stored has others"
+            )
+        if not len(keys):
+            return
+        first, last = int(keys[0]), int(keys[-1]) + 1
+        is_run = last - first == len(keys)  # all of a base are: copying is quicker than scattering
+        for name, field in (*self.fields.items(), (_CHANGED, self.changed)):
+            rows = chunk.changed if field is self.changed else chunk.fields[name]
+            if is_run:
+                field[first:last].copy_(rows)
+            else:
+                field.index_copy_(0, keys, rows.to(field.dtype))
+
+    def remove(self, keys: Tensor) -> None:
+        pass
+
+
+def _shapes(shapes: Mapping[str, torch.Size]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+
+
+def to_bytes(chunk: Chunk, removed: Tensor | None = None) -> bytearray:
+    """Write rows as a file.
+
+    Args:
+        removed: keys; a reader removes them before it takes the rows.
+    """
+    tensors = {_KEYS: chunk.keys, _CHANGED: chunk.changed}
+    tensors |= {_FIELD + name: each for name, each in chunk.fields.items()}
+    if removed is not None:
+        tensors[_REMOVED] = removed
+    data, places = lay_out(tensors)
+    for name, tensor in tensors.items():
+        copy_to(places[name], tensor)
+    return data
+
+
+def from_bytes(data: bytes, *, where: str) -> tuple[Chunk, Tensor | None]:
+    """Read rows, and the keys that are to be removed before.
+
+    Raises:
+        EnvironmentFault: the bytes are something else, although their checksum is right.
+    """
+    try:
+        tensors = load(data)
+        keys, changed = tensors[_KEYS], tensors[_CHANGED]
+        fields = {
+            name.removeprefix(_FIELD): each for name, each in tensors.items() if name.startswith(_FIELD)
+        }
+        removed = tensors.get(_REMOVED)
+        numbers = [keys, changed] if removed is None else [keys, changed, removed]
+        is_right = all(each.dtype == torch.int64 and each.dim() == 1 for each in numbers)
+        is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
+        is_right = is_right and bool((keys[1:] > keys[:-1]).all())
+    except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
+        raise EnvironmentFault(f"{where} holds no rows of a table: {error}") from error
+    if not is_right:
+        raise EnvironmentFault(f"{where} holds no rows of a table")
+    return Chunk(keys, fields, changed), removed
