@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.table_parts import Lineage
 from brim.storage.checkpoints import Store
 from brim.storage.heir import SUCCESSION
 from brim.storage.places import open_place
@@ -27,6 +28,7 @@ class Counted:
     def __init__(self, committed: int = 0) -> None:
         self.metrics: dict[str, float] = {}
         self.measured = self.unsound_since = None
+        self.lineage = Lineage()
         self.weights = nn.Parameter(torch.zeros(1000))
         self.go_on(committed)
 

@@ -234,15 +234,18 @@ class Store:
         self._sound.add(file)
         return file
 
-    def give_up(self, files: Iterable[PartFile]) -> None:
+    def give_up(self, files: Iterable[PartFile], *, remove: bool = True) -> None:
         """Remove files of tables that nothing names.
 
+        Args:
+            remove: False leaves them, as drafts: the next `prune` removes them.
+
         Raises:
-            EnvironmentFault: the place does not answer. They are drafts now, as those of the dead are.
+            EnvironmentFault: the place does not answer; they are drafts then.
         """
         names = [file.name for file in files]
         self._at_hand.difference_update(names)
-        for name in names:
+        for name in names if remove else ():
             self._place.remove(name)
 
     def draft(self, checkpoint: Checkpoint, *, writer: str) -> Draft:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -17,22 +18,27 @@ from torch import Tensor, nn
 import brim
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
+from brim.domain.table_parts import Lineage
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.heir import succession
 from brim.storage.places import location_of, open_place
+from brim.train.bases import Bases
 from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
 from brim.train.job_state import JobState
 from brim.train.state import flatten
 from brim.train.tables.tree import TABLES
-from brim.train.writer import Writer
+from brim.train.table_file import RowTable
+from brim.train.table_parts import given_up, new_files, read_table, store_taken, take
+from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
 __all__ = ["Checkpoints"]
 
 _SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at the end of an epoch, of the job
 _LOOK = 0.01
+_SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
 
 
 class Checkpoints:
@@ -44,6 +50,7 @@ class Checkpoints:
         context: the worker's place among others; a process by itself leaves checkpoints to its script.
         tell: sends a message to the master, from any thread.
         listen: hears the master for so many seconds, without leaving what this thread is at.
+        tables: whose rows are not in the tree of the state; asked for each time.
     """
 
     def __init__(
@@ -54,14 +61,18 @@ class Checkpoints:
         context: WorkerContext | None,
         tell: Callable[[WorkerMessage], None],
         listen: Callable[[float], None],
+        tables: Callable[[], Sequence[RowTable]] = lambda: (),
     ) -> None:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
         self._copy: Copy | None = None
         self._last = time.monotonic()
         self._warned_of: int | None = None
+        self._tables = tables
         self._store: Store | None = None
         self._writer: Writer | None = None
+        self._bases: Bases | None = None  # where there is a writer
+        self._is_owed = False  # a checkpoint that was due before its bases were there
         if context is not None:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
 
@@ -70,6 +81,7 @@ class Checkpoints:
         place = open_place(location, warn=lambda text: self._tell(Warn(message=text)))
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
+        self._bases = Bases(self._store, writer=writer)
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a draft."""
@@ -82,6 +94,9 @@ class Checkpoints:
         """Whether it is time for a checkpoint behind this step, as this worker's clock has it."""
         if self._writer is None:
             return False
+        self._look_at_bases()
+        if self._is_owed and self._bases is not None and not self._bases.are_coming:
+            return True
         return self._spec.checkpoint_every.is_due(step, time.monotonic() - self._last)
 
     def is_due_at_epochs_end(self) -> bool:
@@ -95,10 +110,15 @@ class Checkpoints:
         The copy goes on beside what follows. Who changes parameters, or what an optimizer keeps of them, calls
         `await_copy` before.
         """
-        self._begin(patience=_SHORT if ends_epoch else 0.0)
+        self._begin(patience=_SHORT if ends_epoch else 0.0, exact=ends_epoch and bool(self._spec.keep_best))
 
-    def _begin(self, *, patience: float, needed: bool = False) -> None:
-        """Copy the state and have it written; leave it out where another write is under way for too long."""
+    def _begin(self, *, patience: float, needed: bool = False, exact: bool = False) -> None:
+        """Copy the state and have it written; leave it out where another write is under way for too long.
+
+        Args:
+            needed: nothing goes on before it is written.
+            exact: one of a later step will not do.
+        """
         if self._writer is None:
             return
         self._settle(patience)
@@ -109,18 +129,23 @@ class Checkpoints:
                 text = f"no checkpoint at step {step}: that of step {busy} is still being written"
                 self._tell(Warn(message=text))
             return
+        self._is_owed = not self._has_bases(patience, needed=needed, exact=exact)
+        if self._is_owed:
+            return
         self._last = time.monotonic()
-        checkpoint, self._copy = self._take()
+        checkpoint, self._copy, tables = self._take()
         self._writer.start(
             checkpoint,
             copy=self._copy,
+            tables=tables,
             needed=needed,
             unsound_since=self.state.unsound_since,
         )
 
-    def _take(self) -> tuple[Checkpoint, Copy]:
-        """Begin to copy the state: a checkpoint without its tensors, and these once they are copied."""
+    def _take(self) -> tuple[Checkpoint, Copy, TakenTables]:
+        """Begin to copy the state: a checkpoint without its tensors, these once they are copied, and its tables."""
         started, step = time.monotonic(), self.state.committed
+        tables = self._take_tables(step)
         state = self.state.get_whole()
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
@@ -130,8 +155,63 @@ class Checkpoints:
             data=b"",  # comes with the copy
             written_at=SystemClock().wall(),
             metrics=self.state.metrics if self.state.measured == step else {},
+            lineage=self.state.lineage.id,
         )
-        return checkpoint, Copy(copied, pause=time.monotonic() - started)
+        return checkpoint, Copy(copied, pause=time.monotonic() - started), tables
+
+    # Tables ------------------------------------------------------------------------------------------------
+
+    def _take_tables(self, step: int) -> TakenTables:
+        """Copy what changed in the tables since what is in storage; all of those that are small."""
+        bases = self._bases
+        assert bases is not None, "who has no writer takes nothing"
+        taken = [
+            take(each, () if _is_small(each) else bases.chain(each), step=step) for each in self._tables()
+        ]
+        round, new = bases.hand_over()
+        return TakenTables(taken=taken, new=new, on_official=lambda tables: bases.know(tables, round=round))
+
+    def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
+        """Whether there is what the large tables of a checkpoint can be put upon; else that is begun.
+
+        Raises:
+            EnvironmentFault: it is needed, and the place did not take it.
+        """
+        assert self._bases is not None, "who has no writer has no checkpoints"
+        bases, large = self._bases, [each for each in self._tables() if not _is_small(each)]
+        self._look_at_bases()
+        if not (bases.are_light(large) or (needed and bases.are_there(large))):
+            bases.begin(large, step=self.state.committed, lineage=self.state.lineage)
+            # Nothing is written meanwhile where it is needed: so the wait is for as long as files come.
+            self._await_bases(patience, renewed=needed)
+        if needed and bases.fault is not None and not bases.are_there(large):
+            raise bases.fault
+        return bases.are_there(large) and (needed or exact or not bases.are_coming)
+
+    def _await_bases(self, patience: float, *, renewed: bool) -> None:
+        assert self._bases is not None, "who has no writer has no checkpoints"
+        files, deadline = -1, 0.0
+        while self._bases.are_coming and not self._look_at_bases():
+            if files < 0 or (renewed and files != self._bases.files):
+                files, deadline = self._bases.files, time.monotonic() + patience
+            if time.monotonic() >= deadline:
+                return
+            self._listen(_LOOK)
+
+    def _look_at_bases(self) -> bool:
+        """Whether what checkpoints are put upon has just come, or has failed."""
+        assert self._writer is not None, "who has no writer has no checkpoints"
+        if self._bases is None or self._writer.in_flight is not None or not self._bases.look():
+            return False
+        if self._bases.fault is not None:  # as one that cannot be written: the next is tried when it is due
+            self._is_owed, self._last = False, time.monotonic()
+            self._tell(Warn(message=f"{self._bases.fault}; training goes on without a checkpoint"))
+        return True
+
+    def end_round(self) -> None:
+        """Others may write checkpoints from here on, and steps may be undone."""
+        if self._bases is not None:
+            self._bases.forget()
 
     def await_copy(self) -> None:
         """The state is about to change: wait until a checkpoint that was begun has all of it."""
@@ -181,14 +261,23 @@ class Checkpoints:
         self._writer.give_up()
         if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
             self.state.take_back()
-            checkpoint, copy = self._take()
-            self._store.draft(replace(checkpoint, data=copy.data()), writer=_heir())
+            if not self._has_bases(_LONG, needed=True, exact=True):
+                raise EnvironmentFault(f"the tables of step {self.state.committed} are not written")
+            checkpoint, copy, tables = self._take()
+            with given_up(self._store) as new:
+                new += tables.new
+                stored = store_taken(self._store, tables.taken, writer=_heir())
+                for table, taken in zip(stored, tables.taken, strict=True):
+                    new += new_files(table, taken.chain)
+                self._store.draft(replace(checkpoint, data=copy.data(), tables=stored), writer=_heir())
 
     def drain(self) -> None:
         """Before this worker leaves: finish what is being written."""
         if not self._settle(_LONG):
             assert self._writer is not None
             self._tell(Warn(message=f"the checkpoint of step {self._writer.in_flight} is given up"))
+        if self._bases is not None:
+            self._bases.close(_LONG)
 
     # Restoring ---------------------------------------------------------------------------------------------
 
@@ -213,7 +302,7 @@ class Checkpoints:
             return "", []
         if recorded is not None and succession():
             self._store.adopt(_heir(), at_most=recorded)
-        found, problems = self._store.newest_sound(at_most=recorded)
+        found, problems = self._store.newest_sound(at_most=recorded, take=self._put_tables)
         if found is None and problems:
             raise SpecError(
                 self._store.where(),
@@ -223,12 +312,33 @@ class Checkpoints:
             )
         with contextlib.suppress(EnvironmentFault):  # they only take space, and go with the next write
             self._store.tidy()
+        assert self._bases is not None, "who has a writer has bases"
         if found is None:
             self.state.start()
+            self._bases.know(())
+            self.state.lineage = Lineage(id=uuid.uuid4().hex)
             return "", []
-        self.state.put(state_of(found))
+        lineage = Lineage(id=uuid.uuid4().hex, parent=found.lineage, parent_step=found.step)
+        self.state.put({**state_of(found), "lineage": asdict(lineage)})
+        self._bases.know(found.tables)
         self._writer.official = found.step
         return self._store.where(found.step), problems
+
+    def _put_tables(self, checkpoint: Checkpoint) -> None:
+        """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
+        assert self._store is not None, "what is read comes from there"
+        own = {each.name: each for each in self._tables()}
+        for stored in checkpoint.tables:
+            table = own[stored.name]
+            table.clear()
+            for rows, removed in read_table(self._store, stored):
+                if removed is not None:
+                    table.remove(removed)
+                table.put(rows)
+
+
+def _is_small(table: RowTable) -> bool:
+    return table.count * table.row_bytes < _SMALL
 
 
 def _heir() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
+from brim.domain.table_parts import Lineage
 from brim.errors import SpecError
 from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
@@ -68,6 +70,7 @@ class JobState:
         self.unsound_since: int | None = (
             None  # the first step of the losses that are not finite, up to the last one
         )
+        self.lineage = Lineage()
         self.metrics: dict[str, float] = {}
         self.measured = 0  # the step whose weights have these metrics
 
@@ -116,6 +119,7 @@ class JobState:
             "due": self.due,
             STOP: self.stop_after,
             "unsound_since": self.unsound_since,
+            "lineage": asdict(self.lineage),
             "metrics": self.metrics,
             "measured": self.measured,
             **self._data(),
@@ -200,6 +204,7 @@ class JobState:
         self.order = tree["order"]
         self.due, self.stop_after = tree["due"], tree[STOP]
         self.unsound_since = tree["unsound_since"]
+        self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         # Tables are not taken again: nobody's lines change them, and they are large.
         self._given = {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree

@@ -15,8 +15,9 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.train.file_layout import copy_to, lay_out
 
-__all__ = ["LARGEST", "Chunk", "NumberedRows", "RowTable", "from_bytes", "to_bytes"]
+__all__ = ["LARGEST", "WEIGHT", "Chunk", "NumberedRows", "RowTable", "from_bytes", "to_bytes"]
 
+WEIGHT = "weight"  # the name of a table's field; all others are the optimizer's
 LARGEST = 128 << 20  # bytes of a file, about
 _KEYS, _CHANGED, _REMOVED = "keys", "changed", "removed"
 _FIELD = "field."

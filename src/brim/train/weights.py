@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
+from brim.domain.table_parts import StoredTable
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
@@ -19,7 +20,8 @@ from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.returned import check_model
-from brim.train.tables.tree import joined
+from brim.train.table_file import WEIGHT
+from brim.train.table_parts import read_table
 from brim.train.training_file import call, device_of, functions_of, load
 
 __all__ = ["model_of", "trained_model"]
@@ -54,25 +56,49 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     torch.manual_seed(mix(spec.seed))
     model: nn.Module = call(lambda: module.model())
     check_model(model)
-    stored = Store(open_place(spec.inference.checkpoints)).load(spec.inference.step)
-    _put(model, joined(state_of(stored))["model"], spec.inference.checkpoint)
+    store = Store(open_place(spec.inference.checkpoints))
+    stored = store.load(spec.inference.step)
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    _put(
+        {name: each for name, each in own.items() if name not in {table.name for table in stored.tables}},
+        state_of(stored)["model"],
+        spec.inference.checkpoint,
+    )
+    for table in stored.tables:
+        _put_table(own.get(table.name), store, table, spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
 
 
-def _put(model: nn.Module, weights: dict[str, Tensor], where: str) -> None:
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def _put(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> None:
     for name in sorted(own.keys() | weights.keys()):
         made, stored = _shape(own.get(name)), _shape(weights.get(name))
         if made != stored:
-            raise SpecError(
-                f"model(): tensor {name!r}",
-                got=made,
-                need=f"{stored}, as in {where}",
-                hint="use the training file, its data and its --set as they were when it was trained",
-            )
+            raise _other_model(name, made, stored, where)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(weights[name])
+
+
+@torch.no_grad()
+def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str) -> None:
+    """Put the rows of an embedding into its weight, file by file."""
+    for rows, _ in read_table(store, table):
+        weight = rows.fields.get(WEIGHT)
+        if weight is None:  # a file of keys that were removed
+            continue
+        stored = f"shape {[table.rows, *weight.shape[1:]]}"
+        if own is None or _shape(own) != stored:
+            raise _other_model(table.name, _shape(own), stored, where)
+        own.index_copy_(0, rows.keys, weight.to(own.dtype))
+
+
+def _other_model(name: str, made: str, stored: str, where: str) -> SpecError:
+    return SpecError(
+        f"model(): tensor {name!r}",
+        got=made,
+        need=f"{stored}, as in {where}",
+        hint="use the training file, its data and its --set as they were when it was trained",
+    )
 
 
 def _shape(tensor: Tensor | None) -> str:

@@ -11,13 +11,15 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from brim.domain.job import JobSpec
+from brim.domain.table_parts import PartFile, StoredTable
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
 from brim.train.checkpoint import Copy
+from brim.train.table_parts import Taken, given_up, new_files, store_taken
 from brim.wire.messages import (
     CheckpointDrafted,
     CheckpointMade,
@@ -27,16 +29,32 @@ from brim.wire.messages import (
     failure_of,
 )
 
-__all__ = ["Writer"]
+__all__ = ["TakenTables", "Writer"]
 
 _ASK_AGAIN = 20.0  # seconds without an answer
 _NICENESS = 10  # training goes first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenTables:
+    """The tables of a checkpoint.
+
+    Args:
+        taken: of each, what is not in storage.
+        new: files of bases under these, which nothing else names.
+        on_official: is told what they consist of once the checkpoint is official, by the writer's thread.
+    """
+
+    taken: Sequence[Taken] = ()
+    new: Sequence[PartFile] = ()
+    on_official: Callable[[tuple[StoredTable, ...]], None] = lambda tables: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
     checkpoint: Checkpoint
     copy: Copy
+    tables: TakenTables
     needed: bool
     unsound_since: int | None
 
@@ -63,12 +81,19 @@ class Writer:
         self.fault: EnvironmentFault | None = None  # why the last one was not
 
     def start(
-        self, checkpoint: Checkpoint, *, copy: Copy, needed: bool, unsound_since: int | None = None
+        self,
+        checkpoint: Checkpoint,
+        *,
+        copy: Copy,
+        tables: TakenTables | None = None,
+        needed: bool,
+        unsound_since: int | None = None,
     ) -> None:
         """Begin to write; its bytes must stay as they are until `in_flight` is None.
 
         Args:
             copy: of the tensors; it may be under way.
+            tables: that are not among these tensors.
             needed: whoever began it looks at `fault`; else a failure is a warning.
             unsound_since: the step since which losses are no numbers: the newest checkpoint before it is kept.
         """
@@ -77,7 +102,15 @@ class Writer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="brim-checkpoint", daemon=True)
             self._thread.start()
-        self._orders.put(_Order(checkpoint=checkpoint, copy=copy, needed=needed, unsound_since=unsound_since))
+        self._orders.put(
+            _Order(
+                checkpoint=checkpoint,
+                copy=copy,
+                tables=tables or TakenTables(),
+                needed=needed,
+                unsound_since=unsound_since,
+            )
+        )
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a draft."""
@@ -101,20 +134,31 @@ class Writer:
             except Exception as error:
                 self._tell(failure_of(error))  # or everyone would wait for what is in flight
                 raise
+            del order  # with the rows that were taken for it
             self.in_flight = None
 
     def _write(self, order: _Order) -> None:
-        checkpoint = replace(order.checkpoint, data=order.copy.data())
+        data = order.copy.data()
         started = time.perf_counter()
-        draft = self._store.draft(checkpoint, writer=self._name)
-        answer = self._permission(draft)
-        path = self._store.publish(draft)
+        with given_up(self._store) as new:
+            new += order.tables.new
+            stored = store_taken(self._store, order.tables.taken, writer=self._name)
+            for table, taken in zip(stored, order.tables.taken, strict=True):
+                new += new_files(table, taken.chain)
+            draft = self._store.draft(replace(order.checkpoint, data=data, tables=stored), writer=self._name)
+        try:
+            answer = self._permission(draft)
+            path = self._store.publish(draft)
+        except EnvironmentFault:
+            self._store.give_up(new, remove=False)  # it may be official: nobody can tell
+            raise
         self.official = draft.step
+        order.tables.on_official(stored)
         self._tell(
             CheckpointMade(
                 step=draft.step,
                 path=path,
-                size_bytes=len(checkpoint.data),
+                size_bytes=len(data) + sum(file.size_bytes for file in new),
                 seconds=time.perf_counter() - started,
                 pause=order.copy.pause,
             )

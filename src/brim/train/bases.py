@@ -1,0 +1,209 @@
+"""What the next checkpoint of large tables builds upon: the parts of the last one, or new bases.
+
+Both are found, or written, while training goes on. A base may have rows that were read while a step wrote to them. Each
+of these is in the next delta: that has all rows which changed since the base was begun, if that step counts. If it
+does not, since its round ended over it, the base is given up with the round. So a base and the delta upon it are the
+table as it was when the delta was taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
+
+from brim.domain.table_parts import Lineage, Part, PartFile, StoredTable, outweighs
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Store
+from brim.train.table_file import RowTable
+from brim.train.table_parts import given_up, rows_of_file, write_part
+
+__all__ = ["Bases"]
+
+T = TypeVar("T")
+Chains = dict[str, tuple[Part, ...]]  # by the name of the table
+_NICENESS = 10  # training goes first
+
+
+class _NotNeededError(Exception):
+    """Nobody needs what is being written any more."""
+
+
+class Bases:
+    """The chains of parts that deltas are put upon, as far as the round at hand knows them.
+
+    Args:
+        store: of the job's checkpoints.
+        writer: the name of this worker.
+
+    Attributes:
+        fault: why the last attempt to write bases failed.
+        files: how many were written.
+    """
+
+    def __init__(self, store: Store, *, writer: str) -> None:
+        self._store, self._writer = store, writer
+        self._chains: Chains | None = None  # None: nobody has looked in this round
+        self._new: list[PartFile] = []  # of bases that no checkpoint was begun upon yet
+        self._coming: Future[tuple[Chains, list[PartFile]]] | None = None
+        self._is_over = threading.Event()  # for what is coming
+        self._round = 0
+        self._background = _Background()
+        self._lock = threading.Lock()  # the writer's thread tells what became official
+        self.fault: EnvironmentFault | None = None
+        self.files = 0
+
+    def chain(self, table: RowTable) -> tuple[Part, ...]:
+        """The parts of a table that a delta can be put upon; none where there are no such."""
+        return (self._chains or {}).get(table.name, ())
+
+    def are_there(self, tables: Sequence[RowTable]) -> bool:
+        """Whether each of these tables has a chain."""
+        return all(self.chain(each) for each in tables)
+
+    def are_light(self, tables: Sequence[RowTable]) -> bool:
+        """Whether each has one, of which the base outweighs the deltas."""
+        return self.are_there(tables) and not any(outweighs(self.chain(each)) for each in tables)
+
+    # Coming ------------------------------------------------------------------------------------------------
+
+    @property
+    def are_coming(self) -> bool:
+        """Whether chains are being looked for, or bases written; until `look` has seen that they are there."""
+        return self._coming is not None
+
+    def begin(self, tables: Sequence[RowTable], *, step: int, lineage: Lineage) -> None:
+        """Look for chains where nobody has, and write bases for tables that need one; nothing where it is under way.
+
+        Args:
+            step: committed steps, none of which is being applied.
+            lineage: of the state.
+        """
+        if self._coming is None:
+            self.fault, self._is_over = None, threading.Event()
+            self._coming = self._background.begin(
+                functools.partial(self._find, tables, step, lineage, self._chains, self._is_over)
+            )
+
+    def _find(
+        self,
+        tables: Sequence[RowTable],
+        step: int,
+        lineage: Lineage,
+        known: Chains | None,
+        is_over: threading.Event,
+    ) -> tuple[Chains, list[PartFile]]:
+        def look() -> None:
+            self.files += 1
+            if is_over.is_set():
+                raise _NotNeededError
+
+        if known is None:
+            found = self._store.tables_of(lineage, at_most=step)
+            known = {each.name: each.parts for each in found}
+        chains = dict(known)
+        with given_up(self._store) as new:
+            for table in tables:
+                chain = chains.get(table.name, ())
+                if not chain or outweighs(chain):
+                    rows = table.chunks(rows_of_file(table))
+                    base = write_part(
+                        self._store, rows, since=None, step=step, writer=self._writer, look=look
+                    )
+                    chains[table.name] = (base,)
+                    new += base.files
+        return chains, new
+
+    def look(self) -> bool:
+        """Take what has been found and written, if it is there; not while a step is applied, or a checkpoint written.
+
+        A step that wrote to rows of a base while they were read counts by now; and what is undone from here on was
+        not read.
+        """
+        if self._coming is None or not self._coming.done():
+            return False
+        coming, self._coming = self._coming, None
+        try:
+            self._chains, self._new = coming.result()
+        except EnvironmentFault as fault:
+            self.fault = fault
+        return True
+
+    # Beginning and end -------------------------------------------------------------------------------------
+
+    def know(self, tables: Sequence[StoredTable], *, round: int | None = None) -> None:
+        """These are official, and what the state was.
+
+        Args:
+            round: in which that was so: see `hand_over`; None: this one.
+        """
+        with self._lock:
+            if round is None or round == self._round:
+                self._chains = {each.name: each.parts for each in tables}
+
+    def hand_over(self) -> tuple[int, list[PartFile]]:
+        """A checkpoint is begun upon the chains: the number of the round, and files that are its own to give up."""
+        new, self._new = self._new, []
+        return self._round, new
+
+    def forget(self) -> None:
+        """The round ends: others may write checkpoints now, and remove what one would be put upon here."""
+        with self._lock:
+            self._round += 1
+            self._chains = None
+        coming, self._coming = self._coming, None
+        self._is_over.set()
+        if coming is not None:
+            self._background.begin(lambda: self._drop_what_comes(coming))
+        if self._new:
+            _, new = self.hand_over()
+            self._background.begin(lambda: self._drop(new))
+
+    def _drop_what_comes(self, coming: Future[tuple[Chains, list[PartFile]]]) -> None:
+        if coming.exception() is None:
+            self._drop(coming.result()[1])
+
+    def _drop(self, files: Sequence[PartFile]) -> None:
+        with contextlib.suppress(EnvironmentFault):  # they are drafts then
+            self._store.give_up(files)
+
+    def close(self, timeout: float) -> None:
+        """Forget all, and wait until nothing is left to remove."""
+        self.forget()
+        with contextlib.suppress(TimeoutError):  # it is left as drafts are
+            self._background.begin(lambda: None).result(timeout)
+
+
+class _Background:
+    """A thread of low priority for one task after the other, which nobody waits for when the process ends."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, task: Callable[[], T]) -> Future[T]:
+        """Begin a task, behind those that were begun before."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task())
+            except BaseException as error:  # for whoever asks
+                future.set_exception(error)
+
+        self._tasks.put(run)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="brim-base", daemon=True)
+            self._thread.start()
+        return future
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            self._tasks.get()()
