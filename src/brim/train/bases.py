@@ -193,7 +193,7 @@ class _Background:
         def run() -> None:
             try:
                 future.set_result(task())
-            except BaseException as error:  # for whoever asks
+            except Exception as error:  # noqa: BLE001 - it is for whoever asks
                 future.set_exception(error)
 
         self._tasks.put(run)

@@ -30,7 +30,7 @@ from brim.train.job_state import JobState
 from brim.train.state import flatten
 from brim.train.tables.tree import TABLES
 from brim.train.table_file import RowTable
-from brim.train.table_parts import given_up, new_files, read_table, store_taken, take
+from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -329,12 +329,7 @@ class Checkpoints:
         assert self._store is not None, "what is read comes from there"
         own = {each.name: each for each in self._tables()}
         for stored in checkpoint.tables:
-            table = own[stored.name]
-            table.clear()
-            for rows, removed in read_table(self._store, stored):
-                if removed is not None:
-                    table.remove(removed)
-                table.put(rows)
+            put_table(self._store, stored, own[stored.name])
 
 
 def _is_small(table: RowTable) -> bool:

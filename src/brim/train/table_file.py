@@ -153,41 +153,44 @@ def _shapes(shapes: Mapping[str, torch.Size]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
-def to_bytes(chunk: Chunk, removed: Tensor | None = None) -> bytearray:
-    """Write rows as a file.
-
-    Args:
-        removed: keys; a reader removes them before it takes the rows.
-    """
-    tensors = {_KEYS: chunk.keys, _CHANGED: chunk.changed}
-    tensors |= {_FIELD + name: each for name, each in chunk.fields.items()}
-    if removed is not None:
-        tensors[_REMOVED] = removed
+def to_bytes(content: Chunk | Tensor) -> bytearray:
+    """Write a file: of rows, or of keys that were removed."""
+    if isinstance(content, Tensor):
+        tensors = {_REMOVED: content}
+    else:
+        tensors = {_KEYS: content.keys, _CHANGED: content.changed}
+        tensors |= {_FIELD + name: each for name, each in content.fields.items()}
     data, places = lay_out(tensors)
     for name, tensor in tensors.items():
         copy_to(places[name], tensor)
     return data
 
 
-def from_bytes(data: bytes, *, where: str) -> tuple[Chunk, Tensor | None]:
-    """Read rows, and the keys that are to be removed before.
+def from_bytes(data: bytes, *, where: str) -> Chunk | Tensor:
+    """Read a file: rows, or keys that were removed.
 
     Raises:
         EnvironmentFault: the bytes are something else, although their checksum is right.
     """
     try:
         tensors = load(data)
-        keys, changed = tensors[_KEYS], tensors[_CHANGED]
-        fields = {
-            name.removeprefix(_FIELD): each for name, each in tensors.items() if name.startswith(_FIELD)
-        }
-        removed = tensors.get(_REMOVED)
-        numbers = [keys, changed] if removed is None else [keys, changed, removed]
-        is_right = all(each.dtype == torch.int64 and each.dim() == 1 for each in numbers)
-        is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
-        is_right = is_right and bool((keys[1:] > keys[:-1]).all())
+        removed = tensors.pop(_REMOVED, None)
+        keys = tensors.pop(_KEYS) if removed is None else removed
+        is_right = _are_numbers(keys) and bool((keys[1:] > keys[:-1]).all())
+        if removed is not None:
+            found: Chunk | Tensor = removed
+        else:
+            changed = tensors.pop(_CHANGED)
+            fields = {name.removeprefix(_FIELD): each for name, each in tensors.items()}
+            found = Chunk(keys, fields, changed)
+            is_right = is_right and _are_numbers(changed) and WEIGHT in fields
+            is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
     except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"{where} holds no rows of a table: {error}") from error
     if not is_right:
         raise EnvironmentFault(f"{where} holds no rows of a table")
-    return Chunk(keys, fields, changed), removed
+    return found
+
+
+def _are_numbers(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.int64 and tensor.dim() == 1

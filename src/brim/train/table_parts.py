@@ -18,6 +18,7 @@ __all__ = [
     "Taken",
     "given_up",
     "new_files",
+    "put_table",
     "read_table",
     "rows_of_file",
     "store_taken",
@@ -136,8 +137,7 @@ def write_part(
     """
     with given_up(store) as files:
         if removed is not None:
-            none = Chunk(removed[:0], {}, removed[:0])
-            files.append(store.write_part(to_bytes(none, removed), rows=0, writer=writer))
+            files.append(store.write_part(to_bytes(removed), rows=0, writer=writer))
         for each in rows:
             files.append(store.write_part(to_bytes(each), rows=len(each.keys), writer=writer))
             look()
@@ -150,8 +150,18 @@ def write_part(
     )
 
 
-def read_table(store: Store, stored: StoredTable) -> Iterator[tuple[Chunk, Tensor | None]]:
-    """Read a table, base first: of each file the rows, and the keys to remove before they are put.
+def put_table(store: Store, stored: StoredTable, table: RowTable) -> None:
+    """Read a table into place; raises as `read_table` does, and then it is neither what it was nor what was stored."""
+    table.clear()
+    for content in read_table(store, stored):
+        if isinstance(content, Chunk):
+            table.put(content)
+        else:
+            table.remove(content)
+
+
+def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk | Tensor]:
+    """Read the files of a table, base first: rows, which replace those of files before, or keys that were removed.
 
     One file is at hand and one is being read.
 

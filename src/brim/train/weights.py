@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.domain.table_parts import StoredTable
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.returned import check_model
-from brim.train.table_file import WEIGHT
+from brim.train.table_file import WEIGHT, Chunk
 from brim.train.table_parts import read_table
 from brim.train.training_file import call, device_of, functions_of, load
 
@@ -82,13 +82,15 @@ def _put(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> None
 @torch.no_grad()
 def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str) -> None:
     """Put the rows of an embedding into its weight, file by file."""
-    for rows, _ in read_table(store, table):
-        weight = rows.fields.get(WEIGHT)
-        if weight is None:  # a file of keys that were removed
-            continue
+    for rows in read_table(store, table):
+        if not isinstance(rows, Chunk):  # an ordinary embedding removes none
+            raise EnvironmentFault(f"{where} removes rows of {table.name}")
+        weight = rows.fields[WEIGHT]
         stored = f"shape {[table.rows, *weight.shape[1:]]}"
         if own is None or _shape(own) != stored:
             raise _other_model(table.name, _shape(own), stored, where)
+        if len(rows.keys) and not 0 <= int(rows.keys[0]) <= int(rows.keys[-1]) < len(own):
+            raise EnvironmentFault(f"{where} has rows of {table.name} that it cannot have")
         own.index_copy_(0, rows.keys, weight.to(own.dtype))
 
 

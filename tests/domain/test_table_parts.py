@@ -1,0 +1,74 @@
+"""Which parts a table's checkpoint consists of, and which files may go."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.domain.table_parts import Part, PartFile, disused, is_chain, outweighs
+
+
+def file(name: str, size: int = 1) -> PartFile:
+    return PartFile(name=name, sha256="", size_bytes=size, rows=size)
+
+
+def part(since: int | None, step: int, *sizes: int) -> Part:
+    files = tuple(file(f"tables/w1-{step}-{number}", size) for number, size in enumerate(sizes))
+    return Part(since=since, step=step, rows=sum(sizes), files=files)
+
+
+@pytest.mark.parametrize(
+    ("parts", "too_heavy"),
+    [
+        ([part(None, 10, 60, 40)], False),
+        ([part(None, 10, 60, 40), part(10, 20, 50)], False),
+        ([part(None, 10, 60, 40), part(10, 20, 51)], True),
+        ([part(None, 10, 60, 40), part(10, 20, 30), part(20, 30, 30)], True),
+        ([part(None, 10)], False),  # of a table without rows
+        ([part(None, 10), part(10, 20, 1)], True),
+    ],
+)
+def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
+    parts: list[Part], too_heavy: bool
+) -> None:
+    assert is_chain(parts)
+    assert outweighs(parts) is too_heavy
+
+
+@pytest.mark.parametrize(
+    ("what", "kept"),
+    [
+        ({"named": {"tables/w1-a"}}, {"tables/w1-a"}),
+        ({"named": set(), "writers": {"w1"}}, {"tables/w1-a", "tables/w1-b"}),
+        ({"named": set(), "writers": {"w1"}, "dropped": {"tables/w1-b"}}, {"tables/w1-a"}),
+        ({"named": {"tables/w12-c"}, "dropped": {"tables/w12-c"}}, {"tables/w12-c"}),
+        ({"named": set(), "at_hand": {"tables/w12-c"}}, {"tables/w12-c"}),
+    ],
+)
+def test_a_file_stays_as_long_as_somebody_may_name_it(what: dict[str, set[str]], kept: set[str]) -> None:
+    there = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
+    assert set(there) - set(disused(there, **what)) == kept
+
+
+NAMES = [f"tables/w{writer}-{number}" for writer in (1, 2) for number in range(3)]
+
+
+@given(
+    checkpoints=st.lists(st.sets(st.sampled_from(NAMES)), min_size=1, max_size=3),
+    writers=st.sets(st.sampled_from(["w1", "w2"])),
+)
+def test_whatever_is_pruned_in_whatever_order_leaves_the_others_complete(
+    checkpoints: list[set[str]], writers: set[str]
+) -> None:
+    """And nothing stays in the end that only they named, though its writer lives."""
+    for order in permutations(range(len(checkpoints))):
+        there, left = set(NAMES), dict(enumerate(checkpoints))
+        for number in order:
+            gone = left.pop(number)
+            named = set().union(*left.values())
+            there -= set(disused(there, named=named, dropped=gone, writers=writers))
+            assert named <= there
+        assert not there & set().union(*checkpoints)

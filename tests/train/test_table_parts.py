@@ -1,0 +1,285 @@
+"""A table in storage is whole or absent, whoever is killed over it, and is read as it was at its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from brim.domain.table_parts import Lineage, outweighs
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Checkpoint, Draft, Store
+from brim.storage.places import Data
+from brim.train import table_file
+from brim.train.table_file import Chunk
+from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
+
+Rows = dict[int, tuple[float, int]]  # by key: its value, and the step that wrote it last
+
+
+class Keyed:
+    """A table of ids, whose rows come and go."""
+
+    name = "ids"
+    row_bytes = 2 * 8 + 2 * 4
+
+    def __init__(self) -> None:
+        self.rows: Rows = {}
+        self.removed: dict[int, int] = {}
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    def chunk(self, keys: list[int]) -> Chunk:
+        values = torch.tensor([[self.rows[key][0]] for key in keys]).reshape(-1, 1)
+        changed = torch.tensor([self.rows[key][1] for key in keys], dtype=torch.int64)
+        return Chunk(torch.tensor(keys, dtype=torch.int64), {"weight": values, "sum": -values}, changed)
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        keys = sorted(self.rows)
+        for start in range(0, len(keys), rows):
+            yield self.chunk(keys[start : start + rows])
+
+    def changed_since(self, step: int) -> Chunk:
+        return self.chunk(sorted(key for key, (_, changed) in self.rows.items() if changed > step))
+
+    def removed_since(self, step: int) -> Tensor:
+        gone = (key for key, removed in self.removed.items() if removed > step and key not in self.rows)
+        return torch.tensor(sorted(gone), dtype=torch.int64)
+
+    def clear(self) -> None:
+        self.rows, self.removed = {}, {}
+
+    def put(self, chunk: Chunk) -> None:
+        assert torch.equal(chunk.fields["sum"], -chunk.fields["weight"])
+        keys, values = chunk.keys.tolist(), chunk.fields["weight"].flatten().tolist()
+        self.rows |= dict(zip(keys, zip(values, chunk.changed.tolist(), strict=True), strict=True))
+
+    def remove(self, keys: Tensor) -> None:
+        for key in keys.tolist():
+            self.rows.pop(key, None)
+
+    def train(self, step: int, keys: Mapping[int, bool], *, history: int) -> None:
+        """Write to the rows of these keys, or remove them."""
+        for key, stays in keys.items():
+            if stays:
+                self.rows[key] = (step + key / 16 + 1000 * history, step)
+            elif key in self.rows:
+                del self.rows[key]
+                self.removed[key] = step
+
+
+class KilledError(Exception):
+    """The process is gone: nothing of it runs any more."""
+
+
+class Memory:
+    """A place that outlives a writer which is killed over some operation of it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.lives = -1  # operations until the writer is killed; -1: it is not
+
+    def _may_kill(self) -> bool:
+        self.lives -= self.lives > 0
+        return self.lives == 0
+
+    def where(self, name: str) -> str:
+        return name
+
+    def names(self) -> dict[str, int]:
+        return {name: len(data) for name, data in self.files.items()}
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            raise EnvironmentFault(f"cannot read {name}")
+        return self.files[name]
+
+    def write(self, name: str, data: Data) -> None:
+        if self._may_kill():
+            self.files[name] = bytes(data[: len(data) // 2])
+            raise KilledError
+        self.files[name] = bytes(data)
+
+    def publish(self, draft: str, name: str, data: Data) -> None:
+        if self._may_kill():
+            raise KilledError
+        self.files[name] = bytes(data)
+        self.files.pop(draft)
+
+    def remove(self, name: str) -> None:
+        if self._may_kill():
+            raise KilledError
+        self.files.pop(name, None)
+
+
+@dataclass
+class Worker:
+    """One that has the state, and writes checkpoints while it is the first."""
+
+    name: str
+    store: Store
+    draft: Draft | None = None
+    new: list[Any] = field(default_factory=list)
+
+
+class World:
+    """A job whose workers die and follow each other, and what its checkpoints should hold."""
+
+    def __init__(self, keep: int) -> None:
+        self.place, self.keep = Memory(), keep
+        self.table, self.lineage, self.step = Keyed(), Lineage(id="0"), 0
+        self.histories, self.workers = 0, 0
+        self.held: dict[tuple[str, int], Rows] = {}  # by lineage and step
+        self.first, self.other = self._worker(), self._worker()
+
+    def _worker(self) -> Worker:
+        self.workers += 1
+        return Worker(f"w{self.workers}", Store(self.place))
+
+    def train(self, keys: Mapping[int, bool]) -> None:
+        self.step += 1
+        self.table.train(self.step, keys, history=self.histories)
+
+    def write(self, *, base: bool = False) -> None:
+        """The first worker stores a draft."""
+        worker, store = self.first, self.first.store
+        if worker.draft is not None:
+            return
+        known = () if base else store.tables_of(self.lineage, at_most=self.step)
+        chain = known[0].parts if known else ()
+        if chain and outweighs(chain):
+            chain = ()
+        taken = take(self.table, chain, step=self.step)
+        with given_up(store) as new:
+            stored = store_taken(store, [taken], writer=worker.name)
+            new += new_files(stored[0], chain)
+            checkpoint = Checkpoint(
+                step=self.step, tree={}, versions={}, data=b"", lineage=self.lineage.id, tables=stored
+            )
+            self.held[self.lineage.id, self.step] = dict(self.table.rows)
+            worker.draft, worker.new = store.draft(checkpoint, writer=worker.name), new
+
+    def publish(self, worker: Worker) -> None:
+        """A worker makes its draft official, and removes old checkpoints."""
+        draft, worker.draft = worker.draft, None
+        if draft is None:
+            return
+        try:
+            worker.store.publish(draft)
+        except EnvironmentFault:  # another has removed what it builds upon
+            worker.store.give_up(worker.new, remove=False)
+            return
+        other = self.other if worker is self.first else self.first
+        worker.store.prune(keep=self.keep, best=None, writers={other.name}, newest=self.step)
+
+    def follow(self) -> None:
+        """Another worker is the first now."""
+        self.first, self.other = self.other, self.first
+
+    def die(self) -> None:
+        """The first worker is killed; the other has the state, and is the first."""
+        self.first, self.other = self.other, self._worker()
+
+    def restore(self, forgotten: int = 0) -> None:
+        """All are killed, and others go on from what is in storage.
+
+        Args:
+            forgotten: the last steps, which were made by a worker that was cut off and are not on record.
+        """
+        self.first, self.other = self._worker(), self._worker()
+        found, problems = self.first.store.newest_sound(at_most=self.step - forgotten, take=self.read)
+        assert problems == []
+        self.histories += 1
+        self.lineage = Lineage(id=str(self.histories))
+        if found is None:
+            self.table.clear()
+            self.step = 0
+        else:
+            self.lineage = Lineage(id=str(self.histories), parent=found.lineage, parent_step=found.step)
+            self.step = found.step
+        self.first.store.tidy()
+        named = set()
+        for step in self.first.store.steps():
+            folder = f"step-{step:08d}"
+            named |= {f"{folder}/manifest.json", f"{folder}/{self.first.store._manifest(step).file.name}"}
+            named |= self.first.store._manifest(step).parts
+        assert set(self.place.files) == named, "a killed writer leaves nothing that tidying does not remove"
+
+    def read(self, checkpoint: Checkpoint) -> None:
+        (stored,) = checkpoint.tables
+        put_table(Store(self.place), stored, self.table)
+        assert self.table.count == stored.rows
+
+    def check(self) -> None:
+        """Every official checkpoint is complete, and holds what the table was."""
+        store, aside = Store(self.place), World.__new__(World)
+        aside.place, aside.table = self.place, Keyed()
+        for step in store.steps():
+            found = store.load(step)
+            store.check(found)
+            aside.read(found)
+            assert aside.table.rows == self.held[found.lineage, step]
+
+
+KEYS = st.dictionaries(st.integers(0, 15), st.booleans(), min_size=1, max_size=6)
+TRAIN = st.tuples(st.just("train"), KEYS)
+LIVES = st.one_of(st.just(-1), st.just(-1), st.integers(1, 8))  # operations until a writer is killed
+DEEDS = st.one_of(
+    TRAIN,
+    TRAIN,
+    st.tuples(st.just("whole"), LIVES),
+    st.tuples(st.just("whole"), LIVES),
+    st.tuples(st.just("write"), LIVES),
+    st.tuples(st.just("publish"), LIVES),
+    st.tuples(st.just("late"), LIVES),
+    st.tuples(st.sampled_from(["base", "follow", "follow", "die"])),
+    st.tuples(st.just("restore"), st.integers(0, 3)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(keep=st.integers(1, 3), deeds=st.lists(DEEDS, max_size=60))
+def test_whoever_is_killed_at_whatever_moment_every_official_checkpoint_is_whole(
+    keep: int, deeds: list[Any]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_file, "LARGEST", 4 * Keyed.row_bytes)
+        patch.setattr("brim.train.table_parts.LARGEST", 4 * Keyed.row_bytes)
+        world = World(keep)
+        for kind, *how in deeds:
+            try:
+                match kind:
+                    case "train":
+                        world.train(how[0])
+                    case "base":
+                        world.write(base=True)
+                    case "write":
+                        world.place.lives = how[0]
+                        world.write()
+                    case "whole":
+                        world.write()
+                        world.place.lives = how[0]
+                        world.publish(world.first)
+                    case "publish" | "late":
+                        world.place.lives = how[0]
+                        world.publish(world.first if kind == "publish" else world.other)
+                    case _:
+                        getattr(world, kind)(*how)
+            except KilledError:
+                world.place.lives = -1
+                if kind == "late":
+                    world.other = world._worker()
+                else:
+                    world.die()
+            world.place.lives = -1
+            world.check()
+        world.restore()
+        world.check()
