@@ -10,14 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 from torch import Tensor
 
-from brim.domain.table_parts import Lineage, outweighs
+from brim.domain.table_parts import Lineage, Part, outweighs
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
 from brim.storage.places import Data
 from brim.train import table_file
-from brim.train.table_file import Chunk
+from brim.train.table_file import Chunk, NumberedRows, from_bytes, to_bytes
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
 
 Rows = dict[int, tuple[float, int]]  # by key: its value, and the step that wrote it last
@@ -138,6 +139,7 @@ class World:
         self.table, self.lineage, self.step = Keyed(), Lineage(id="0"), 0
         self.histories, self.workers = 0, 0
         self.held: dict[tuple[str, int], Rows] = {}  # by lineage and step
+        self.once: set[str] = set()  # files that official checkpoints named
         self.first, self.other = self._worker(), self._worker()
 
     def _worker(self) -> Worker:
@@ -148,13 +150,17 @@ class World:
         self.step += 1
         self.table.train(self.step, keys, history=self.histories)
 
-    def write(self, *, base: bool = False) -> None:
+    def chain(self) -> tuple[Part, ...]:
+        """What the first worker finds to build upon."""
+        known = self.first.store.tables_of(self.lineage, at_most=self.step)
+        return known[0].parts if known else ()
+
+    def write(self, *, base: bool = False, chain: tuple[Part, ...] | None = None) -> None:
         """The first worker stores a draft."""
         worker, store = self.first, self.first.store
         if worker.draft is not None:
             return
-        known = () if base else store.tables_of(self.lineage, at_most=self.step)
-        chain = known[0].parts if known else ()
+        chain = () if base else self.chain() if chain is None else chain
         if chain and outweighs(chain):
             chain = ()
         taken = take(self.table, chain, step=self.step)
@@ -178,7 +184,14 @@ class World:
             worker.store.give_up(worker.new, remove=False)
             return
         other = self.other if worker is self.first else self.first
+        self.once |= self.official_parts()
         worker.store.prune(keep=self.keep, best=None, writers={other.name}, newest=self.step)
+        needed = worker.store._named_parts(self.place.names()) or set()
+        assert not self.once & set(self.place.files) - needed, "what old checkpoints had goes with them"
+
+    def official_parts(self) -> set[str]:
+        store = Store(self.place)
+        return set().union(*(store._manifest(step).parts for step in store.steps()))
 
     def follow(self) -> None:
         """Another worker is the first now."""
@@ -283,3 +296,104 @@ def test_whoever_is_killed_at_whatever_moment_every_official_checkpoint_is_whole
             world.check()
         world.restore()
         world.check()
+
+
+def test_a_draft_keeps_what_it_builds_upon(world: World) -> None:
+    """Another worker writes now, and prunes the checkpoint whose base the draft names."""
+    world.train({1: True, 2: True, 3: True, 4: True})
+    world.write()
+    world.publish(world.first)
+    world.train({2: True})
+    world.write()
+    late = world.first
+    world.follow()
+    world.train({3: True})
+    world.write(base=True)
+    world.publish(world.first)
+    assert world.first.store.steps() == [3]
+    world.keep = 2
+    world.publish(late)
+    assert world.first.store.steps() == [2, 3]
+    world.check()
+
+
+def test_a_draft_whose_base_is_gone_does_not_become_official(world: World) -> None:
+    """It was pruned after the writer had looked, and before there was a draft that names it."""
+    world.train({1: True, 2: True, 3: True, 4: True})
+    world.write()
+    world.publish(world.first)
+    late, chain = world.first, world.chain()
+    world.follow()
+    world.train({3: True})
+    world.write(base=True)
+    world.publish(world.first)
+    world.follow()
+    world.train({4: True})
+    world.write(chain=chain)
+    assert late.draft is not None
+    with pytest.raises(EnvironmentFault, match=r"step 3 builds upon tables/w1-.*, which is gone"):
+        late.store.publish(late.draft)
+    assert late.store.steps() == [2]
+
+
+def test_nothing_is_put_upon_a_checkpoint_of_a_history_that_was_left(world: World) -> None:
+    world.keep = 3
+    for _ in range(2):
+        world.train(dict.fromkeys(range(8), True))
+        world.write()
+        world.publish(world.first)
+    world.restore(forgotten=1)
+    world.train({9: True})
+    world.train({10: True})
+    world.write()
+    world.publish(world.first)
+    assert world.first.store.steps() == [1, 2, 3]
+    assert [part.step for part in world.first.store.load(3).tables[0].parts] == [1, 3]
+    world.check()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr("brim.train.table_parts.LARGEST", 4 * Keyed.row_bytes)
+    return World(keep=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
+    weight = torch.randn(5, 3).to(dtype)
+    table = NumberedRows("t", {"weight": weight, "sum": weight * 2}, torch.arange(5))
+    for chunk in (*table.chunks(2), table.changed_since(2), table.changed_since(9)):
+        found = from_bytes(bytes(to_bytes(chunk)), where="there")
+        assert isinstance(found, Chunk)
+        assert torch.equal(found.keys, chunk.keys)
+        assert torch.equal(found.changed, chunk.changed)
+        assert found.fields.keys() == chunk.fields.keys()
+        assert all(torch.equal(found.fields[name], each) for name, each in chunk.fields.items())
+    gone = torch.tensor([3, 7])
+    assert torch.equal(from_bytes(bytes(to_bytes(gone)), where="there"), gone)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"removed": torch.tensor([2, 1])},
+        {"removed": torch.tensor([1.0])},
+        {"keys": torch.tensor([1, 2]), "field.weight": torch.zeros(2, 1)},
+        {"keys": torch.tensor([1, 1]), "changed": torch.zeros(2).long(), "field.weight": torch.zeros(2, 1)},
+        {"keys": torch.tensor([1, 2]), "changed": torch.zeros(2).long(), "field.weight": torch.zeros(3, 1)},
+        {"keys": torch.tensor([1, 2]), "changed": torch.zeros(2).long()},
+        {"keys": torch.tensor(1), "changed": torch.tensor(1), "field.weight": torch.tensor(1)},
+    ],
+)
+def test_what_is_no_table_is_refused(content: dict[str, Tensor]) -> None:
+    with pytest.raises(EnvironmentFault, match="there holds no rows of a table"):
+        from_bytes(save(content), where="there")
+
+
+@pytest.mark.parametrize("keys", [[-1], [4], [0, 4]])
+def test_rows_of_another_table_are_refused(keys: list[int]) -> None:
+    table = NumberedRows("t", {"weight": torch.zeros(4, 2)}, torch.zeros(4, dtype=torch.int64))
+    chunk = Chunk(torch.tensor(keys), {"weight": torch.ones(len(keys), 2)}, torch.tensor(keys))
+    with pytest.raises(EnvironmentFault, match="t has 4 rows"):
+        table.put(chunk)
+    assert not table.fields["weight"].any()
