@@ -95,8 +95,8 @@ class Checkpoints:
         if self._writer is None:
             return False
         self._look_at_bases()
-        if self._is_owed and self._bases is not None and not self._bases.are_coming:
-            return True
+        if self._is_owed and self._bases is not None:
+            return not self._bases.are_coming
         return self._spec.checkpoint_every.is_due(step, time.monotonic() - self._last)
 
     def is_due_at_epochs_end(self) -> bool:

@@ -1,0 +1,379 @@
+"""Checkpoints of large tables: bases that are written while training goes on, deltas upon them, and who follows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from brim.domain.checkpointing import Best, Interval
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.table_parts import Lineage
+from brim.errors import SpecError
+from brim.storage.checkpoints import Store
+from brim.storage.heir import SUCCESSION
+from brim.storage.places import Directory
+from brim.train import checkpoints, table_parts
+from brim.train.checkpoints import Checkpoints
+from brim.train.job_state import JobState
+from brim.train.table_file import Chunk, NumberedRows
+from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
+
+SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1), checkpoint_every=Interval(steps=10))
+ROWS, DIM = 1000, 4
+PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every table counts as large, and a file has a few rows."""
+    monkeypatch.setattr(checkpoints, "_SMALL", 0)
+    monkeypatch.setattr(table_parts, "LARGEST", 100 * (16 + 8 * DIM))
+
+
+class Table(NumberedRows):
+    """One that can be held back while all of it is read."""
+
+    def __init__(self) -> None:
+        weight = torch.arange(ROWS * DIM, dtype=torch.float32).reshape(ROWS, DIM)
+        super().__init__("t.weight", {"weight": weight, "sum": -weight}, torch.zeros(ROWS, dtype=torch.int64))
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.is_held = threading.Event()
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        for number, chunk in enumerate(super().chunks(rows)):
+            if number == 3 and not self.may_go_on.is_set():
+                self.is_held.set()
+                assert self.may_go_on.wait(PATIENCE)
+            yield chunk
+
+    def write(self, keys: list[int], value: float, *, step: int) -> None:
+        places = torch.tensor(keys)
+        self.fields["weight"][places] = value
+        self.fields["sum"][places] = -value
+        self.changed[places] = step
+
+
+class State:
+    """A state that is as many steps old as its weight says, with a table beside it."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+        self.measured = self.unsound_since = None
+        self.lineage = Lineage()
+        self.step = nn.Parameter(torch.zeros(1))
+        self.table = Table()
+
+    @property
+    def committed(self) -> int:
+        return int(self.step)
+
+    def train(self, *keys: int, steps: int = 1) -> None:
+        self.step.data += steps
+        self.table.write(list(keys), 10_000.0 + self.committed, step=self.committed)
+
+    def get(self) -> dict[str, Any]:
+        return {"model": {"step": self.step}, "optimizer": {"state": {}}}
+
+    def put(self, tree: dict[str, Any]) -> None:
+        self.step.data.copy_(tree["model"]["step"])
+        self.lineage = Lineage(**tree["lineage"])
+
+    def rows(self) -> dict[str, Tensor]:
+        return {
+            **{name: each.clone() for name, each in self.table.fields.items()},
+            "": self.table.changed.clone(),
+        }
+
+
+class Worker:
+    """A worker that writes the checkpoints of a job."""
+
+    def __init__(
+        self, place: Path, *, name: str = "w1", state: State | None = None, spec: JobSpec = SPEC
+    ) -> None:
+        self.state = state or State()
+        self.told: list[WorkerMessage] = []
+        self.checkpoints = Checkpoints(
+            cast(JobState, self.state),
+            spec,
+            context=None,
+            tell=self.tell,
+            listen=time.sleep,
+            tables=lambda: [self.state.table],
+        )
+        self.checkpoints.keep_in(str(place), writer=name)
+        self.store = Store(Directory(place))
+
+    def tell(self, message: WorkerMessage) -> None:
+        self.told.append(message)
+        if isinstance(message, CheckpointDrafted):
+            self.checkpoints.permit(Publish(step=message.step, writers=[]))
+
+    def warnings(self) -> list[str]:
+        return [each.message for each in self.told if isinstance(each, Warn)]
+
+    def written(self) -> list[int]:
+        return [each.size_bytes for each in self.told if isinstance(each, CheckpointMade)]
+
+    def checkpoint(self, *, ends_epoch: bool = False) -> dict[str, Tensor]:
+        """Write one as soon as that can be; what the table was then."""
+        self.checkpoints.begin(ends_epoch=ends_epoch)
+        self.await_bases()
+        if self.checkpoints.is_due(1):
+            self.checkpoints.begin(ends_epoch=ends_epoch)
+        rows = self.state.rows()
+        self.await_writer()
+        return rows
+
+    def await_bases(self) -> None:
+        bases = self.checkpoints._bases
+        assert bases is not None
+        wait(lambda: bases._coming is None or bases._coming.done())
+
+    def await_writer(self) -> None:
+        self.checkpoints.await_copy()
+        assert self.checkpoints._settle(PATIENCE)
+
+    def parts(self, step: int) -> list[tuple[int | None, int, int]]:
+        return [(each.since, each.step, each.rows) for each in self.store.load(step).tables[0].parts]
+
+
+def wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def restored(place: Path, *, name: str = "w9") -> Worker:
+    worker = Worker(place, name=name)
+    worker.state.table.write(list(range(ROWS)), -1.0, step=77)
+    where, problems = worker.checkpoints.restore()
+    assert where
+    assert problems == []
+    return worker
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(one[name], each) for name, each in other.items())
+
+
+def files(place: Path) -> int:
+    return len(list((place / "tables").iterdir())) if (place / "tables").exists() else 0
+
+
+def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.state.train(1, 999, steps=10)
+    worker.state.table.may_go_on.clear()
+    worker.checkpoints.begin(ends_epoch=False)
+    assert worker.state.table.is_held.wait(PATIENCE)
+    worker.state.train(1, 500, 998)  # read already, about to be read, and one that is read as it is now
+    assert not worker.checkpoints.is_due(20), "its base is being written"
+    assert worker.store.steps() == []
+    worker.state.table.may_go_on.set()
+    worker.await_bases()
+    worker.state.train(2)
+    assert worker.checkpoints.is_due(13), "it has waited for nothing but that"
+    worker.checkpoints.begin(ends_epoch=False)
+    rows = worker.state.rows()
+    worker.await_writer()
+    assert worker.store.steps() == [12]
+    assert worker.parts(12) == [(None, 10, ROWS), (10, 12, 4)]
+    assert same(restored(tmp_path).state.rows(), rows)
+    assert not worker.checkpoints.is_due(14)
+
+
+def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_base(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    rows = [worker.checkpoint()]
+    for first in range(0, 600, 200):
+        worker.state.train(*range(first, first + 200))
+        rows.append(worker.checkpoint())
+    assert worker.store.steps() == [3, 4]
+    assert worker.parts(4) == [(None, 1, ROWS), (1, 2, 200), (2, 3, 200), (3, 4, 200)]
+    assert 4 * worker.written()[1] < worker.written()[0]
+    assert same(restored(tmp_path).state.rows(), rows[-1])
+    worker.state.train(7)
+    worker.checkpoint()
+    assert worker.parts(5) == [(None, 5, ROWS)]
+    worker.state.train(7)
+    worker.checkpoint()
+    assert worker.store.steps() == [5, 6]
+    assert files(tmp_path) == 10 + 1, "the old base went with the last checkpoint that named it"
+    worker.checkpoints.drain()
+    assert worker.store.drafts() == []
+
+
+def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    table = worker.state.table
+    worker.state.train(5, steps=10)
+    table.may_go_on.clear()
+    worker.checkpoints.begin(ends_epoch=False)
+    assert table.is_held.wait(PATIENCE)
+    before = worker.state.rows()
+    table.write([600], 3.0, step=11)  # by a step that does not count: another worker dies over it
+    table.may_go_on.set()
+    worker.await_bases()
+    worker.checkpoints.end_round()
+    for name, field in table.fields.items():
+        field.copy_(before[name])
+    table.changed.copy_(before[""])
+    worker.state.train(6)
+    assert worker.checkpoints.is_due(12), "it is still to be written"
+    rows = worker.checkpoint()
+    assert worker.store.steps() == [11]
+    assert same(restored(tmp_path).state.rows(), rows)
+    worker.checkpoints.drain()
+    assert files(tmp_path) == 10
+    assert worker.store.drafts() == []
+
+
+def test_another_worker_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:
+    dead = restored_or_new(tmp_path)
+    dead.state.train(5)
+    dead.checkpoint()
+    worker = Worker(tmp_path, name="w2", state=dead.state)
+    worker.state.train(6, 7)
+    rows = worker.checkpoint()
+    assert worker.parts(2) == [(None, 1, ROWS), (1, 2, 2)]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
+def restored_or_new(place: Path) -> Worker:
+    worker = Worker(place)
+    worker.checkpoints.restore()
+    return worker
+
+
+def test_a_life_after_that_goes_on_from_it_too(tmp_path: Path) -> None:
+    first = restored_or_new(tmp_path)
+    first.state.train(5)
+    first.checkpoint()
+    worker = restored(tmp_path, name="w2")
+    worker.state.train(6)
+    worker.checkpoint()
+    follower = Worker(tmp_path, name="w3", state=worker.state)
+    follower.checkpoints.end_round()
+    follower.state.train(7)
+    rows = follower.checkpoint()
+    assert follower.parts(3) == [(None, 1, ROWS), (1, 2, 1), (2, 3, 1)]
+    assert same(restored(tmp_path, name="w4").state.rows(), rows)
+
+
+def test_a_base_of_which_a_file_is_missing_is_not_gone_on_from(tmp_path: Path) -> None:
+    first = restored_or_new(tmp_path)
+    first.state.train(5)
+    first.checkpoint()
+    next((tmp_path / "tables").iterdir()).unlink()
+    worker = Worker(tmp_path, name="w2", state=first.state)
+    worker.state.train(6)
+    rows = worker.checkpoint()
+    assert worker.parts(2) == [(None, 2, ROWS)]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
+def test_the_last_checkpoint_is_there_when_it_is_needed(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.state.train(5, steps=3)
+    worker.checkpoints.now()
+    assert worker.store.steps() == [3]
+    assert same(restored(tmp_path).state.rows(), worker.state.rows())
+
+
+def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SUCCESSION, "a")
+    heir = restored_or_new(tmp_path)
+    heir.state.train(5)
+    heir.checkpoint()
+    heir.state.train(6)
+    heir.checkpoints.leave()
+    assert heir.store.steps() == [1]
+    worker = Worker(tmp_path, name="w2")
+    where, _ = worker.checkpoints.restore(2)
+    assert where == heir.store.where(2)
+    assert same(worker.state.rows(), heir.state.rows())
+    assert worker.store.drafts() == []
+
+
+def test_the_end_of_an_epoch_whose_metric_counts_is_written_there_and_a_new_base_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(tmp_path, spec=replace(SPEC, keep_best=Best(metric="auc")))
+    worker.state.train(5)
+    worker.checkpoint()
+    worker.state.train(*range(600))
+    worker.checkpoint()
+    worker.state.train(5)
+    worker.state.table.may_go_on.clear()
+    monkeypatch.setattr(checkpoints, "_SHORT", 0.0)  # that is how long it would wait for the base
+    worker.checkpoints.begin(ends_epoch=True)
+    worker.await_writer()
+    assert worker.parts(3) == [(None, 1, ROWS), (1, 2, 600), (2, 3, 1)]
+    worker.state.table.may_go_on.set()
+    worker.await_bases()
+    worker.state.train(6)
+    rows = worker.checkpoint()
+    assert worker.parts(4) == [(None, 3, ROWS), (3, 4, 1)]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
+def test_a_small_table_is_written_whole_and_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_SMALL", 1 << 20)
+    worker = Worker(tmp_path)
+    for _ in range(2):
+        worker.state.train(5)
+        worker.checkpoints.begin(ends_epoch=False)
+        rows = worker.state.rows()
+        worker.state.train(5)
+        worker.await_writer()
+    assert [worker.parts(step) for step in worker.store.steps()] == [[(None, 1, ROWS)], [(None, 3, ROWS)]]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
+def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_due(tmp_path: Path) -> None:
+    (tmp_path / "tables").write_text("not a directory")
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    worker.checkpoint()
+    assert ["cannot write" in each for each in worker.warnings()] == [True]
+    assert not worker.checkpoints.is_due(11)
+    (tmp_path / "tables").unlink()
+    assert worker.checkpoints.is_due(20)
+    rows = worker.checkpoint()
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
+def test_a_damaged_part_is_named_and_an_older_base_is_used(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.state.train(*range(501))
+    worker.checkpoint()
+    worker.state.train(*range(501))
+    worker.checkpoint()
+    worker.state.train(5)
+    newest = worker.checkpoint()
+    assert worker.parts(3) == [(None, 3, ROWS)]
+    assert same(restored(tmp_path).state.rows(), newest)
+    damaged = worker.store.load(3).tables[0].files[-1].name
+    content = bytearray((tmp_path / damaged).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / damaged).write_bytes(content)
+    other = Worker(tmp_path, name="w2")
+    where, problems = other.checkpoints.restore()
+    assert where == worker.store.where(2)
+    assert [damaged in each for each in problems] == [True]
+    for file in (tmp_path / "tables").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(SpecError, match="only damaged checkpoints"):
+        Worker(tmp_path, name="w3").checkpoints.restore()
