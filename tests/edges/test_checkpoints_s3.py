@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
+from brim.domain.table_parts import Part, StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.starting import check_place
 from brim.storage.checkpoints import Checkpoint, Draft, Store
@@ -79,6 +80,27 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> 
     result = CliRunner().invoke(cli, ["checkpoints", s3.url, "--json"])
     assert result.exit_code == 1
     assert [row["whole"] for row in json.loads(result.stdout)["checkpoints"]] == [True, False]
+
+
+def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: ObjectStore) -> None:
+    store = Store(open_place(s3.url))
+    base = Part(since=None, step=1, rows=2, files=(store.write_part(bytearray(BYTES), rows=2, writer="w1"),))
+    for step in (1, 2, 3):
+        parts = [base] if step < 3 else []
+        own = store.write_part(BYTES * step, rows=1, writer="w1")
+        parts.append(Part(since=1 if parts else None, step=step, rows=1, files=(own,)))
+        table = StoredTable(name="t", rows=2, parts=tuple(parts))
+        made = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
+        store.publish(store.draft(made, writer="w1"))
+        store.prune(keep=1, best=None)
+        assert store.steps() == [step]
+        store.check(store.load(step))
+        assert len(s3.names()) == 2 + len(parts)
+    (name,) = (name for name in s3.names() if name.startswith("tables/"))
+    s3.files().pipe_file(f"bucket/run/{name}", b"\1" + (BYTES * 3)[1:])
+    found, problems = Store(open_place(s3.url)).newest_sound()
+    assert found is None
+    assert f"{s3.url}/{name} is damaged" in problems[0]
 
 
 def test_a_store_that_is_away_for_a_while_is_tried_again(s3: ObjectStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
+from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best, Interval
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
@@ -353,6 +356,35 @@ def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_
     assert worker.checkpoints.is_due(20)
     rows = worker.checkpoint()
     assert same(restored(tmp_path).state.rows(), rows)
+
+
+def test_the_verb_lists_tables_and_reads_what_they_consist_of(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").touch()  # what makes a directory a run
+    worker = Worker(tmp_path / "checkpoints")
+    for _ in range(3):
+        worker.state.train(5, 6)
+        worker.checkpoint()
+    result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path)])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) == 4
+    assert "t.weight, 1,000 rows: base of step 1, 1 delta of 0.0 MB" in lines[1]
+    assert "t.weight, 1,000 rows: base of step 1, 2 deltas of 0.0 MB" in lines[3]
+    result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path), "--json"])
+    rows = json.loads(result.stdout)["checkpoints"]
+    (table,) = rows[1]["tables"]
+    assert [each["rows"] for each in (table["base"], *table["deltas"])] == [ROWS, 2, 2]
+    sizes = [path.stat().st_size for path in (tmp_path / "checkpoints" / "tables").iterdir()]
+    assert table["bytes"] == sum(sizes)
+    assert rows[1]["bytes"] > sum(sizes)
+    delta = worker.store.load(3).tables[0].parts[-1].files[0].name
+    content = (tmp_path / "checkpoints" / delta).read_bytes()
+    (tmp_path / "checkpoints" / delta).write_bytes(content[:-1] + b"?")
+    result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path), "--json"])
+    rows = json.loads(result.stdout)["checkpoints"]
+    assert result.exit_code == 1
+    assert [row["whole"] for row in rows] == [True, False]
+    assert delta in rows[1]["problem"]
 
 
 def test_a_damaged_part_is_named_and_an_older_base_is_used(tmp_path: Path) -> None:

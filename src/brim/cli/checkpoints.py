@@ -17,6 +17,7 @@ from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
     from brim.domain.checkpointing import Best
+    from brim.domain.table_parts import StoredTable
     from brim.storage.checkpoints import Store
 
 __all__ = ["checkpoints"]
@@ -73,15 +74,28 @@ def _row(store: Store, step: int) -> dict[str, Any]:
     known = {"step": step, "path": store.where(step)}
     try:
         whole = store.load(step)
+        store.check(whole)
     except EnvironmentFault as fault:
         return {**known, "whole": False, "problem": str(fault)}
     return {
         **known,
         "whole": True,
-        "bytes": len(whole.data),
+        "bytes": whole.size_bytes,
         "written_at": whole.written_at,
         "metrics": {name: value for name, value in whole.metrics.items() if not math.isnan(value)},
         "versions": dict(whole.versions),
+        "tables": list(map(_table, whole.tables)),
+    }
+
+
+def _table(table: StoredTable) -> dict[str, Any]:
+    base, *deltas = table.parts
+    return {
+        "name": table.name,
+        "rows": table.rows,
+        "bytes": sum(file.size_bytes for file in table.files),
+        "base": {"step": base.step, "rows": base.rows, "bytes": base.size_bytes},
+        "deltas": [{"step": each.step, "rows": each.rows, "bytes": each.size_bytes} for each in deltas],
     }
 
 
@@ -92,4 +106,13 @@ def _line(row: dict[str, Any]) -> str:
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in row["metrics"].items())
     best = "best  " if row.get("best") else ""
     measured = f"{metrics}  " if metrics else ""
-    return f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  {best}{measured}{row['path']}"
+    line = f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  {best}{measured}{row['path']}"
+    return "\n".join([line, *map(_table_line, row["tables"])])
+
+
+def _table_line(table: dict[str, Any]) -> str:
+    base, deltas = table["base"], table["deltas"]
+    added = sum(each["bytes"] for each in deltas)
+    upon = f", {len(deltas)} delta{'s' * (len(deltas) > 1)} of {added / 1e6:.1f} MB" if deltas else ""
+    parts = f"base of step {base['step']:,}{upon}"
+    return f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, {table['rows']:,} rows: {parts}"

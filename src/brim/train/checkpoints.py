@@ -129,9 +129,10 @@ class Checkpoints:
                 text = f"no checkpoint at step {step}: that of step {busy} is still being written"
                 self._tell(Warn(message=text))
             return
-        self._is_owed = not self._has_bases(patience, needed=needed, exact=exact)
-        if self._is_owed:
+        if not self._has_bases(patience, needed=needed, exact=exact):
+            self._is_owed = self._bases is not None and self._bases.are_coming
             return
+        self._is_owed = False
         self._last = time.monotonic()
         checkpoint, self._copy, tables = self._take()
         self._writer.start(

@@ -1,0 +1,83 @@
+"""A checkpoint of an older brim is gone on from as if nothing had changed.
+
+Those in `checkpoints/` were written by real jobs of those versions: the one below, with a checkpoint at the end of each
+of its two epochs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from brim.storage.checkpoints import Store
+from brim.storage.places import Directory
+from brim.train.checkpoint import state_of
+from brim.train.context import spec_of_a_loner
+from brim.train.job import Job
+from brim.train.membership import Loner
+from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.out(self.table(ids)).squeeze(1)
+        return found
+
+
+def a_job(place: Path) -> Job:
+    net = Net()
+    job = Job(net, torch.optim.Adagrad(net.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None)
+
+    class Permitting(Loner):
+        def tell(self, message: WorkerMessage) -> None:
+            if isinstance(message, CheckpointDrafted):
+                job._checkpoints.permit(Publish(step=message.step, writers=[]))
+
+    job.members = Permitting()
+    job._checkpoints.keep_in(str(place), writer="w2")
+    return job
+
+
+def train(job: Job) -> int:
+    """The steps that it made."""
+    ids = torch.arange(80).reshape(40, 2) % 20
+    before = -1
+    for batch in job.batches(TensorDataset(ids, (ids[:, 0] % 2).float()), global_batch_size=16, epochs=2):
+        before = job.committed if before < 0 else before
+        job.step((job.model(batch.inputs) - batch.target).square().mean())
+    return job.committed - before
+
+
+@pytest.mark.parametrize("format", [2])
+def test_it_ends_with_the_same_bits(format: int, tmp_path: Path) -> None:
+    old = CHECKPOINTS / f"format-{format}"
+    shutil.copytree(old / "step-00000003", tmp_path / "step-00000003")
+    job = a_job(tmp_path)
+    assert train(job) == 3
+    expected = state_of(Store(Directory(old)).load(6))
+    weights = dict(job.model.named_parameters())
+    assert all(torch.equal(weights[name], each) for name, each in expected["model"].items())
+    manifest = json.loads((tmp_path / "step-00000006" / "manifest.json").read_bytes())
+    assert manifest["format"] > format
+    again = a_job(tmp_path)
+    again._checkpoints.restore()
+    assert again.committed == 6
+    weights = dict(again.model.named_parameters())
+    assert all(torch.equal(weights[name], each) for name, each in expected["model"].items())
+    sums = [state["sum"] for state in expected["optimizer"]["state"].values()]
+    (optimizer,) = again._optimization.optimizers
+    found = optimizer.state_dict()["state"].values()
+    assert all(torch.equal(one["sum"], each) for one, each in zip(found, sums, strict=True))
