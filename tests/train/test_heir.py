@@ -17,6 +17,7 @@ from brim.storage.heir import SUCCESSION
 from brim.storage.places import open_place
 from brim.train.checkpoints import Checkpoints
 from brim.train.job_state import JobState
+from brim.train.table_file import RowTable
 from brim.wire.messages import CheckpointDrafted, WorkerMessage
 
 SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
@@ -29,6 +30,7 @@ class Counted:
         self.metrics: dict[str, float] = {}
         self.measured = self.unsound_since = None
         self.lineage = Lineage()
+        self.tables: list[RowTable] = []
         self.weights = nn.Parameter(torch.zeros(1000))
         self.go_on(committed)
 
@@ -41,6 +43,15 @@ class Counted:
 
     def get(self) -> dict[str, Any]:
         return {"model": {"w": self.weights}, "optimizer": {"state": {}}}
+
+    def start(self) -> None:
+        pass
+
+    def clear_tables(self) -> None:
+        pass
+
+    def keep_tables(self) -> None:
+        pass
 
     def put(self, tree: dict[str, Any]) -> None:
         assert tree["model"]["w"].unique().numel() == 1, "a mixture of two states"

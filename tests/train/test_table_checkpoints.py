@@ -83,6 +83,19 @@ class State:
         self.step.data += steps
         self.table.write(list(keys), 10_000.0 + self.committed, step=self.committed)
 
+    @property
+    def tables(self) -> list[Table]:
+        return [self.table]
+
+    def start(self) -> None:
+        pass
+
+    def clear_tables(self) -> None:
+        self.table.fields["weight"].fill_(-7.0)
+
+    def keep_tables(self) -> None:
+        pass
+
     def get(self) -> dict[str, Any]:
         return {"model": {"step": self.step}, "optimizer": {"state": {}}}
 
@@ -111,7 +124,6 @@ class Worker:
             context=None,
             tell=self.tell,
             listen=time.sleep,
-            tables=lambda: [self.state.table],
         )
         self.checkpoints.keep_in(str(place), writer=name)
         self.store = Store(Directory(place))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -28,9 +28,9 @@ from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
 from brim.train.job_state import JobState
 from brim.train.state import flatten
-from brim.train.tables.tree import TABLES
 from brim.train.table_file import RowTable
-from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
+from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
+from brim.train.tables.tree import PLACES, TABLES
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -50,7 +50,6 @@ class Checkpoints:
         context: the worker's place among others; a process by itself leaves checkpoints to its script.
         tell: sends a message to the master, from any thread.
         listen: hears the master for so many seconds, without leaving what this thread is at.
-        tables: whose rows are not in the tree of the state; asked for each time.
     """
 
     def __init__(
@@ -61,14 +60,12 @@ class Checkpoints:
         context: WorkerContext | None,
         tell: Callable[[WorkerMessage], None],
         listen: Callable[[float], None],
-        tables: Callable[[], Sequence[RowTable]] = lambda: (),
     ) -> None:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
         self._copy: Copy | None = None
         self._last = time.monotonic()
         self._warned_of: int | None = None
-        self._tables = tables
         self._store: Store | None = None
         self._writer: Writer | None = None
         self._bases: Bases | None = None  # where there is a writer
@@ -147,7 +144,7 @@ class Checkpoints:
         """Begin to copy the state: a checkpoint without its tensors, these once they are copied, and its tables."""
         started, step = time.monotonic(), self.state.committed
         tables = self._take_tables(step)
-        state = self.state.get_whole()
+        state = self.state.get()
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
             step=step,
@@ -167,7 +164,7 @@ class Checkpoints:
         bases = self._bases
         assert bases is not None, "who has no writer takes nothing"
         taken = [
-            take(each, () if _is_small(each) else bases.chain(each), step=step) for each in self._tables()
+            take(each, () if _is_small(each) else bases.chain(each), step=step) for each in self.state.tables
         ]
         round, new = bases.hand_over()
         return TakenTables(taken=taken, new=new, on_official=lambda tables: bases.know(tables, round=round))
@@ -179,7 +176,7 @@ class Checkpoints:
             EnvironmentFault: it is needed, and the place did not take it.
         """
         assert self._bases is not None, "who has no writer has no checkpoints"
-        bases, large = self._bases, [each for each in self._tables() if not _is_small(each)]
+        bases, large = self._bases, [each for each in self.state.tables if not _is_small(each)]
         self._look_at_bases()
         if not (bases.are_light(large) or (needed and bases.are_there(large))):
             bases.begin(large, step=self.state.committed, lineage=self.state.lineage)
@@ -320,17 +317,38 @@ class Checkpoints:
             self.state.lineage = Lineage(id=uuid.uuid4().hex)
             return "", []
         lineage = Lineage(id=uuid.uuid4().hex, parent=found.lineage, parent_step=found.step)
-        self.state.put({**state_of(found), "lineage": asdict(lineage)})
+        tree = {**state_of(found), "lineage": asdict(lineage)}
+        if not self._has_tables_of(found):
+            tree[TABLES] = self._read_tables(found, tree.get(PLACES, {}))
+        self.state.put(tree)
+        self.state.keep_tables()
         self._bases.know(found.tables)
         self._writer.official = found.step
         return self._store.where(found.step), problems
 
+    def _has_tables_of(self, checkpoint: Checkpoint) -> bool:
+        """Whether what is a table there is one here, and nothing else is."""
+        return {each.name for each in checkpoint.tables} == {each.name for each in self.state.tables}
+
     def _put_tables(self, checkpoint: Checkpoint) -> None:
         """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
         assert self._store is not None, "what is read comes from there"
-        own = {each.name: each for each in self._tables()}
+        if not self._has_tables_of(checkpoint):  # it was made by other options, or an older brim
+            self._store.check(checkpoint)
+            return
+        self.state.clear_tables()
+        own = {each.name: each for each in self.state.tables}
         for stored in checkpoint.tables:
             put_table(self._store, stored, own[stored.name])
+
+    def _read_tables(self, checkpoint: Checkpoint, places: Mapping[str, Any]) -> dict[str, Any]:
+        """The tables of a checkpoint as a part of a state, whole in memory."""
+        assert self._store is not None, "what is read comes from there"
+        found = {}
+        for stored in checkpoint.tables:
+            table = whole_of(self._store, stored)
+            found[stored.name] = {"at": places[stored.name], "fields": table.fields, "changed": table.changed}
+        return found
 
 
 def _is_small(table: RowTable) -> bool:
@@ -345,5 +363,5 @@ def _heir() -> str:
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
     optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
-    kept = flatten([[each["state"] for each in optimizers], state[TABLES]])[1]
+    kept = flatten([each["state"] for each in optimizers])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

@@ -21,6 +21,7 @@ from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.compiled import is_compiled
 from brim.train.rows import Part, Rows, no_rows, total_of
+from brim.train.table_file import NumberedRows
 from brim.train.tables.by_rows import KNOWN, Place, RowOptimizer, moves_others, places_of
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import WEIGHT, Table
@@ -368,7 +369,7 @@ class Embeddings:
         return None if self._memory is None else self._memory.step
 
     @step.setter
-    def step(self, step: int) -> None:
+    def step(self, step: int | None) -> None:
         if self._memory is not None:
             self._memory.step = step
 
@@ -397,6 +398,23 @@ class Embeddings:
             each.name: {"at": each.at, "fields": dict(each.table.fields), "changed": each.table.changed}
             for each in self._all
         }
+
+    @property
+    def rows(self) -> list[NumberedRows]:
+        """The tables as checkpoints see them."""
+        if self._memory is None:
+            return []
+        return [NumberedRows(each.name, each.fields, each.changed) for each in self.tables]
+
+    def places(self) -> dict[str, list[int]]:
+        """Return of each table which optimizer of the job has it, and its number there."""
+        return {each.name: list(each.at) for each in self._all}
+
+    def clear(self) -> None:
+        """Prepare for rows that are put in one by one; `step` tells when all are there."""
+        self.step = None
+        for table in self.tables if self._memory is not None else []:
+            table.forget_log()
 
     def put_dense(self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int) -> None:
         """Take the rows out of a state as a job without tables has it, if they are there.

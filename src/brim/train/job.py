@@ -573,6 +573,7 @@ class Job:
 
     def _leave_round(self) -> None:
         self._checkpoints.await_copy()  # the next round may put another state in place of this one
+        self._checkpoints.end_round()
         if self._round is not None:
             self._stop_reading()
             self._round.exchange.close()

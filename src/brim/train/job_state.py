@@ -17,7 +17,8 @@ from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.optimization import Optimization
 from brim.train.state import flatten
-from brim.train.tables.tree import TABLES, joined
+from brim.train.table_file import NumberedRows
+from brim.train.tables.tree import PLACES, TABLES, joined
 
 __all__ = ["SAME_DATA", "SAMPLES", "STOP", "JobState", "Stateful"]
 
@@ -105,7 +106,7 @@ class JobState:
         return {name: every[name] for name in self._names if every[name].layout is torch.strided}
 
     def get(self) -> dict[str, Any]:
-        """The state as a tree, but for the tables; its tensors are the network's own, not copies."""
+        """The state as a tree, but for the rows of tables; its tensors are the network's own, not copies."""
         tree = {
             "model": self._tensors(),
             "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
@@ -127,13 +128,23 @@ class JobState:
             "seed": self._spec.seed,
             "delay": self._spec.delay,
             "late": self._embeddings.late(),
+            PLACES: self._embeddings.places(),
         }
         self._embeddings.take_out(tree)
         return tree
 
-    def get_whole(self) -> dict[str, Any]:
-        """The state as `get` gives it, with the tables: the memory that all workers of the host share."""
-        return {**self.get(), TABLES: self._embeddings.get()}
+    @property
+    def tables(self) -> list[NumberedRows]:
+        """The tables, which are not in the tree: memory that all workers of the host share."""
+        return self._embeddings.rows
+
+    def clear_tables(self) -> None:
+        """Prepare for rows that are put into the tables; nobody takes them for whole before `keep_tables`."""
+        self._embeddings.clear()
+
+    def keep_tables(self) -> None:
+        """The tables have this very state."""
+        self._embeddings.step = self.committed
 
     def _data(self) -> dict[str, Any]:
         if self.schedule is None:
@@ -156,7 +167,7 @@ class JobState:
         return self._digests
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take the state that `get` or `get_whole` gave elsewhere.
+        """Take the state that `get` gave elsewhere; with tables, where it has them.
 
         Raises:
             SpecError: it is of a job that would give other bits.

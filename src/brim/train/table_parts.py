@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from brim.domain.table_parts import Part, PartFile, StoredTable
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
-from brim.train.table_file import LARGEST, Chunk, RowTable, from_bytes, to_bytes
+from brim.train.table_file import LARGEST, Chunk, NumberedRows, RowTable, from_bytes, to_bytes
 
 __all__ = [
     "Taken",
@@ -23,6 +24,7 @@ __all__ = [
     "rows_of_file",
     "store_taken",
     "take",
+    "whole_of",
     "write_part",
 ]
 
@@ -158,6 +160,23 @@ def put_table(store: Store, stored: StoredTable, table: RowTable) -> None:
             table.put(content)
         else:
             table.remove(content)
+
+
+def whole_of(store: Store, stored: StoredTable) -> NumberedRows:
+    """Read the table of an ordinary embedding into memory of its own; raises as `read_table` does."""
+    table: NumberedRows | None = None
+    for content in read_table(store, stored):
+        if not isinstance(content, Chunk):
+            raise EnvironmentFault(f"{stored.name} is no ordinary embedding: rows of it were removed")
+        if table is None:
+            fields = {
+                name: each.new_empty((stored.rows, *each.shape[1:])) for name, each in content.fields.items()
+            }
+            table = NumberedRows(stored.name, fields, torch.empty(stored.rows, dtype=torch.int64))
+        table.put(content)
+    if table is None:
+        raise EnvironmentFault(f"{stored.name} has no rows")
+    return table
 
 
 def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk | Tensor]:

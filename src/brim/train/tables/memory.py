@@ -66,8 +66,8 @@ class TableMemory:
         return int(self._step) - 1 if self._step else None
 
     @step.setter
-    def step(self, step: int) -> None:
-        self._step.fill_(step + 1)
+    def step(self, step: int | None) -> None:
+        self._step.fill_(0 if step is None else step + 1)
 
     def take_back(self, committed: int) -> None:
         """Undo what owners wrote for steps that do not count. Nobody may write meanwhile."""

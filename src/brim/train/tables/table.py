@@ -73,13 +73,17 @@ class Table:
     @torch.no_grad()
     def fill(self, rows: Mapping[str, Tensor], changed: Tensor | None = None) -> None:
         """Put all rows in; nobody else may use the table meanwhile."""
-        self._heads.zero_()
+        self.forget_log()
         for name, field in self.fields.items():
             field.copy_(rows[name])
         if changed is None:
             self.changed.zero_()
         else:
             self.changed.copy_(changed)
+
+    def forget_log(self) -> None:
+        """Have nothing to take back: all rows are put in anew."""
+        self._heads.zero_()
 
     # A step ------------------------------------------------------------------------------------------------
 

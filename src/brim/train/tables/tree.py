@@ -9,9 +9,10 @@ from torch import Tensor
 
 from brim.train.tables.table import WEIGHT
 
-__all__ = ["TABLES", "joined", "states_of"]
+__all__ = ["PLACES", "TABLES", "joined", "states_of"]
 
 TABLES = "tables"
+PLACES = "places of tables"  # in the dense part: which optimizer has each, and its number there
 
 
 def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
