@@ -1,0 +1,168 @@
+"""What checkpoints of a large table cost training: its base, deltas upon it, and a restore.
+
+    python -m benchmarks.checkpoints.tables --rows 10000000 50000000     # a report; 4 minutes, 20 GiB of memory
+    python -m benchmarks.checkpoints.tables --rows 1000000 --quick       # a smoke run
+
+One process has a table of dimension 16 with Adagrad's sums, and changes some thousand rows in each step. The rows are
+drawn with a power law, as ids of clicks are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from benchmarks.harness.report import Report, ms, seconds, table
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.table_parts import Lineage
+from brim.storage.checkpoints import Store
+from brim.storage.places import Directory
+from brim.train.checkpoints import Checkpoints
+from brim.train.job_state import JobState
+from brim.train.table_file import NumberedRows
+from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, WorkerMessage
+
+DIM, LOOKUPS, EVERY = 16, 20_000, 200  # rows that a step looks up, not all of them distinct; steps
+SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
+HERE = Path(__file__).parent
+
+
+class State:
+    """The state of a job that has a table and nothing else."""
+
+    def __init__(self, rows: int) -> None:
+        self.metrics: dict[str, float] = {}
+        self.measured = self.unsound_since = None
+        self.lineage = Lineage()
+        self.committed = 0
+        self.fields = {name: torch.zeros(rows, DIM) for name in ("weight", "sum")}
+        self.changed = torch.zeros(rows, dtype=torch.int64)
+        self.fields["weight"].normal_()
+        self.tables = [NumberedRows("table.weight", self.fields, self.changed)]
+
+    def step(self) -> float:
+        """The seconds of a step: it reads some rows, and writes them."""
+        began = time.perf_counter()
+        ids = (torch.rand(LOOKUPS).pow(8) * len(self.changed)).long().unique()
+        for field in self.fields.values():
+            field.index_copy_(0, ids, field.index_select(0, ids) + 0.001)
+        self.committed += 1
+        self.changed.index_fill_(0, ids, self.committed)
+        return time.perf_counter() - began
+
+    def get(self) -> dict[str, Any]:
+        return {"model": {"committed": torch.tensor(self.committed)}, "optimizer": {"state": {}}}
+
+    def put(self, tree: dict[str, Any]) -> None:
+        self.committed = int(tree["model"]["committed"])
+
+    def start(self) -> None:
+        pass
+
+    def clear_tables(self) -> None:
+        pass
+
+    def keep_tables(self) -> None:
+        pass
+
+
+def checkpoints_of(state: State, directory: Path, made: list[CheckpointMade]) -> Checkpoints:
+    def tell(message: WorkerMessage) -> None:
+        if isinstance(message, CheckpointDrafted):
+            checkpoints.permit(Publish(step=message.step, writers=[]))
+        elif isinstance(message, CheckpointMade):
+            made.append(message)
+
+    checkpoints = Checkpoints(cast(JobState, state), SPEC, context=None, tell=tell, listen=time.sleep)
+    checkpoints.keep_in(str(directory), writer="w1")
+    return checkpoints
+
+
+def measure(rows: int, *, deltas: int, directory: Path) -> dict[str, Any]:
+    state, made = State(rows), []
+    checkpoints = checkpoints_of(state, directory, made)
+    alone = [state.step() for _ in range(EVERY)][20:]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    checkpoints.begin(ends_epoch=False)
+    beside = []
+    while not checkpoints.is_due(1):
+        beside.append(state.step())
+    base, pauses = time.perf_counter() - began, []
+    for number in range(deltas + 1):
+        for _ in range(EVERY if number else 0):
+            state.step()
+        began = time.perf_counter()
+        checkpoints.begin(ends_epoch=False)
+        checkpoints.await_copy()
+        pauses.append(time.perf_counter() - began)
+        while checkpoints._writer is not None and checkpoints._writer.in_flight is not None:
+            state.step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    (stored,) = Store(Directory(directory)).load(made[-1].step).tables
+    began = time.perf_counter()
+    assert checkpoints.restore()[0]
+    restored = time.perf_counter() - began
+    return {
+        "rows": rows,
+        "table_bytes": sum(each.nbytes for each in state.fields.values()),
+        "base_seconds": base,
+        "base_bytes": stored.parts[0].size_bytes,
+        "step_alone": alone,
+        "step_beside_base": beside,
+        "pauses": pauses,
+        "delta_rows": [part.rows for part in stored.parts[1:]],
+        "delta_bytes": [part.size_bytes for part in stored.parts[1:]],
+        "delta_seconds": [each.seconds for each in made],
+        "restore_seconds": restored,
+        "restored_bytes": sum(file.size_bytes for file in stored.files),
+        "more_memory_bytes": peak * 1024,
+    }
+
+
+def tell(report: Report, results: list[dict[str, Any]]) -> None:
+    rows: list[list[str]] = []
+    for what, cell in (
+        ("table with Adagrad's sums, GB", lambda r: f"{r['table_bytes'] / 1e9:.2f}"),
+        ("base: GB in storage", lambda r: f"{r['base_bytes'] / 1e9:.2f}"),
+        ("base: seconds, beside training", lambda r: f"{r['base_seconds']:.1f}"),
+        ("a step without a base beside it, ms", lambda r: ms(r["step_alone"])),
+        ("a step beside a base that is written, ms", lambda r: ms(r["step_beside_base"])),
+        (f"delta of {EVERY} steps: rows", lambda r: f"{r['delta_rows'][-1]:,}"),
+        ("delta: MB in storage", lambda r: f"{r['delta_bytes'][-1] / 1e6:.0f}"),
+        ("delta: training waits, ms", lambda r: ms(r["pauses"])),
+        ("delta: seconds until official, in the background", lambda r: seconds(r["delta_seconds"])),
+        ("restore, base and deltas: seconds", lambda r: f"{r['restore_seconds']:.1f}"),
+        ("more memory than before, at most, GB", lambda r: f"{r['more_memory_bytes'] / 1e9:.2f}"),
+    ):
+        rows.append([what, *map(cell, results)])
+    report.add("Median (minimum–maximum) where there are several.")
+    report.add(table(["", *(f"{each['rows']:,} rows" for each in results)], rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000, 50_000_000])
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    report = Report(HERE, "Checkpoints of large tables", seed=0)
+    results = []
+    for rows in arguments.rows:
+        with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
+            results.append(measure(rows, deltas=1 if arguments.quick else 5, directory=Path(scratch)))
+        report.say(f"{rows:,} rows")
+    tell(report, results)
+    if not arguments.quick:
+        report.write({"results": results}, name="tables")
+
+
+if __name__ == "__main__":
+    main()
