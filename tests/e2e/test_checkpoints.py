@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
-from e2e.running import DIGITS, PACED, ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, ledger, started, train, until
 from objectstore import ObjectStore, object_store
 
 pytestmark = pytest.mark.e2e
@@ -47,6 +48,31 @@ def test_writers_that_are_killed_leave_nothing_half_written(
     assert whole(str(tmp_path / "run"))
     left = s3.names() if remote else sorted(Directory(Path(place)).names())
     assert len(left) == 4, f"two files for each of two checkpoints, and no draft: {left}"
+
+
+def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -> None:
+    """Its writer is killed while it writes a base, and later everybody who has the rows."""
+    job = (str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3")
+    job = (*job, "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    kills = "kill rank 0 at step 7; kill rank 0 at step 80; kill rank 1 at step 80"
+    options = ("--workers", "2", "--checkpoint-every", "5", "--faults", kills)
+    with started(tmp_path / "run", "train", *job, *options) as run:
+        summary = run.finish()
+    assert summary["exit"] == "done", run.err
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
+    restored = [event["step"] for event in run.events("restored")]
+    assert len(restored) == 1
+    assert 0 < restored[0] <= 80, "a base was official by then"
+    assert whole(str(tmp_path / "run"))
+    store = Store(Directory(tmp_path / "run" / "checkpoints"))
+    assert store.drafts() == []
+    large, small = store.load(store.steps()[-1]).tables
+    assert len(large.parts) > 1
+    assert len(small.parts) == 1
+    written = [event["bytes"] for event in run.events("checkpoint")]
+    assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 
 
 def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: ObjectStore) -> None:

@@ -27,9 +27,19 @@ from brim.train import checkpoints, table_parts
 from brim.train.checkpoints import Checkpoints
 from brim.train.job_state import JobState
 from brim.train.table_file import Chunk, NumberedRows
-from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, Warn, WorkerMessage
+from brim.wire.messages import (
+    CheckpointDrafted,
+    CheckpointMade,
+    Publish,
+    Warn,
+    WorkerMessage,
+)
 
-SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1), checkpoint_every=Interval(steps=10))
+SPEC = JobSpec(
+    parameters={},
+    workers=WorkerRange(minimum=1, maximum=1),
+    checkpoint_every=Interval(steps=10),
+)
 ROWS, DIM = 1000, 4
 PATIENCE = 30.0
 
@@ -46,13 +56,17 @@ class Table(NumberedRows):
 
     def __init__(self) -> None:
         weight = torch.arange(ROWS * DIM, dtype=torch.float32).reshape(ROWS, DIM)
-        super().__init__("t.weight", {"weight": weight, "sum": -weight}, torch.zeros(ROWS, dtype=torch.int64))
+        super().__init__(
+            "t.weight",
+            {"weight": weight, "sum": -weight},
+            torch.zeros(ROWS, dtype=torch.int64),
+        )
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.is_held = threading.Event()
 
-    def chunks(self, rows: int) -> Iterator[Chunk]:
-        for number, chunk in enumerate(super().chunks(rows)):
+    def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
+        for number, chunk in enumerate(super().chunks(rows, since=since)):
             if number == 3 and not self.may_go_on.is_set():
                 self.is_held.set()
                 assert self.may_go_on.wait(PATIENCE)
@@ -114,7 +128,12 @@ class Worker:
     """A worker that writes the checkpoints of a job."""
 
     def __init__(
-        self, place: Path, *, name: str = "w1", state: State | None = None, spec: JobSpec = SPEC
+        self,
+        place: Path,
+        *,
+        name: str = "w1",
+        state: State | None = None,
+        spec: JobSpec = SPEC,
     ) -> None:
         self.state = state or State()
         self.told: list[WorkerMessage] = []
@@ -186,7 +205,9 @@ def files(place: Path) -> int:
     return len(list((place / "tables").iterdir())) if (place / "tables").exists() else 0
 
 
-def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(tmp_path: Path) -> None:
+def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(
+    tmp_path: Path,
+) -> None:
     worker = Worker(tmp_path)
     worker.state.train(1, 999, steps=10)
     worker.state.table.may_go_on.clear()
@@ -208,7 +229,9 @@ def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(t
     assert not worker.checkpoints.is_due(14)
 
 
-def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_base(tmp_path: Path) -> None:
+def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_base(
+    tmp_path: Path,
+) -> None:
     worker = Worker(tmp_path)
     worker.state.train(5)
     rows = [worker.checkpoint()]
@@ -230,7 +253,65 @@ def test_what_follows_is_written_in_deltas_until_they_outweigh_half_of_their_bas
     assert worker.store.drafts() == []
 
 
-def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(tmp_path: Path) -> None:
+def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_AT_ONCE", 20 * (16 + 8 * DIM))
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    worker.checkpoint()
+    worker.state.train(*range(400))
+    worker.state.table.may_go_on.clear()
+    worker.checkpoints.begin(ends_epoch=False)
+    assert worker.state.table.is_held.wait(PATIENCE)
+    worker.state.train(3, 399, 700)
+    assert not worker.checkpoints.is_due(20)
+    worker.state.table.may_go_on.set()
+    worker.await_bases()
+    worker.state.train(2)
+    assert worker.checkpoints.is_due(21)
+    worker.checkpoints.begin(ends_epoch=False)
+    rows = worker.state.rows()
+    worker.await_writer()
+    assert worker.parts(4) == [(None, 1, ROWS), (1, 2, 400), (2, 4, 4)]
+    assert same(restored(tmp_path).state.rows(), rows)
+    for _ in range(3):  # each time as much: there is no end to be waited for
+        worker.state.train(*range(21))
+        worker.checkpoints.begin(ends_epoch=False)
+        worker.await_bases()
+    worker.state.train(*range(21))
+    worker.checkpoints.begin(ends_epoch=False)
+    rows = worker.state.rows()
+    worker.await_writer()
+    assert worker.store.steps() == [4, 8]
+    assert worker.parts(8)[3:] == [(4, 5, 21), (5, 6, 21), (6, 7, 21), (7, 8, 21)]
+    assert same(restored(tmp_path).state.rows(), rows)
+    worker.checkpoints.drain()
+    assert worker.store.drafts() == []
+
+
+def test_the_last_checkpoint_waits_for_nothing_to_become_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_AT_ONCE", 0)
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    worker.checkpoints.now()
+    worker.state.train(6)
+    worker.checkpoints.now()
+    assert worker.parts(2) == [(None, 1, ROWS), (1, 2, 1)]
+    worker.state.train(7)
+    worker.checkpoints.begin(ends_epoch=False)
+    worker.await_bases()
+    worker.state.train(8)
+    worker.checkpoints.now()
+    assert worker.store.steps() == [2, 4]
+    assert same(restored(tmp_path).state.rows(), worker.state.rows())
+
+
+def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(
+    tmp_path: Path,
+) -> None:
     worker = Worker(tmp_path)
     table = worker.state.table
     worker.state.train(5, steps=10)
@@ -353,11 +434,16 @@ def test_a_small_table_is_written_whole_and_at_once(tmp_path: Path, monkeypatch:
         rows = worker.state.rows()
         worker.state.train(5)
         worker.await_writer()
-    assert [worker.parts(step) for step in worker.store.steps()] == [[(None, 1, ROWS)], [(None, 3, ROWS)]]
+    assert [worker.parts(step) for step in worker.store.steps()] == [
+        [(None, 1, ROWS)],
+        [(None, 3, ROWS)],
+    ]
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_due(tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_written_is_told_and_tried_again_when_the_next_is_due(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "tables").write_text("not a directory")
     worker = Worker(tmp_path)
     worker.state.train(5)

@@ -41,15 +41,22 @@ class Keyed:
     def chunk(self, keys: list[int]) -> Chunk:
         values = torch.tensor([[self.rows[key][0]] for key in keys]).reshape(-1, 1)
         changed = torch.tensor([self.rows[key][1] for key in keys], dtype=torch.int64)
-        return Chunk(torch.tensor(keys, dtype=torch.int64), {"weight": values, "sum": -values}, changed)
+        return Chunk(
+            torch.tensor(keys, dtype=torch.int64),
+            {"weight": values, "sum": -values},
+            changed,
+        )
 
-    def chunks(self, rows: int) -> Iterator[Chunk]:
-        keys = sorted(self.rows)
+    def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
+        keys = sorted(key for key, (_, changed) in self.rows.items() if since is None or changed > since)
         for start in range(0, len(keys), rows):
             yield self.chunk(keys[start : start + rows])
 
     def changed_since(self, step: int) -> Chunk:
         return self.chunk(sorted(key for key, (_, changed) in self.rows.items() if changed > step))
+
+    def count_since(self, step: int) -> int:
+        return sum(changed > step for _, changed in self.rows.values())
 
     def removed_since(self, step: int) -> Tensor:
         gone = (key for key, removed in self.removed.items() if removed > step and key not in self.rows)
@@ -168,7 +175,12 @@ class World:
             stored = store_taken(store, [taken], writer=worker.name)
             new += new_files(stored[0], chain)
             checkpoint = Checkpoint(
-                step=self.step, tree={}, versions={}, data=b"", lineage=self.lineage.id, tables=stored
+                step=self.step,
+                tree={},
+                versions={},
+                data=b"",
+                lineage=self.lineage.id,
+                tables=stored,
             )
             self.held[self.lineage.id, self.step] = dict(self.table.rows)
             worker.draft, worker.new = store.draft(checkpoint, writer=worker.name), new
@@ -222,7 +234,10 @@ class World:
         named = set()
         for step in self.first.store.steps():
             folder = f"step-{step:08d}"
-            named |= {f"{folder}/manifest.json", f"{folder}/{self.first.store._manifest(step).file.name}"}
+            named |= {
+                f"{folder}/manifest.json",
+                f"{folder}/{self.first.store._manifest(step).file.name}",
+            }
             named |= self.first.store._manifest(step).parts
         assert set(self.place.files) == named, "a killed writer leaves nothing that tidying does not remove"
 
@@ -336,7 +351,9 @@ def test_a_draft_whose_base_is_gone_does_not_become_official(world: World) -> No
     assert late.store.steps() == [2]
 
 
-def test_nothing_is_put_upon_a_checkpoint_of_a_history_that_was_left(world: World) -> None:
+def test_nothing_is_put_upon_a_checkpoint_of_a_history_that_was_left(
+    world: World,
+) -> None:
     world.keep = 3
     for _ in range(2):
         world.train(dict.fromkeys(range(8), True))
@@ -362,7 +379,19 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
     weight = torch.randn(5, 3).to(dtype)
     table = NumberedRows("t", {"weight": weight, "sum": weight * 2}, torch.arange(5))
-    for chunk in (*table.chunks(2), table.changed_since(2), table.changed_since(9)):
+    changed = table.changed_since(2)
+    assert table.count_since(2) == len(changed.keys) == 2
+    (also,) = table.chunks(10, since=2)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(also.fields.values(), changed.fields.values(), strict=True)
+    )
+    for chunk in (
+        *table.chunks(2),
+        *table.chunks(1, since=2),
+        changed,
+        table.changed_since(9),
+    ):
         found = from_bytes(bytes(to_bytes(chunk)), where="there")
         assert isinstance(found, Chunk)
         assert torch.equal(found.keys, chunk.keys)
@@ -379,10 +408,22 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
         {"removed": torch.tensor([2, 1])},
         {"removed": torch.tensor([1.0])},
         {"keys": torch.tensor([1, 2]), "field.weight": torch.zeros(2, 1)},
-        {"keys": torch.tensor([1, 1]), "changed": torch.zeros(2).long(), "field.weight": torch.zeros(2, 1)},
-        {"keys": torch.tensor([1, 2]), "changed": torch.zeros(2).long(), "field.weight": torch.zeros(3, 1)},
+        {
+            "keys": torch.tensor([1, 1]),
+            "changed": torch.zeros(2).long(),
+            "field.weight": torch.zeros(2, 1),
+        },
+        {
+            "keys": torch.tensor([1, 2]),
+            "changed": torch.zeros(2).long(),
+            "field.weight": torch.zeros(3, 1),
+        },
         {"keys": torch.tensor([1, 2]), "changed": torch.zeros(2).long()},
-        {"keys": torch.tensor(1), "changed": torch.tensor(1), "field.weight": torch.tensor(1)},
+        {
+            "keys": torch.tensor(1),
+            "changed": torch.tensor(1),
+            "field.weight": torch.tensor(1),
+        },
     ],
 )
 def test_what_is_no_table_is_refused(content: dict[str, Tensor]) -> None:

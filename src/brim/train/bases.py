@@ -1,9 +1,9 @@
-"""What the next checkpoint of large tables builds upon: the parts of the last one, or new bases.
+"""What the next checkpoint of large tables builds upon: the parts of the last one, new bases, and what changed since.
 
-Both are found, or written, while training goes on. A base may have rows that were read while a step wrote to them. Each
-of these is in the next delta: that has all rows which changed since the base was begun, if that step counts. If it
-does not, since its round ended over it, the base is given up with the round. So a base and the delta upon it are the
-table as it was when the delta was taken.
+All of it is found, or written, while training goes on. A part may have rows that were read while a step wrote to them.
+Each of these is in the next delta: that has all rows which changed since the part was begun, if that step counts. If it
+does not, since its round ended over it, the part is given up with the round. So the parts and the delta that is taken
+upon them are the table as it was then.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
+
+from torch import Tensor
 
 from brim.domain.table_parts import Lineage, Part, PartFile, StoredTable, outweighs
 from brim.errors import EnvironmentFault
@@ -49,7 +51,7 @@ class Bases:
     def __init__(self, store: Store, *, writer: str) -> None:
         self._store, self._writer = store, writer
         self._chains: Chains | None = None  # None: nobody has looked in this round
-        self._new: list[PartFile] = []  # of bases that no checkpoint was begun upon yet
+        self._new: list[PartFile] = []  # files that no checkpoint was begun upon yet
         self._coming: Future[tuple[Chains, list[PartFile]]] | None = None
         self._is_over = threading.Event()  # for what is coming
         self._round = 0
@@ -78,7 +80,9 @@ class Bases:
         return self._coming is not None
 
     def begin(self, tables: Sequence[RowTable], *, step: int, lineage: Lineage) -> None:
-        """Look for chains where nobody has, and write bases for tables that need one; nothing where it is under way.
+        """Look for chains where nobody has, and bring them up to date; nothing where it is under way.
+
+        A table without a chain, or with a heavy one, gets a base; another a delta.
 
         Args:
             step: committed steps, none of which is being applied.
@@ -86,13 +90,23 @@ class Bases:
         """
         if self._coming is None:
             self.fault, self._is_over = None, threading.Event()
+            removed = {
+                each.name: self._removed(each) for each in tables
+            }  # now: nothing else has it as of this step
             self._coming = self._background.begin(
-                functools.partial(self._find, tables, step, lineage, self._chains, self._is_over)
+                functools.partial(self._find, tables, removed, step, lineage, self._chains, self._is_over)
             )
+
+    def _removed(self, table: RowTable) -> Tensor | None:
+        """The keys that were removed since the chain of a table; None where there are none."""
+        chain = self.chain(table)
+        removed = table.removed_since(chain[-1].step) if chain else None
+        return removed if removed is not None and len(removed) else None
 
     def _find(
         self,
         tables: Sequence[RowTable],
+        removed: Mapping[str, Tensor | None],
         step: int,
         lineage: Lineage,
         known: Chains | None,
@@ -105,7 +119,32 @@ class Bases:
 
         if known is None:
             found = self._store.tables_of(lineage, at_most=step)
-            known = {each.name: each.parts for each in found}
+            return self._with_bases(tables, {each.name: each.parts for each in found}, step, look)
+        with given_up(self._store) as new:
+            chains, of_bases = self._with_bases(tables, known, step, look)
+            new += of_bases
+            for table in tables:
+                chain = chains[table.name]
+                if chain[-1].step < step:
+                    rows = table.chunks(rows_of_file(table), since=chain[-1].step)
+                    delta = write_part(
+                        self._store,
+                        rows,
+                        since=chain[-1].step,
+                        step=step,
+                        removed=removed[table.name],
+                        writer=self._writer,
+                        look=look,
+                    )
+                    if delta.files:
+                        chains[table.name] = (*chain, delta)
+                        new += delta.files
+        return chains, new
+
+    def _with_bases(
+        self, tables: Sequence[RowTable], known: Chains, step: int, look: Callable[[], None]
+    ) -> tuple[Chains, list[PartFile]]:
+        """Chains, with bases for tables without one, or with a heavy one."""
         chains = dict(known)
         with given_up(self._store) as new:
             for table in tables:
@@ -122,14 +161,14 @@ class Bases:
     def look(self) -> bool:
         """Take what has been found and written, if it is there; not while a step is applied, or a checkpoint written.
 
-        A step that wrote to rows of a base while they were read counts by now; and what is undone from here on was
-        not read.
+        A step that wrote to rows while they were read counts by now; and what is undone from here on was not read.
         """
         if self._coming is None or not self._coming.done():
             return False
         coming, self._coming = self._coming, None
         try:
-            self._chains, self._new = coming.result()
+            self._chains, new = coming.result()
+            self._new += new
         except EnvironmentFault as fault:
             self.fault = fault
         return True

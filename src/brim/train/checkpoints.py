@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -39,6 +39,10 @@ __all__ = ["Checkpoints"]
 _SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at the end of an epoch, of the job
 _LOOK = 0.01
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
+_AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
+_PASSES = (
+    3  # how often what changed meanwhile is written in the background before training waits for the rest
+)
 
 
 class Checkpoints:
@@ -70,6 +74,7 @@ class Checkpoints:
         self._writer: Writer | None = None
         self._bases: Bases | None = None  # where there is a writer
         self._is_owed = False  # a checkpoint that was due before its bases were there
+        self._passes = 0  # for the next checkpoint
         if context is not None:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
 
@@ -129,7 +134,7 @@ class Checkpoints:
         if not self._has_bases(patience, needed=needed, exact=exact):
             self._is_owed = self._bases is not None and self._bases.are_coming
             return
-        self._is_owed = False
+        self._is_owed, self._passes = False, 0
         self._last = time.monotonic()
         checkpoint, self._copy, tables = self._take()
         self._writer.start(
@@ -178,13 +183,26 @@ class Checkpoints:
         assert self._bases is not None, "who has no writer has no checkpoints"
         bases, large = self._bases, [each for each in self.state.tables if not _is_small(each)]
         self._look_at_bases()
-        if not (bases.are_light(large) or (needed and bases.are_there(large))):
+        if needed or exact:
+            is_ready = bases.are_there(large) if needed else bases.are_light(large)
+        else:
+            is_ready = bases.are_light(large) and self._is_little(large)
+        if not is_ready:
+            self._passes += not bases.are_coming
             bases.begin(large, step=self.state.committed, lineage=self.state.lineage)
             # Nothing is written meanwhile where it is needed: so the wait is for as long as files come.
             self._await_bases(patience, renewed=needed)
         if needed and bases.fault is not None and not bases.are_there(large):
             raise bases.fault
         return bases.are_there(large) and (needed or exact or not bases.are_coming)
+
+    def _is_little(self, tables: Sequence[RowTable]) -> bool:
+        """Whether what changed in the tables since what is in storage is soon copied, or will not become less."""
+        assert self._bases is not None, "who has no writer has no checkpoints"
+        if not tables or self._passes >= _PASSES:
+            return True
+        chains = [(each, self._bases.chain(each)) for each in tables]
+        return sum(each.row_bytes * each.count_since(chain[-1].step) for each, chain in chains) <= _AT_ONCE
 
     def _await_bases(self, patience: float, *, renewed: bool) -> None:
         assert self._bases is not None, "who has no writer has no checkpoints"
@@ -208,6 +226,7 @@ class Checkpoints:
 
     def end_round(self) -> None:
         """Others may write checkpoints from here on, and steps may be undone."""
+        self._passes = 0
         if self._bases is not None:
             self._bases.forget()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -59,15 +60,19 @@ class RowTable(Protocol):
         """What a row weighs in a file."""
         ...
 
-    def chunks(self, rows: int) -> Iterator[Chunk]:
-        """Every row, so many at a time, by ascending keys; views where that will do.
+    def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
+        """Every row, or those that steps after `since` wrote: so many at a time, by ascending keys.
 
-        Any thread may ask, while steps are made: rows that change meanwhile may be torn.
+        Any thread may ask, while steps are made: rows that change meanwhile may be torn, newer, or not there.
         """
         ...
 
     def changed_since(self, step: int) -> Chunk:
         """A copy of the rows that later steps wrote."""
+        ...
+
+    def count_since(self, step: int) -> int:
+        """How many rows later steps wrote."""
         ...
 
     def removed_since(self, step: int) -> Tensor:
@@ -107,17 +112,31 @@ class NumberedRows:
     def row_bytes(self) -> int:
         return 2 * _INT64_BYTES + sum(each[:1].nbytes for each in self.fields.values())
 
-    def chunks(self, rows: int) -> Iterator[Chunk]:
+    def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
+        if since is not None:
+            keys = np.flatnonzero(self.changed.numpy() > since)
+            for start in range(0, len(keys), rows):
+                yield self._at(keys[start : start + rows])
+            return
         every = Chunk(torch.empty(0, dtype=torch.int64), self.fields, self.changed)
         for start in range(0, self.count, rows):
             stop = min(start + rows, self.count)
-            keys = torch.from_numpy(np.arange(start, stop, dtype=np.int64))
-            yield every.rows(start, stop)._replace(keys=keys)
+            places = torch.from_numpy(np.arange(start, stop, dtype=np.int64))
+            yield every.rows(start, stop)._replace(keys=places)
+
+    def _at(self, places: npt.NDArray[np.int64]) -> Chunk:
+        """A copy of some rows, by numpy: see `file_layout.copy_to`."""
+        fields = {name: _taken(each.detach(), places) for name, each in self.fields.items()}
+        changed = torch.from_numpy(self.changed.numpy()[places])
+        return Chunk(torch.from_numpy(places), fields, changed)
 
     def changed_since(self, step: int) -> Chunk:
         keys = (self.changed > step).nonzero().flatten()
         fields = {name: each.detach().index_select(0, keys) for name, each in self.fields.items()}
         return Chunk(keys, fields, self.changed.index_select(0, keys))
+
+    def count_since(self, step: int) -> int:
+        return int(np.count_nonzero(self.changed.numpy() > step))
 
     def removed_since(self, step: int) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
@@ -147,6 +166,12 @@ class NumberedRows:
 
     def remove(self, keys: Tensor) -> None:
         pass
+
+
+def _taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
+    """Some rows of a field, by their bytes: numpy does not know each type."""
+    rows = field.view(torch.uint8).numpy().take(places, axis=0)
+    return torch.from_numpy(rows).view(field.dtype)
 
 
 def _shapes(shapes: Mapping[str, torch.Size]) -> str:

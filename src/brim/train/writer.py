@@ -41,7 +41,7 @@ class TakenTables:
 
     Args:
         taken: of each, what is not in storage.
-        new: files of bases under these, which nothing else names.
+        new: files that were written for these, and that nothing else names.
         on_official: is told what they consist of once the checkpoint is official, by the writer's thread.
     """
 
@@ -152,6 +152,9 @@ class Writer:
         except EnvironmentFault:
             self._store.give_up(new, remove=False)  # it may be official: nobody can tell
             raise
+        named = {file for table in stored for file in table.files}
+        with contextlib.suppress(EnvironmentFault):  # the next checkpoint removes them
+            self._store.give_up(file for file in new if file not in named)
         self.official = draft.step
         order.tables.on_official(stored)
         self._tell(
