@@ -68,6 +68,9 @@ class State:
     def clear_tables(self) -> None:
         pass
 
+    def take_back(self) -> None:
+        pass
+
     def keep_tables(self) -> None:
         pass
 

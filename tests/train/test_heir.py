@@ -50,6 +50,9 @@ class Counted:
     def clear_tables(self) -> None:
         pass
 
+    def take_back(self) -> None:
+        pass
+
     def keep_tables(self) -> None:
         pass
 

@@ -88,6 +88,7 @@ class State:
         self.lineage = Lineage()
         self.step = nn.Parameter(torch.zeros(1))
         self.table = Table()
+        self.undone: dict[str, Tensor] | None = None  # what the table was before a step that does not count
 
     @property
     def committed(self) -> int:
@@ -103,6 +104,12 @@ class State:
 
     def start(self) -> None:
         pass
+
+    def take_back(self) -> None:
+        if self.undone is not None:
+            for name, field in self.table.fields.items():
+                field.copy_(self.undone[name])
+            self.table.changed.copy_(self.undone[""])
 
     def clear_tables(self) -> None:
         self.table.fields["weight"].fill_(-7.0)
@@ -334,6 +341,28 @@ def test_a_base_is_given_up_with_its_round_since_a_step_may_be_undone(
     worker.checkpoints.drain()
     assert files(tmp_path) == 10
     assert worker.store.drafts() == []
+
+
+@pytest.mark.parametrize("way", ["now", "leave"])
+def test_who_ends_within_a_step_gives_up_what_was_read_of_it(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SUCCESSION, "a")
+    worker = restored_or_new(tmp_path)
+    table = worker.state.table
+    worker.state.train(5, steps=10)
+    table.may_go_on.clear()
+    worker.checkpoints.begin(ends_epoch=False)
+    assert table.is_held.wait(PATIENCE)
+    worker.state.undone = worker.state.rows()
+    table.write([600], 3.0, step=11)
+    table.may_go_on.set()
+    worker.await_bases()
+    getattr(worker.checkpoints, way)()
+    follower = Worker(tmp_path, name="w2")
+    assert follower.checkpoints.restore(10)[0]
+    assert same(follower.state.rows(), worker.state.undone)
+    assert follower.store.drafts() == []
 
 
 def test_another_worker_goes_on_from_the_last_checkpoint(tmp_path: Path) -> None:

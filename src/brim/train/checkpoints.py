@@ -253,7 +253,7 @@ class Checkpoints:
         """
         if self._writer is None or self._has_this_state():
             return
-        self.state.take_back()
+        self._take_back()
         self._begin(patience=_LONG, needed=True)
         self.await_copy()
         self._settle(_LONG)
@@ -261,6 +261,12 @@ class Checkpoints:
             raise self._writer.fault or EnvironmentFault(
                 f"no checkpoint at step {self.state.committed}: it was not written in {_LONG:.0f} s"
             )
+
+    def _take_back(self) -> None:
+        """Undo what was written to tables for a step that does not count; what is being read may have it."""
+        if self._bases is not None and self._bases.are_coming:
+            self._bases.forget()
+        self.state.take_back()
 
     def _has_this_state(self) -> bool:
         """Whether the state as it is was made official here, or is being so."""
@@ -277,7 +283,7 @@ class Checkpoints:
             return
         self._writer.give_up()
         if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
-            self.state.take_back()
+            self._take_back()
             if not self._has_bases(_LONG, needed=True, exact=True):
                 raise EnvironmentFault(f"the tables of step {self.state.committed} are not written")
             checkpoint, copy, tables = self._take()
