@@ -925,16 +925,16 @@ class Job:
             arrive("summed")
         self._seconds["wait"] += waited
         started = self._spent("reduce", started + waited)
-        outcome = self._contributions.outcome(total)
+        outcome = None
         if early:
-            self._prepare(round, total, outcome)
+            outcome = self._prepare(round, total)
             started = self._spent("apply", started)
         report = msgspec.msgpack.encode(self._report(round, step))
         held = self.members.commit(step.number, report)
         round.pace = time.perf_counter() - step.since
         started = self._spent("wait", started)
-        if not early:
-            self._prepare(round, total, outcome)
+        if outcome is None:  # before the commit, others may still have been adding up
+            outcome = self._prepare(round, total)
         self._apply(total, outcome, samples=len(step.span))
         self._spent("apply", started)
         round.commits += 1
@@ -962,16 +962,21 @@ class Job:
         is_counted = self.members.neighbours.start == 0
         return round.exchange.rows_owned() if is_counted else [_NOTHING] * len(self._embeddings.weights)
 
-    def _prepare(self, round: _Round, total: list[Tensor], outcome: Outcome) -> None:
-        """Give the network the sum of a step, and the tables their update: until the commit both can be undone."""
+    def _prepare(self, round: _Round, total: list[Tensor]) -> Outcome:
+        """Give the network the sum of a step, and the tables their update: until the commit both can be undone.
+
+        Nobody may still be adding up: all members stand behind the reduction.
+        """
+        outcome = self._contributions.outcome(total)
         self._checkpoints.await_copy()
         self._contributions.reset()
         if not self._moves(outcome):
-            return
+            return outcome
         own = len(self._contributions.like)
         self._contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
         used = outcome.used[len(outcome.used) - len(self._embeddings.weights) :]
         self._embeddings.update(self._changes(round.exchange, used), step=self.committed + 1)
+        return outcome
 
     def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[Part | None]:
         """The part of the rows that this worker is about to change, with clipped gradients of its own.
