@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from brim.models import DeepFM, SmallCNN, WideDeep, XDeepFM
+from brim.models import DeepFM, SmallCNN, TwoTower, WideDeep, XDeepFM, in_batch_softmax
 from brim.models.deepfm import _pairs
 from brim.models.layers import Table
 from brim.models.xdeepfm import CompressedInteractions
@@ -76,6 +76,37 @@ def test_the_interactions_are_those_of_the_paper() -> None:
 def test_the_interactions_of_a_large_batch_are_those_of_its_slices() -> None:
     network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
     torch.testing.assert_close(network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])]))
+
+
+def test_two_towers_score_each_user_for_its_own_item() -> None:
+    model, ids = TwoTower(50, 2, 3, dim=4, units=(8, 6), temperature=0.5), torch.randint(0, 50, (7, 5))
+    logits = model({"ids": ids})
+    expected = (model.users(ids[:, :2]) * model.items(ids[:, 2:])).sum(1) / 0.5
+    assert torch.equal(logits, expected)
+    assert logits.abs().max() <= 2.0 + 1e-6  # of cosines
+    logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_in_batch_a_user_meets_all_items_but_another_of_its_own() -> None:
+    model = TwoTower(50, 1, 2, dim=4, units=(6,), counts=torch.arange(50))
+    ids = torch.tensor([[1, 10, 20], [2, 11, 20], [3, 10, 20]])  # the first and the last have the same item
+    scores = model({"ids": ids})
+    assert scores.shape == (3, 3)
+    assert scores.isinf().tolist() == [[False, False, True], [False, False, False], [True, False, False]]
+    cosines = model.users(ids[:, :1]) @ model.items(ids[:, 1:]).T
+    shown = ~scores.isinf()
+    expected = cosines / model.temperature - torch.tensor([10.0, 11.0, 10.0]).log()
+    torch.testing.assert_close(scores[shown], expected[shown])
+    in_batch_softmax(scores, torch.ones(3)).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    torch.testing.assert_close(model.eval()({"ids": ids}), cosines.diagonal() / model.temperature)
+
+
+def test_the_in_batch_softmax_is_that_of_the_paper() -> None:
+    scores, rewards = torch.randn(4, 4, dtype=torch.float64), torch.tensor([1.0, 0.0, 2.0, 1.0])
+    own = (scores.diagonal().exp() / scores.exp().sum(1)).log()
+    torch.testing.assert_close(in_batch_softmax(scores, rewards), -(own * rewards).sum() / 4)
 
 
 def test_the_cnn_classifies_images_of_28_by_28() -> None:

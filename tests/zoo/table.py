@@ -115,6 +115,13 @@ PUBLIC = [
         "large_dlrm", "recommender.py", "kind=large_dlrm", like="DLRM with tables that are trained by rows"
     ),
     exact("large_ncf", "recommender.py", "kind=large_ncf", like="neural collaborative filtering, by rows"),
+    exact("two_tower", "recommender.py", "kind=two_tower", like="two towers, by binary cross-entropy"),
+    exact(
+        "large_two_tower",
+        "recommender.py",
+        "kind=large_two_tower",
+        like="two towers by in-batch softmax, trained by rows",
+    ),
     exact("unet", "unet.py", like="milesial/Pytorch-UNet", options={"clip_norm": 1.0}),
     exact("bert", "bert.py", like="BERT-like classification, warm-up per step"),
     exact("simsiam", "self_supervised.py", like="facebookresearch/simsiam"),

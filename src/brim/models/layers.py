@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Linear", "Perceptron", "Table", "flat_inputs"]
+__all__ = ["Inputs", "Linear", "Perceptron", "Table", "dense_layers", "flat_inputs"]
 
 Inputs = Mapping[str, Tensor]
 
@@ -56,17 +56,22 @@ class Perceptron(nn.Sequential):
     """Layers of ReLU, dropout where it is above 0, and one output unit; logits [B]."""
 
     def __init__(self, width: int, hidden: Sequence[int], dropout: float) -> None:
-        layers: list[nn.Module] = []
-        for before, after in pairwise((width, *hidden)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-            if dropout:
-                layers.append(nn.Dropout(dropout))
-        super().__init__(*layers, nn.Linear((width, *hidden)[-1], 1))
+        super().__init__(*dense_layers((width, *hidden, 1), dropout))
 
     def forward(self, x_BH: Tensor) -> Tensor:
         for layer in self:
             x_BH = layer(x_BH)
         return x_BH.squeeze(1)
+
+
+def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
+    """Linear layers from one width to the next; between them ReLU, and dropout where it is above 0."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.ReLU()] if layers else []
+        layers += [nn.Dropout(dropout)] if layers and dropout else []
+        layers.append(nn.Linear(before, after))
+    return layers
 
 
 def flat_inputs(embedded_BFD: Tensor, inputs: Inputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""Click models as published: DLRM (facebookresearch/dlrm), NCF (he2017neural), and DeepFM of brim.models."""
+"""Click models as published: DLRM (facebookresearch/dlrm), NCF (he2017neural), DeepFM and two towers of brim.models."""
 
 import torch
 from torch import nn
@@ -70,24 +70,39 @@ class Fields(nn.Module):
         return self.inner({"ids": inputs[0] + self.starts, "numbers": inputs[1]})
 
 
+class Towers(nn.Module):
+    """Two towers of brim: two fields of the user, two of the item."""
+
+    def __init__(self, words=10, counts=None):
+        super().__init__()
+        self.inner = models.TwoTower(4 * words, 2, 2, dim=8, units=(8, 4), dropout=0.1, counts=counts)
+        self.register_buffer("starts", torch.arange(4) * words)
+
+    def forward(self, inputs):
+        return self.inner({"ids": inputs[0] + self.starts})
+
+
 MADE = {
     "deepfm": Fields,
     "dlrm": DLRM,
     "large_dlrm": lambda: DLRM(words=140_000),
     "large_ncf": lambda: NCF(words=140_000),
+    "large_two_tower": lambda: Towers(words=40_000, counts=torch.arange(160_000)),
     "ncf": NCF,
+    "two_tower": Towers,
 }
+KIND = param("kind", "dlrm")
 
 
 def model():
-    return MADE[param("kind", "dlrm")]()
+    return MADE[KIND]()
 
 
 def dataset(split):
     return Pairwise(120 if split == "train" else 40)
 
 
-loss = F.binary_cross_entropy_with_logits
+loss = models.in_batch_softmax if KIND == "large_two_tower" else F.binary_cross_entropy_with_logits
 
 
 def optimizer(model):
