@@ -14,6 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
@@ -22,11 +23,13 @@ from brim.train.data import fetch
 from brim.train.metrics import Metric
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples" / "01-first-job"
+EXAMPLES = ROOT / "examples"
+FIRST, LARGE = "01-first-job", "05-parameter-servers"
 DATA = Path(os.environ.get("BRIM_TEST_DATA", ROOT.parent / "shared" / "data"))
 CRITEO = DATA / "criteo" / "criteo_dac_sample_80k.tsv"
 CENSUS = DATA / "census" / "adult_census.parquet"
 MNIST = DATA / "mnist"
+RATINGS = DATA / "movielens" / "ml100k_data.parquet"
 
 Load = Callable[..., ModuleType]
 
@@ -37,10 +40,11 @@ def needs(path: Path) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    def load(name: str, **parameters: object) -> ModuleType:
+    def load(name: str, *, folder: str = FIRST, **parameters: object) -> ModuleType:
         given = {key: str(value) for key, value in parameters.items()}
         monkeypatch.setenv(params.ENVIRONMENT_VARIABLE, json.dumps(given))
-        spec = importlib.util.spec_from_file_location("training_file", EXAMPLES / name)
+        monkeypatch.syspath_prepend(str(EXAMPLES / folder))  # as brim does
+        spec = importlib.util.spec_from_file_location("training_file", EXAMPLES / folder / name)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -117,14 +121,54 @@ def test_mnist_learns_digits(load: Load) -> None:
     assert train(load("mnist.py", path=MNIST, dropout=0.1), steps=40, batch_size=64)["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize("name", ["criteo.py", "census.py", "mnist.py"])
-def test_an_example_without_its_data_says_what_to_type(load: Load, name: str) -> None:
+@needs(CRITEO)
+def test_criteo_in_one_table_reaches_the_reference_in_one_epoch(load: Load) -> None:
+    job = load("criteo.py", folder=LARGE, path=CRITEO, rows=200_000)
+    assert 0.766 < train(job, steps=141)["auc"] < 0.776
+
+
+@needs(CRITEO)
+@pytest.mark.parametrize(("name", "steps"), [("deepfm", 20), ("xdeepfm", 4)])
+def test_the_other_click_models_learn_in_one_table(load: Load, name: str, steps: int) -> None:
+    job = load("criteo.py", folder=LARGE, path=CRITEO, model=name, rows=1000)
+    assert job.model().inner.embedding.weight.shape == (1000, 16)
+    assert train(job, steps=steps)["auc"] > 0.6
+
+
+@pytest.fixture
+def ratings(tmp_path: Path) -> Path:
+    """MovieLens' ratings as they are published, u.data."""
+    path = tmp_path / "u.data"
+    rows = parquet.read_table(RATINGS).select(["user_id", "movie_id", "rating", "timestamp"]).to_pylist()
+    path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
+    return path
+
+
+@needs(RATINGS)
+def test_two_towers_learn_who_likes_which_film(load: Load, ratings: Path) -> None:
+    job = load("two_tower.py", folder=LARGE, path=ratings)
+    assert len(job.dataset("train")) + len(job.dataset("test")) == 100_000
+    assert train(job, steps=176)["auc"] > 0.75
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        (FIRST, "criteo.py"),
+        (FIRST, "census.py"),
+        (FIRST, "mnist.py"),
+        (LARGE, "criteo.py"),
+        (LARGE, "two_tower.py"),
+    ],
+)
+def test_an_example_without_its_data_says_what_to_type(load: Load, folder: str, name: str) -> None:
     with pytest.raises(SpecError, match="--set path="):
-        load(name).dataset("train")
+        load(name, folder=folder).dataset("train")
 
 
-def test_an_unknown_model_is_refused(load: Load, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [FIRST, LARGE])
+def test_an_unknown_model_is_refused(load: Load, tmp_path: Path, folder: str) -> None:
     path = tmp_path / "tiny.tsv"
     path.write_text("\t".join(["1"] * 40 + []) + "\n" + "\t".join(["0"] * 40) + "\n")
     with pytest.raises(SpecError, match="wide_deep, deepfm, xdeepfm"):
-        load("criteo.py", path=path, model="deep").model()
+        load("criteo.py", folder=folder, path=path, model="deep").model()
