@@ -34,11 +34,16 @@ def ids_of(rows: int) -> Tensor:
     return torch.from_numpy((drawn * 2654435761 + np.arange(FIELDS) * 7919) % rows)
 
 
+def target_of(ids: Tensor) -> Tensor:
+    """Whether there was a click, [samples]."""
+    return (ids.sum(1) % 4 == 0).float()
+
+
 def dataset(split: str) -> TensorDataset | None:
     if split != "train":
         return None
     ids = ids_of(ROWS)
-    return TensorDataset(ids, (ids.sum(1) % 4 == 0).float())
+    return TensorDataset(ids, target_of(ids))
 
 
 def model() -> nn.Module:

@@ -1,7 +1,7 @@
 """Steps of several programs, measured by turns.
 
-Every side has turns of a moment, one after the other: loops in this process, and runs of `brim train`, whose workers
-wait while it is not their turn. So whatever else the machine does meets all of them alike.
+Every side has turns of a moment, one after the other: loops in this process, and programs such as `brim train`, whose
+workers wait while it is not their turn. So whatever else the machine does meets all of them alike.
 """
 
 from __future__ import annotations
@@ -13,35 +13,39 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.gate import VARIABLE, Gate
 
-__all__ = ["Run", "Step", "await_all", "by_turns"]
+__all__ = ["Program", "Run", "Step", "await_all", "by_turns"]
 
-_LIMIT = 120.0  # seconds until a run must have started, or ended
+_LIMIT = 300.0  # seconds until a run must have started, or ended
 _STARTED = 10  # steps after which a run trains as it will for ever
 _SETTLE = 0.15  # seconds
 _FEWEST = 3  # steps in a turn
 Step = Callable[[], object]
 
 
-class Run:
-    """A run of `brim train` that makes steps while it has its turn.
+class Program:
+    """A program that makes steps while it has its turn: it looks at the gate, and writes `run/steps.jsonl`.
 
     Args:
         folder: for its records, and for what it prints.
-        words: what the command is told.
-        checkout: of brim.
+        command: that starts it.
+        checkout: of brim, which it imports.
+
+    Attributes:
+        phases: of each turn: the median seconds of a step's phases, as the program has recorded them.
     """
 
-    def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], checkout: Path) -> None:
         self._steps = folder / "run" / "steps.jsonl"
         self._gate = Gate(folder / "gate")
-        command = [sys.executable, "-m", "brim.cli", "train", *words, "--run-dir", str(folder / "run")]
+        self.phases: list[dict[str, float]] = []
         places = os.pathsep.join([str(checkout / "src"), str(repository())])
         environment = {**os.environ, "PYTHONPATH": places, VARIABLE: str(folder / "gate")}
         self._output = folder / "output"
@@ -52,24 +56,26 @@ class Run:
         """Whether it has come to its steps, before which it then waits."""
         if self._process.poll() is not None:
             raise RuntimeError(f"a run ended: {self._output.read_text()}")
-        if len(self._commits()) < _STARTED:
+        if len(self._records()) < _STARTED:
             return False
         self._gate.close()
         return True
 
     def turn(self, seconds: float) -> float:
         """The median step of a turn, from commit to commit; a turn of long steps lasts for a few of them."""
-        first = len(self._commits())
+        first = len(self._records())
         self._gate.open()
         time.sleep(_SETTLE + seconds)
         end = time.monotonic() + _LIMIT
-        while len(self._commits()) < first + _FEWEST + 2 and time.monotonic() < end:
+        while len(self._records()) < first + _FEWEST + 2 and time.monotonic() < end:
             time.sleep(_SETTLE)
         self._gate.close()
         time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
-        gaps = [after - before for before, after in pairwise(self._commits()[first + 1 :])]
+        counted = self._records()[first + 1 :]
+        gaps = [after["at"] - before["at"] for before, after in pairwise(counted)]
         if len(gaps) < _FEWEST:
             raise RuntimeError(f"{len(gaps)} steps in a turn: {self._output.read_text()}")
+        self.phases.append(_medians([each.get("seconds", {}) for each in counted[1:]]))
         return statistics.median(gaps)
 
     def end(self) -> None:
@@ -80,13 +86,29 @@ class Run:
         finally:
             self._process.kill()
 
-    def _commits(self) -> list[float]:
-        """When each was."""
+    def _records(self) -> list[dict[str, Any]]:
+        """The steps that are done."""
         lines = self._steps.read_bytes().split(b"\n")[:-1] if self._steps.exists() else []
-        return [json.loads(line)["at"] for line in lines]
+        return [json.loads(line) for line in lines]
 
 
-def await_all(runs: Collection[Run]) -> None:
+class Run(Program):
+    """A run of `brim train`.
+
+    Args:
+        words: what the command is told.
+    """
+
+    def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
+        command = [sys.executable, "-m", "brim.cli", "train", *words, "--run-dir", str(folder / "run")]
+        super().__init__(folder, command, checkout)
+
+
+def _medians(records: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(each[name] for each in records) for name in records[0]}
+
+
+def await_all(runs: Collection[Program]) -> None:
     """Wait until all have come to their steps."""
     starting, end = list(runs), time.monotonic() + _LIMIT
     while starting:
@@ -97,7 +119,7 @@ def await_all(runs: Collection[Run]) -> None:
 
 
 def by_turns(
-    loops: Mapping[str, Step], runs: Mapping[str, Run], *, rounds: int, seconds: float
+    loops: Mapping[str, Step], runs: Mapping[str, Program], *, rounds: int, seconds: float
 ) -> dict[str, list[float]]:
     """Return the median step of each turn of each side, in seconds."""
     turns: dict[str, Callable[[], float]] = {
