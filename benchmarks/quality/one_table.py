@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.report import Report, spread, table
+from brim.storage.files import write_whole
 from brim.telemetry.history import read_history
 from brim.telemetry.records import EpochEnded
 
@@ -23,6 +24,7 @@ MODELS = ("wide_deep", "deepfm", "xdeepfm")
 WORKERS = (1, 2, 4)
 ADAGRAD, ADAM = "torch, Adagrad", "torch, Adam"
 Result = dict[str, Any]  # "auc": after each epoch; of brim's runs also "digest"
+Results = dict[str, list[dict[str, Result]]]  # by model, of each seed, by side
 LIMIT = 1800.0  # seconds for a run
 
 
@@ -77,7 +79,7 @@ def is_same(sides: dict[str, Result]) -> bool:
     return len({sides[brim_on(workers)]["digest"] for workers in WORKERS}) == 1
 
 
-def tell(report: Report, results: dict[str, list[dict[str, Result]]], epochs: int) -> None:
+def tell(report: Report, results: Results, epochs: int) -> None:
     for epoch in range(epochs):
         lines = [
             [
@@ -93,7 +95,7 @@ def tell(report: Report, results: dict[str, list[dict[str, Result]]], epochs: in
         )
 
 
-def plot(results: dict[str, list[dict[str, Result]]], epochs: int) -> Any:
+def plot(results: Results, epochs: int) -> Any:
     """A panel for each model: each seed's AUC by epoch, and their median."""
     from matplotlib.figure import Figure
 
@@ -121,18 +123,24 @@ def main() -> None:
     parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table; default: 200,000")
     parser.add_argument("--epochs", type=int, default=2, help="epochs; default: 2")
+    parser.add_argument(
+        "--keep", type=Path, help="a file that keeps what each seed reached; another call goes on from it"
+    )
     parser.add_argument("--quick", action="store_true", help="Wide & Deep with one seed, no report")
     arguments = parser.parse_args()
     models, seeds = (MODELS[:1], (1,)) if arguments.quick else (MODELS, (1, 2, 3))
     report = Report(
         HERE, f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch", seed=1
     )
-    results: dict[str, list[dict[str, Result]]] = {}
+    kept = arguments.keep
+    results: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for model in models:
-        for seed in seeds:
+        for seed in seeds[len(results.setdefault(model, [])) :]:
             report.say(f"{model}, seed {seed}")
             sides = report.attempt(measure, arguments.path, arguments.rows, model, seed, arguments.epochs)
-            results.setdefault(model, []).append(sides)
+            results[model].append(sides)
+            if kept:
+                write_whole(kept, json.dumps(results).encode())
     tell(report, results, arguments.epochs)
     if not arguments.quick:
         report.write({"results": results}, plot(results, arguments.epochs), name="one-table")
