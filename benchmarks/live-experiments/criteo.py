@@ -1,4 +1,4 @@
-"""Which advertisements are clicked? The example's job; a micro-batch mostly waits, as it would for an accelerator."""
+"""Which advertisements are clicked? An example's job; a micro-batch mostly waits, as it would for an accelerator."""
 
 import importlib.util
 import time
@@ -6,8 +6,11 @@ from pathlib import Path
 
 from brim import param
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "01-first-job" / "criteo.py"
-_spec = importlib.util.spec_from_file_location("criteo", EXAMPLE)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Either over a vocabulary, trained densely; or over one table of hashed ids, trained by rows.
+KIND = param("kind", "dense")
+_FILE = {"dense": "01-first-job/criteo.py", "by_rows": "05-parameter-servers/criteo.py"}[KIND]
+_spec = importlib.util.spec_from_file_location("criteo", EXAMPLES / _FILE)
 _example = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_example)
 

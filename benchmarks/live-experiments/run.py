@@ -97,12 +97,16 @@ def main() -> None:
     parser.add_argument(
         "--path", help="experiment 3 on a sample of Criteo's logs: label, I1 to I13, C1 to C26"
     )
+    parser.add_argument(
+        "--by-rows", action="store_true", help="with --path: one table of hashed ids, trained by rows"
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = str(repository())
     run: Callable[..., Any] = two_jobs if arguments.experiment == 1 else changing_workers
     repeat = 1 if arguments.quick else arguments.repeat
     title = f"ElasticDL's experiment {arguments.experiment}, live" + (" on Criteo" if arguments.path else "")
+    title += ", by rows" if arguments.by_rows else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     found = run(_scale(arguments), folder, report.say, repeat=repeat)
@@ -116,6 +120,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if not arguments.quick:
         name = f"experiment-{arguments.experiment}" + ("-criteo" if arguments.path else "")
+        name += "-by-rows" if arguments.by_rows else ""
         report.write(numbers_of(found), figure, name=name)
 
 
@@ -128,7 +133,10 @@ def _scale(arguments: argparse.Namespace) -> Scale:
         scale = replace(
             scale,
             file=HERE / "criteo.py",
-            parameters={"path": str(Path(arguments.path).resolve())},
+            parameters={
+                "path": str(Path(arguments.path).resolve()),
+                "kind": "by_rows" if arguments.by_rows else "dense",
+            },
             global_batch_size=1200,
             wait=0.8e-3,
             epochs=2 if arguments.quick else 5,
