@@ -134,6 +134,11 @@ def main() -> None:
     )
     kept = arguments.keep
     results: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    if results:
+        known = ", ".join(
+            f"{model} (seeds {', '.join(map(str, seeds[: len(of)]))})" for model, of in results.items()
+        )
+        report.add(f"An earlier call measured {known}.")
     for model in models:
         for seed in seeds[len(results.setdefault(model, [])) :]:
             report.say(f"{model}, seed {seed}")
