@@ -136,7 +136,8 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
     alone = {PLAIN: _plain(case.kind, case.batch, data, parts=1)}
     alone |= {kernels(parts): _plain(case.kind, case.batch, data, parts=parts) for parts in PARTS}
     with _runs(case, former) as sides:
-        case.steps = by_turns(alone, sides, rounds=rounds, seconds=seconds)
+        turns = by_turns(alone, sides, rounds=rounds, seconds=seconds)
+    case.steps = {name: [turn.seconds for turn in of] for name, of in turns.items()}
 
 
 # Single things -------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import statistics
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from benchmarks.embeddings import clicks
 from benchmarks.embeddings.peers import BATCH, ManyTables, Sparse, copy_of_rows, plain
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
-from benchmarks.harness.turns import Program, Run, Step, await_all, by_turns
+from benchmarks.harness.turns import Program, Run, Step, Turn, await_all, by_turns
 
 HERE = Path(__file__).parent
 TABLES = (200_000, 1_000_000, 10_000_000)
@@ -40,19 +39,30 @@ def brim(workers: int, *, exact: bool = True) -> str:
 REFERENCE = f"{brim(1)}, {TABLES[0]:,} rows"
 
 
-@dataclass(slots=True, kw_only=True)
-class Sides:
-    """Of each side, and each of its turns: the median step in seconds, and its phases where they are known."""
-
-    steps: dict[str, list[float]]
-    phases: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+class Sides(dict[str, list[Turn]]):
+    """The turns of each side."""
 
     def median(self, side: str) -> float:
-        return statistics.median(self.steps[side])
+        """Milliseconds of a step."""
+        return 1000 * statistics.median(turn.seconds for turn in self[side])
+
+    def cpu(self, side: str) -> float:
+        """Milliseconds of CPU time for a step, over all processes."""
+        return 1000 * statistics.median(turn.cpu for turn in self[side])
 
     def speed(self, side: str, peer: str) -> float:
         """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
-        return statistics.median(a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True))
+        turns = zip(self[peer], self[side], strict=True)
+        return statistics.median(theirs.seconds / ours.seconds for theirs, ours in turns)
+
+    def phase(self, side: str, phase: str) -> float:
+        """Milliseconds of a step's phase, mean over the workers."""
+        return 1000 * statistics.median(turn.phases[phase] for turn in self[side])
+
+    @property
+    def recorded(self) -> list[str]:
+        """Sides whose phases are known."""
+        return [name for name, turns in self.items() if turns[0].phases]
 
 
 def _words(rows: int, workers: int, *words: str) -> list[str]:
@@ -110,35 +120,27 @@ def measure(rows: int, rounds: int, seconds: float, fbgemm: str) -> Sides:
             start(FBGEMM, Program(at, command, here))
         for name, words in _runs(rows).items():
             start(name, Run(folder(), words, here))
-        steps = by_turns(loops, programs, rounds=rounds, seconds=seconds)
-    return Sides(steps=steps, phases={name: each.phases for name, each in programs.items() if each.phases[0]})
+        return Sides(by_turns(loops, programs, rounds=rounds, seconds=seconds))
 
 
 def tell(rows: int, sides: Sides, report: Report) -> None:
-    first = brim(1)
-    lines = []
-    for name in sides.steps:
-        exact = name.removesuffix(", --no-exact")
+    first, lines = brim(1), []
+    for name in sides:
+        one_part = f"{name}, --no-exact"
         against = [
-            f"{sides.speed(name, peer):.2f}" if peer in sides.steps else "" for peer in (SPARSE, first)
+            f"{sides.speed(name, peer):.2f}" if peer in sides else "" for peer in (SPARSE, first, one_part)
         ]
-        one_part = f"{exact}, --no-exact"
-        share = f"{sides.speed(name, one_part):.2f}" if name == exact and one_part in sides.steps else ""
-        lines.append([name, f"{1000 * sides.median(name):.1f}", *against, share])
+        lines.append([name, f"{sides.median(name):.1f}", f"{sides.cpu(name):.1f}", *against])
     head = [
         "side",
         "ms a step",
-        f"speed, {SPARSE} = 1",
-        f"speed, {first} = 1",
-        "speed, the same with --no-exact = 1",
+        "CPU ms a step",
+        *(f"speed, {peer} = 1" for peer in (SPARSE, first, "--no-exact")),
     ]
     report.add(f"## {rows:,} rows\n\n{table(head, lines)}")
-    if FBGEMM not in sides.steps:
+    if FBGEMM not in sides:
         report.add("fbgemm was not measured: no Python that has it was named.")
-    lines = [
-        [name, *(f"{1000 * statistics.median(turn[phase] for turn in turns):.1f}" for phase in PHASES)]
-        for name, turns in sides.phases.items()
-    ]
+    lines = [[name, *(f"{sides.phase(name, phase):.1f}" for phase in PHASES)] for name in sides.recorded]
     report.add(
         f"### Where a step's milliseconds go, mean over the workers\n\n{table(['run', *PHASES], lines)}"
     )
@@ -147,7 +149,7 @@ def tell(rows: int, sides: Sides, report: Report) -> None:
 def _judged(results: dict[int, Sides]) -> list[list[str]]:
     """The aims, and what was found."""
     smallest = results[TABLES[0]]
-    torchs = [name for name in (SPARSE, DENSE, MANY) if name in smallest.steps]
+    torchs = [name for name in (SPARSE, DENSE, MANY) if name in smallest]
     fastest = min(torchs, key=smallest.median)
     rows = [
         (
@@ -167,7 +169,7 @@ def _judged(results: dict[int, Sides]) -> list[list[str]]:
         *(
             (f"speed at {rows:,} rows, of {TABLES[0]:,}", sides.speed(brim(1), REFERENCE), 1 / 1.5)
             for rows, sides in results.items()
-            if REFERENCE in sides.steps
+            if REFERENCE in sides
         ),
     ]
     return [[what, f"{got:.2f}", f"{aim:.2f}", "yes" if got >= aim else "**no**"] for what, got, aim in rows]
@@ -180,7 +182,7 @@ def plot(results: dict[int, Sides]) -> Any:
     figure = Figure(figsize=(9.6, 4.2))
     by_rows, by_phase = figure.subplots(1, 2)
     for name in (FLOOR, MANY, DENSE, SPARSE, FBGEMM, *map(brim, WORKERS)):
-        known = {rows: 1000 * sides.median(name) for rows, sides in results.items() if name in sides.steps}
+        known = {rows: sides.median(name) for rows, sides in results.items() if name in sides}
         style = "-" if name.startswith("brim") else ":" if name == FLOOR else "--"
         by_rows.plot(list(known), list(known.values()), marker="o", linestyle=style, label=name)
     by_rows.set(
@@ -188,12 +190,12 @@ def plot(results: dict[int, Sides]) -> Any:
     )
     by_rows.legend(fontsize=7)
     sides = results[TABLES[0]]
-    bottom = dict.fromkeys(sides.phases, 0.0)
+    bottom = dict.fromkeys(sides.recorded, 0.0)
     for phase in PHASES:
-        height = [1000 * statistics.median(turn[phase] for turn in turns) for turns in sides.phases.values()]
+        height = [sides.phase(name, phase) for name in bottom]
         by_phase.barh(list(bottom), height, left=list(bottom.values()), label=phase)
         bottom = {name: start + more for (name, start), more in zip(bottom.items(), height, strict=True)}
-    by_phase.axvline(1000 * sides.median(FLOOR), color="black", linestyle=":", label=FLOOR)
+    by_phase.axvline(sides.median(FLOOR), color="black", linestyle=":", label=FLOOR)
     by_phase.set(xlabel=f"ms of a step, {TABLES[0]:,} rows, mean over the workers")
     by_phase.legend(fontsize=7)
     figure.tight_layout()
@@ -219,7 +221,10 @@ def main() -> None:
         tell(rows, results[rows], report)
     report.add(f"## Aims\n\n{table(['speed', 'found', 'aim', 'met'], _judged(results))}")
     if not arguments.quick:
-        data = {str(rows): {"steps": sides.steps, "phases": sides.phases} for rows, sides in results.items()}
+        data = {
+            str(rows): {name: [turn._asdict() for turn in turns] for name, turns in sides.items()}
+            for rows, sides in results.items()
+        }
         report.write({"results": data}, plot(results))
 
 

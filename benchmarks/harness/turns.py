@@ -16,18 +16,33 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.gate import VARIABLE, Gate
 
-__all__ = ["Program", "Run", "Step", "await_all", "by_turns"]
+__all__ = ["Program", "Run", "Step", "Turn", "await_all", "by_turns"]
 
 _LIMIT = 300.0  # seconds until a run must have started, or ended
 _STARTED = 10  # steps after which a run trains as it will for ever
 _SETTLE = 0.15  # seconds
 _FEWEST = 3  # steps in a turn
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
 Step = Callable[[], object]
+
+
+class Turn(NamedTuple):
+    """What a side did in a turn.
+
+    Args:
+        seconds: of its median step.
+        cpu: seconds of CPU time for each step, over all processes of the side.
+        phases: seconds of the median step's phases, where the side records them.
+    """
+
+    seconds: float
+    cpu: float
+    phases: dict[str, float]
 
 
 class Program:
@@ -37,15 +52,12 @@ class Program:
         folder: for its records, and for what it prints.
         command: that starts it.
         checkout: of brim, which it imports.
-
-    Attributes:
-        phases: of each turn: the median seconds of a step's phases, as the program has recorded them.
     """
 
     def __init__(self, folder: Path, command: Sequence[str], checkout: Path) -> None:
         self._steps = folder / "run" / "steps.jsonl"
         self._gate = Gate(folder / "gate")
-        self.phases: list[dict[str, float]] = []
+        self._mark = f"{VARIABLE}={folder / 'gate'}".encode()
         places = os.pathsep.join([str(checkout / "src"), str(repository())])
         environment = {**os.environ, "PYTHONPATH": places, VARIABLE: str(folder / "gate")}
         self._output = folder / "output"
@@ -61,9 +73,9 @@ class Program:
         self._gate.close()
         return True
 
-    def turn(self, seconds: float) -> float:
-        """The median step of a turn, from commit to commit; a turn of long steps lasts for a few of them."""
-        first = len(self._records())
+    def turn(self, seconds: float) -> Turn:
+        """Let it make steps, timed from commit to commit; a turn of long steps lasts for a few of them."""
+        first, spent = len(self._records()), self._cpu()
         self._gate.open()
         time.sleep(_SETTLE + seconds)
         end = time.monotonic() + _LIMIT
@@ -71,12 +83,24 @@ class Program:
             time.sleep(_SETTLE)
         self._gate.close()
         time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
-        counted = self._records()[first + 1 :]
+        spent, counted = self._cpu() - spent, self._records()[first + 1 :]
         gaps = [after["at"] - before["at"] for before, after in pairwise(counted)]
         if len(gaps) < _FEWEST:
             raise RuntimeError(f"{len(gaps)} steps in a turn: {self._output.read_text()}")
-        self.phases.append(_medians([each.get("seconds", {}) for each in counted[1:]]))
-        return statistics.median(gaps)
+        phases = _medians([each.get("seconds", {}) for each in counted[1:]])
+        return Turn(statistics.median(gaps), spent / (len(counted) + 1), phases)
+
+    def _cpu(self) -> float:
+        """Seconds that its processes have computed for: all that know of its gate."""
+        ticks = 0
+        for process in Path("/proc").iterdir():
+            try:
+                if process.name.isdigit() and self._mark in (process / "environ").read_bytes().split(b"\0"):
+                    fields = (process / "stat").read_text().rpartition(")")[2].split()
+                    ticks += int(fields[11]) + int(fields[12])  # in user mode, in the kernel
+            except OSError:  # it is gone
+                continue
+        return ticks * _TICK
 
     def end(self) -> None:
         self._gate.open()
@@ -120,26 +144,25 @@ def await_all(runs: Collection[Program]) -> None:
 
 def by_turns(
     loops: Mapping[str, Step], runs: Mapping[str, Program], *, rounds: int, seconds: float
-) -> dict[str, list[float]]:
-    """Return the median step of each turn of each side, in seconds."""
-    turns: dict[str, Callable[[], float]] = {
+) -> dict[str, list[Turn]]:
+    """Return what each side did in each of its turns."""
+    sides: dict[str, Callable[[], Turn]] = {
         **{name: lambda step=step: _turn(step, seconds) for name, step in loops.items()},
         **{name: lambda run=run: run.turn(seconds) for name, run in runs.items()},
     }
-    steps: dict[str, list[float]] = {name: [] for name in turns}
+    turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for number in range(rounds):
         # There and back: a side may be disturbed by what the one before it leaves.
-        for name, turn in list(turns.items())[:: -1 if number % 2 else 1]:
-            steps[name].append(turn())
-    return steps
+        for name, turn in list(sides.items())[:: -1 if number % 2 else 1]:
+            turns[name].append(turn())
+    return turns
 
 
-def _turn(step: Step, seconds: float) -> float:
-    """The median of the steps of a turn."""
+def _turn(step: Step, seconds: float) -> Turn:
     step()
-    taken, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(taken) < 3:
+    taken, spent, end = [], time.process_time(), time.perf_counter() + seconds
+    while time.perf_counter() < end or len(taken) < _FEWEST:
         since = time.perf_counter()
         step()
         taken.append(time.perf_counter() - since)
-    return statistics.median(taken)
+    return Turn(statistics.median(taken), (time.process_time() - spent) / len(taken), {})

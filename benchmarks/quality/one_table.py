@@ -126,26 +126,29 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="a file that keeps what each seed reached; another call goes on from it"
     )
+    parser.add_argument("--model", action="append", choices=MODELS, help="which model; default: all")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 1; default: 3")
     parser.add_argument("--quick", action="store_true", help="Wide & Deep with one seed, no report")
     arguments = parser.parse_args()
-    models, seeds = (MODELS[:1], (1,)) if arguments.quick else (MODELS, (1, 2, 3))
+    models, seeds = arguments.model or MODELS, tuple(range(1, arguments.seeds + 1))
+    if arguments.quick:
+        models, seeds = MODELS[:1], (1,)
     report = Report(
         HERE, f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch", seed=1
     )
     kept = arguments.keep
-    results: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
-    if results:
-        known = ", ".join(
-            f"{model} (seeds {', '.join(map(str, seeds[: len(of)]))})" for model, of in results.items()
-        )
-        report.add(f"An earlier call measured {known}.")
+    known: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    results = {model: known.get(model, []) for model in models}
+    if any(results.values()):
+        earlier = ", ".join(f"{model} (seeds 1 to {len(of)})" for model, of in results.items() if of)
+        report.add(f"An earlier call measured {earlier}.")
     for model in models:
-        for seed in seeds[len(results.setdefault(model, [])) :]:
+        for seed in seeds[len(results[model]) :]:
             report.say(f"{model}, seed {seed}")
             sides = report.attempt(measure, arguments.path, arguments.rows, model, seed, arguments.epochs)
             results[model].append(sides)
             if kept:
-                write_whole(kept, json.dumps(results).encode())
+                write_whole(kept, json.dumps({**known, **results}).encode())
     tell(report, results, arguments.epochs)
     if not arguments.quick:
         report.write({"results": results}, plot(results, arguments.epochs), name="one-table")
