@@ -1,0 +1,77 @@
+"""What rows start with: the same numbers wherever they are computed, and those of the distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from brim.train.tables.keys import mix
+from brim.train.tables.start_values import KINDS, start_values
+
+KEYS = mix(torch.arange(20_000)).sort().values
+
+
+def values(keys: Tensor = KEYS, dim: int = 7, **how: Any) -> Tensor:
+    return start_values(keys, dim, **{"kind": "uniform", "scale": 0.01, "seed": 5, "table": 1, **how})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_value_depends_on_its_key_and_column_alone(kind: str, dtype: torch.dtype) -> None:
+    whole = values(kind=kind, dtype=dtype)
+    assert whole.dtype is dtype
+    shuffled = torch.randperm(len(KEYS), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(values(KEYS[shuffled], kind=kind, dtype=dtype), whole[shuffled])
+    for start, stop in ((0, 1), (17, 22), (len(KEYS) - 3, len(KEYS))):
+        assert torch.equal(values(KEYS[start:stop], kind=kind, dtype=dtype), whole[start:stop])
+    assert torch.equal(values(dim=3, kind=kind, dtype=dtype), whole[:, :3])
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_seed_table_key_and_column_each_count(kind: str) -> None:
+    first = values(kind=kind)
+    for other in (values(kind=kind, seed=6), values(kind=kind, table=2), values(KEYS + 1, kind=kind)):
+        correlation = torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1]
+        assert abs(float(correlation)) < 0.015  # of 140,000 pairs: one in 10 million is larger
+    between_columns = torch.corrcoef(first.T)
+    assert float((between_columns - torch.eye(7)).abs().max()) < 0.04
+
+
+def test_uniform_values_fill_their_range_evenly() -> None:
+    found = values(scale=0.5).flatten().double()
+    assert -0.5 < float(found.min()) < -0.4999
+    assert 0.4999 < float(found.max()) < 0.5
+    assert abs(float(found.mean())) < 0.004
+    counts = torch.histc(found.float(), bins=64, min=-0.5, max=0.5)
+    even = found.numel() / 64
+    assert float(((counts - even) ** 2 / even).sum()) < 110
+    assert not (found == 0).any()
+
+
+def test_normal_values_have_the_moments_of_the_distribution() -> None:
+    found = values(kind="normal", scale=2.0).flatten().double()
+    assert abs(float(found.mean())) < 0.03
+    assert abs(float(found.std()) - 2) < 0.02
+    assert abs(float((found**4).mean() / found.var() ** 2) - 3) < 0.1
+    assert abs(float((found.abs() < 2).double().mean()) - 0.6827) < 0.006
+
+
+def test_values_never_change_between_versions() -> None:
+    keys = torch.tensor([0, 1, (1 << 63) - 1])
+    found = {kind: values(keys, 2, kind=kind, scale=1.0).tolist() for kind in KINDS}
+    assert found == {
+        "uniform": [
+            [0.4396364092826843, 0.2678831219673157],
+            [0.9066924452781677, 0.41505998373031616],
+            [-0.3080405592918396, -0.6796099543571472],
+        ],
+        "normal": [
+            [-0.7727050185203552, -1.108091950416565],
+            [-0.11746200174093246, -0.814631998538971],
+            [1.0197199583053589, 0.413222998380661],
+        ],
+        "zeros": [[0.0, 0.0]] * 3,
+    }
