@@ -50,9 +50,13 @@ class Shape:
     partitions: int
 
     @classmethod
-    def of(cls, limit: int) -> Shape:
-        """Return the shape for so many keys: chance gives some partitions more keys than others, and all have room."""
-        partitions = _FEWEST
+    def of(cls, limit: int, *, partitions: int = _FEWEST) -> Shape:
+        """Return the shape for so many keys: chance gives some partitions more keys than others, and all have room.
+
+        Args:
+            limit: keys.
+            partitions: that there are at least.
+        """
         while limit > partitions * _LARGEST:
             partitions *= 2
         even = limit / partitions
@@ -115,6 +119,10 @@ class Index:
         parts, number = parts[has], number[has]
         places[has] = parts * self.shape.places + number + self._moved(parts, number)
         return torch.from_numpy(places)
+
+    def partitions_of(self, keys: Tensor) -> Tensor:
+        """Return the partition of each key."""
+        return keys >> self._shift
 
     def used(self) -> int:
         """Return the number of keys."""

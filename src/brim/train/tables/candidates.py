@@ -1,0 +1,104 @@
+"""Ids that have no row yet, and in how many steps each was seen: rows are for ids that come again.
+
+A partition that has no room for another candidate begins anew in the next step: an id that comes often is soon where it
+was. So what is admitted follows from the ids of the committed steps, partition by partition, whoever counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brim.train.tables.index import Index, Shape
+
+__all__ = ["MOST", "Candidates", "Counted"]
+
+MOST = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
+
+
+class Counted(NamedTuple):
+    """What a step does to the candidates.
+
+    Args:
+        admitted: of each key that was looked at, whether it is to have a row; shape [N].
+        places: of those that were candidates before.
+        before: in how many steps they had been seen.
+        new: keys that become candidates.
+    """
+
+    admitted: Tensor
+    places: Tensor
+    before: Tensor
+    new: Tensor
+
+
+class Candidates:
+    """Counts the steps in which ids without a row are seen.
+
+    Keys are ascending, each once. Owners each have partitions of their own, as with an `Index`.
+
+    Args:
+        memory: uint8, `Candidates.bytes(shape)` long and aligned to 8 bytes; zeros at first.
+        shape: of the index.
+        admit_after: steps in which an id is seen until it has a row, from 2.
+    """
+
+    def __init__(self, memory: Tensor, shape: Shape, *, admit_after: int) -> None:
+        begun, counts = shape.bytes, shape.bytes + 8 * shape.partitions
+        self.index = Index(memory[:begun], shape)
+        self._full = memory[begun:counts].view(
+            torch.int64
+        )  # the step before which a partition begins anew, or 0
+        self._counts = memory[counts : self.bytes(shape)].view(torch.int32)  # by place
+        self._admit_after = admit_after
+
+    @staticmethod
+    def bytes(shape: Shape) -> int:
+        """Return the bytes of memory that candidates take."""
+        return shape.bytes + 8 * shape.partitions + 4 * shape.all_places
+
+    def begin(self, step: int, partitions: range) -> None:
+        """Let those of some partitions that were full before a step begin anew. To be undone by nobody."""
+        full = self._full[partitions.start : partitions.stop]
+        anew = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
+        self.index.clear(anew)
+        self._full[anew] = 0
+
+    def look(self, keys: Tensor) -> Counted:
+        """Return what a step with these keys, none of which has a row, does; write nothing."""
+        places = self.index.find(keys)
+        known = places >= 0
+        before = self._counts[places[known]]
+        admitted = torch.zeros(len(keys), dtype=torch.bool)
+        admitted[known] = _after(before, self._admit_after) >= self._admit_after
+        return Counted(admitted, places[known], before, keys[~known])
+
+    def write(self, step: int, counted: Counted) -> None:
+        """Do what `look` found, in the step after so many."""
+        self._counts[counted.places] = _after(counted.before, self._admit_after)
+        places = self.index.reserve(counted.new)
+        has_room = places >= 0
+        self._full[self.index.partitions_of(counted.new[~has_room])] = step + 1
+        self._counts[places[has_room]] = 1
+        self.index.insert(counted.new[has_room], places[has_room])
+
+    def take_back(self, step: int, counted: Counted, partitions: range) -> None:
+        """Undo a `write` to some partitions, cut off or not, however often."""
+        self.index.remove(counted.new)
+        self._counts[counted.places] = counted.before
+        full = self._full[partitions.start : partitions.stop]
+        full[full > step] = 0
+
+    def items(self, step: int, partitions: range | None = None) -> tuple[Tensor, Tensor]:
+        """Return the candidates of some partitions after so many steps, ascending, and their counts."""
+        keys, places = self.index.items(partitions)
+        full = self._full[self.index.partitions_of(keys)]
+        stays = (full == 0) | (full > step)
+        return keys[stays], self._counts[places[stays]]
+
+
+def _after(before: Tensor, admit_after: int) -> Tensor:
+    """Counts after one more step: one that had led to a row, which is gone since, begins anew."""
+    return torch.where(before >= admit_after, 0, before) + 1

@@ -1,0 +1,177 @@
+"""Which keys have rows: they come with an update, and go when there was none for long.
+
+A row is there or not as a function of the steps that were committed, whoever owns its partition and whenever memory is
+reclaimed. A row whose time is over counts as absent at once; its place is free from the next step on that reclaims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from brim.train.tables.candidates import Candidates, Counted
+from brim.train.tables.index import Index, Shape
+
+__all__ = ["Change", "Roster", "Rules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who has a row.
+
+    Args:
+        limit: rows that there is room for.
+        admit_after: steps in which an id is seen until it has a row.
+        expire_after: steps without an update after which a row is gone; None keeps it.
+    """
+
+    limit: int
+    admit_after: int = 1
+    expire_after: int | None = None
+
+    def reclaims(self, step: int) -> bool:
+        """Whether the places of rows whose time is over become free in the step after so many."""
+        return self.expire_after is not None and step % max(1, self.expire_after // 4) == 0
+
+    @property
+    def shape(self) -> Shape:
+        """Of the rows."""
+        return Shape.of(self.limit)
+
+    @property
+    def candidates(self) -> Shape:
+        """Of those that have no row yet: the same partitions, so that they have the same owners."""
+        return Shape.of(max(1, self.limit // 2), partitions=self.shape.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that a roster takes."""
+        stamps = 8 * self.shape.all_places if self.expire_after is not None else 0
+        waiting = Candidates.bytes(self.candidates) if self.admit_after > 1 else 0
+        return self.shape.bytes + stamps + waiting
+
+
+class Change(NamedTuple):
+    """What a step does to a roster.
+
+    Args:
+        number: of the keys that were looked at, those that have a row after the step; shape [M], ascending.
+        places: of these rows.
+        is_fresh: which of them begin with this step.
+        created: keys that take a place with this step.
+        updated: when the rows, fresh ones in an old place included, were updated last; empty where rows stay for ever.
+        counted: what becomes of the candidates, where there are any.
+        refused: keys that would have a row if there were room.
+    """
+
+    number: Tensor
+    places: Tensor
+    is_fresh: Tensor
+    created: Tensor
+    updated: Tensor
+    counted: Counted | None
+    refused: int
+
+
+class Roster:
+    """Knows which keys have rows, and where.
+
+    Keys are ascending, each once. Steps are counted from 0: the step `n` comes after `n` committed ones. Readers take
+    no lock: nobody may write meanwhile. Each partition has one owner.
+
+    Args:
+        memory: uint8, `rules.bytes` long and aligned to 8 bytes; zeros at first.
+        rules: who has a row.
+    """
+
+    def __init__(self, memory: Tensor, rules: Rules) -> None:
+        shape = rules.shape
+        self.rules, self.index = rules, Index(memory[: shape.bytes], shape)
+        stamps = shape.bytes
+        if rules.expire_after is not None:
+            stamps += 8 * shape.all_places
+        self._updated = memory[shape.bytes : stamps].view(torch.int64)  # by place
+        self.candidates = (
+            Candidates(memory[stamps:], rules.candidates, admit_after=rules.admit_after)
+            if rules.admit_after > 1
+            else None
+        )
+
+    # Reading -----------------------------------------------------------------------------------------------
+
+    def find(self, keys: Tensor, step: int) -> Tensor:
+        """Return the place of each key's row in a step, -1 where it has none."""
+        places = self.index.find(keys)
+        places[~self._is_there(places, step)] = -1
+        return places
+
+    def items(self, step: int, partitions: range | None = None) -> tuple[Tensor, Tensor]:
+        """Return the keys of some partitions that have a row in a step, ascending, and their places."""
+        keys, places = self.index.items(partitions)
+        there = self._is_there(places, step)
+        return keys[there], places[there]
+
+    def updated(self, places: Tensor) -> Tensor:
+        """Return the step in which rows were updated last; empty where rows stay for ever."""
+        return self._updated[places] if self.rules.expire_after is not None else self._updated
+
+    def look(self, keys: Tensor, step: int) -> Change:
+        """Return what a step that has gradients for these keys does; write nothing."""
+        places = self.index.find(keys)
+        absent = ~self._is_there(places, step)
+        counted = None
+        wanted = absent.clone()
+        if self.candidates is not None:
+            counted = self.candidates.look(keys[absent])
+            wanted[absent] = counted.admitted
+        new = wanted & (places < 0)
+        places[new] = self.index.reserve(keys[new])
+        has_row = (~absent | wanted) & (places >= 0)
+        return Change(
+            number=has_row.nonzero().flatten(),
+            places=places[has_row],
+            is_fresh=absent[has_row],
+            created=keys[new & has_row],
+            updated=self.updated(places[has_row]),
+            counted=counted,
+            refused=int((wanted & ~has_row).sum()),
+        )
+
+    # Writing -----------------------------------------------------------------------------------------------
+
+    def begin(self, step: int, partitions: range) -> None:
+        """Free the places of rows of some partitions whose time is over, where the step does so.
+
+        To be undone by nobody: these rows were absent before. Cut off, it is done again with the step.
+        """
+        if self.candidates is not None:
+            self.candidates.begin(step, partitions)
+        if self.rules.reclaims(step):
+            keys, places = self.index.items(partitions)
+            self.index.remove(keys[~self._is_there(places, step)])
+            self.index.mend(partitions)
+
+    def write(self, step: int, change: Change) -> None:
+        """Do what `look` found."""
+        if self.candidates is not None and change.counted is not None:
+            self.candidates.write(step, change.counted)
+        if self.rules.expire_after is not None:
+            self._updated[change.places] = step
+        self.index.insert(change.created, self.index.reserve(change.created))
+
+    def take_back(self, step: int, change: Change, partitions: range) -> None:
+        """Undo a `write` to some partitions, cut off or not, however often."""
+        self.index.remove(change.created)
+        if self.rules.expire_after is not None:
+            self._updated[change.places] = change.updated
+        if self.candidates is not None and change.counted is not None:
+            self.candidates.take_back(step, change.counted, partitions)
+
+    def _is_there(self, places: Tensor, step: int) -> Tensor:
+        there = places >= 0
+        if self.rules.expire_after is not None:
+            there &= step - self._updated[places.clamp(min=0)] <= self.rules.expire_after
+        return there
