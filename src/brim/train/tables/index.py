@@ -131,9 +131,7 @@ class Index:
     def items(self, partitions: range | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys of some partitions, ascending, and their places."""
         partitions = range(self.shape.partitions) if partitions is None else partitions
-        lines = self._parts[partitions.start : partitions.stop, _WORDS : self._order_word]
-        pairs = lines.reshape(len(partitions), -1, 2, _WORDS)
-        keys, places = pairs[:, :, 0].ravel(), pairs[:, :, 1].ravel()
+        keys, places = self._pairs(partitions)
         there = np.flatnonzero(keys < 0)
         there = there[np.argsort(~keys[there])]
         return torch.from_numpy(~keys[there]), torch.from_numpy(places[there])
@@ -180,8 +178,8 @@ class Index:
         """Clear marks that nothing needs, and count what is taken: what a `remove` that was cut off left to do."""
         for part in partitions:
             first = part * self.shape.lines + 1
-            lines = np.arange(first, first + 2 * self.shape.buckets, 2)
-            marked = lines[(self._lines[lines] == _REMOVED).any(1)]
+            at = np.flatnonzero(self._pairs(range(part, part + 1))[0] == _REMOVED)
+            marked = np.unique(first + at // _WORDS * 2)
             clear = marked[~self._is_passed(marked)]
             marks = np.flatnonzero(self._lines[clear] == _REMOVED)
             self._write(clear[marks // _WORDS] * _WORDS + marks % _WORDS, _EMPTY)
@@ -196,16 +194,16 @@ class Index:
     def _count(self, part: int) -> None:
         """Write the order of a partition's places, and how many are taken, from what is in its buckets."""
         size = self.shape.places
-        _, places = self.items(range(part, part + 1))
+        keys, places = self._pairs(range(part, part + 1))
         taken = np.zeros(size, np.bool_)
-        taken[places.numpy() - part * size] = True
+        taken[places[keys < 0] - part * size] = True
         order = np.concatenate([np.flatnonzero(taken), np.flatnonzero(~taken)])
         moved = np.zeros(-(-size // 2) * 2, np.int32)
         moved[:size] = order - np.arange(size)
         start = part * self._parts.shape[1]
         words = moved.view(np.int64)
         self._write(start + self._order_word + np.arange(len(words)), words)
-        self._write(np.array([start]), np.array([len(places)]))
+        self._write(np.array([start]), np.array([np.count_nonzero(taken)]))
 
     def _write(self, words: _Words, values: Any) -> None:
         """All that is ever written is written here, in the order of `words`."""
@@ -217,6 +215,12 @@ class Index:
     def _order_word(self) -> int:
         """The word of a partition where the order of its places begins, as 32-bit differences from its own order."""
         return (1 + 2 * self.shape.buckets) * _WORDS
+
+    def _pairs(self, partitions: range) -> tuple[_Words, _Words]:
+        """What is in the slots of some partitions: inverted keys, where there are any, and their places."""
+        lines = self._parts[partitions.start : partitions.stop, _WORDS : self._order_word]
+        pairs = lines.reshape(len(partitions), -1, 2, _WORDS)
+        return pairs[:, :, 0].ravel(), pairs[:, :, 1].ravel()
 
     def _moved(self, parts: _Words, numbers: _Words) -> _Words:
         halves = self._words.view(np.int32)

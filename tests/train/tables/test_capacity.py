@@ -1,0 +1,53 @@
+"""What tables take when they are full, and the words where that is too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from brim.errors import SpecError
+from brim.train.tables import capacity
+from brim.train.tables.capacity import Size, available_bytes, check_room
+from brim.train.tables.roster import Roster, Rules
+
+
+def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:
+    rules = Rules(1_000_000, admit_after=2, expire_after=100)
+    size = Size(16, 1, rules)
+    assert size.row_bytes == 2 * 16 * 4 + 8
+    roster = Roster(torch.zeros(rules.bytes + 4096, dtype=torch.uint8), rules)
+    assert len(roster._updated) == rules.shape.all_places
+    assert roster.candidates is not None
+    assert len(roster.candidates._counts) == rules.candidates.all_places
+    assert 136 + 34 < size.bytes / 1_000_000 < 136 + 60
+    assert Size(16, 1, Rules(1_000_000)).bytes < size.bytes - 20 * 1_000_000
+
+
+def test_a_limit_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    size = Size(16, 2, Rules(10_000_000))
+    check_room([("user", size)], None)
+    check_room([("user", size)], size.bytes)
+    with pytest.raises(
+        SpecError, match=r"limit=10000000 of embedding 'user': got tables of 2\.\d GiB"
+    ) as raised:
+        check_room([("item", Size(16, 2, Rules(1000))), ("user", size)], size.bytes // 2)
+    assert "need no more than the 1.1 GiB of memory" in str(raised.value)
+    limit = int(raised.value.hint.removeprefix("limit=").split()[0])
+    assert 4_000_000 < limit < 5_000_000
+    check_room([("user", Size(16, 2, Rules(limit)))], size.bytes // 2)
+
+
+def test_the_nearest_limit_of_the_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = available_bytes()
+    assert free is not None
+    assert free > 1 << 20
+    (tmp_path / "memory.max").write_text(f"{5 << 20}\n")
+    (tmp_path / "memory.current").write_text(f"{1 << 20}\n")
+    monkeypatch.setattr(
+        capacity, "files_about_us", lambda name: [tmp_path / name] if (tmp_path / name).exists() else []
+    )
+    assert available_bytes() == 4 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes() > 100 << 20  # type: ignore[operator]
