@@ -124,12 +124,12 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
 
     monkeypatch.setattr(Index, "_write", mortal)
 
-    def attempt(step: int, keys: list[int], logged: list[tuple[range, Change]]) -> int:
+    def attempt(step: int, keys: list[int], logged: list[tuple[range, Change, Tensor]]) -> int:
         refused = 0
         for owner in cut(chance):
             roster.begin(step, owner)
             change = roster.look(keys_of(keys, owner), step)
-            logged.append((owner, change))
+            logged.append((owner, change, roster.changed[change.places]))
             roster.write(step, change)
             refused += change.refused
         return refused
@@ -137,7 +137,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     for step in range(60):
         keys = sorted(chance.sample(universe, chance.choice([0, 3, 25, 60])))
         for _ in range(chance.choice([0, 0, 1, 3])):
-            logged: list[tuple[range, Change]] = []
+            logged: list[tuple[range, Change, Tensor]] = []
             writes_left = chance.choice([0, 1, 5, 40, 200, 1000])
             with contextlib.suppress(Died):
                 attempt(step, keys, logged)
@@ -145,8 +145,11 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
             for once_more in (0, 7, 1 << 60):  # who takes it back may die as well
                 writes_left = once_more
                 with contextlib.suppress(Died):
-                    for owner, change in logged:
-                        roster.take_back(step, change, owner)
+                    for owner, change, changed in logged:
+                        roster.take_back(change.created, change.places, changed)
+                        if roster.candidates is not None and change.counted is not None:
+                            _, places, before, new, _ = change.counted
+                            roster.candidates.take_back(step, owner, new, places, before)
             assert_same(roster, model, step)
         refused = attempt(step, keys, [])
         assert refused == model.step(step, keys)

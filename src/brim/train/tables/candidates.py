@@ -26,12 +26,14 @@ class Counted(NamedTuple):
         places: of those that were candidates before.
         before: in how many steps they had been seen.
         new: keys that become candidates.
+        full: partitions that have no room for another.
     """
 
     admitted: Tensor
     places: Tensor
     before: Tensor
     new: Tensor
+    full: Tensor
 
 
 class Candidates:
@@ -73,21 +75,23 @@ class Candidates:
         before = self._counts[places[known]]
         admitted = torch.zeros(len(keys), dtype=torch.bool)
         admitted[known] = _after(before, self._admit_after) >= self._admit_after
-        return Counted(admitted, places[known], before, keys[~known])
+        new = keys[~known]
+        has_room = self.index.reserve(new) >= 0
+        full = torch.unique(self.index.partitions_of(new[~has_room]))
+        return Counted(admitted, places[known], before, new[has_room], full)
 
     def write(self, step: int, counted: Counted) -> None:
         """Do what `look` found, in the step after so many."""
         self._counts[counted.places] = _after(counted.before, self._admit_after)
+        self._full[counted.full] = step + 1
         places = self.index.reserve(counted.new)
-        has_room = places >= 0
-        self._full[self.index.partitions_of(counted.new[~has_room])] = step + 1
-        self._counts[places[has_room]] = 1
-        self.index.insert(counted.new[has_room], places[has_room])
+        self._counts[places] = 1
+        self.index.insert(counted.new, places)
 
-    def take_back(self, step: int, counted: Counted, partitions: range) -> None:
-        """Undo a `write` to some partitions, cut off or not, however often."""
-        self.index.remove(counted.new)
-        self._counts[counted.places] = counted.before
+    def take_back(self, step: int, partitions: range, new: Tensor, places: Tensor, before: Tensor) -> None:
+        """Undo a `write` to some partitions, cut off or not, however often; the last three are of its `Counted`."""
+        self.index.remove(new)
+        self._counts[places] = before
         full = self._full[partitions.start : partitions.stop]
         full[full > step] = 0
 

@@ -36,8 +36,8 @@ class Size:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row with what the optimizer keeps of it, and of the step that wrote it last."""
-        return self.dim * (1 + self.states) * self.dtype.itemsize + 8
+        """Bytes of a row with what the optimizer keeps of it."""
+        return self.dim * (1 + self.states) * self.dtype.itemsize
 
     @property
     def bytes(self) -> int:

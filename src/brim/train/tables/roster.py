@@ -49,9 +49,8 @@ class Rules:
     @property
     def bytes(self) -> int:
         """Bytes of memory that a roster takes."""
-        stamps = 8 * self.shape.all_places if self.expire_after is not None else 0
         waiting = Candidates.bytes(self.candidates) if self.admit_after > 1 else 0
-        return self.shape.bytes + stamps + waiting
+        return self.shape.bytes + 8 * self.shape.all_places + waiting
 
 
 class Change(NamedTuple):
@@ -62,7 +61,6 @@ class Change(NamedTuple):
         places: of these rows.
         is_fresh: which of them begin with this step.
         created: keys that take a place with this step.
-        updated: when the rows, fresh ones in an old place included, were updated last; empty where rows stay for ever.
         counted: what becomes of the candidates, where there are any.
         refused: keys that would have a row if there were room.
     """
@@ -71,7 +69,6 @@ class Change(NamedTuple):
     places: Tensor
     is_fresh: Tensor
     created: Tensor
-    updated: Tensor
     counted: Counted | None
     refused: int
 
@@ -85,17 +82,19 @@ class Roster:
     Args:
         memory: uint8, `rules.bytes` long and aligned to 8 bytes; zeros at first.
         rules: who has a row.
+
+    Attributes:
+        changed: of each place, the committed step that wrote its row last, from 1.
+        candidates: for a row; None where every id has one at once.
     """
 
     def __init__(self, memory: Tensor, rules: Rules) -> None:
         shape = rules.shape
         self.rules, self.index = rules, Index(memory[: shape.bytes], shape)
-        stamps = shape.bytes
-        if rules.expire_after is not None:
-            stamps += 8 * shape.all_places
-        self._updated = memory[shape.bytes : stamps].view(torch.int64)  # by place
+        changed = shape.bytes + 8 * shape.all_places
+        self.changed = memory[shape.bytes : changed].view(torch.int64)
         self.candidates = (
-            Candidates(memory[stamps:], rules.candidates, admit_after=rules.admit_after)
+            Candidates(memory[changed:], rules.candidates, admit_after=rules.admit_after)
             if rules.admit_after > 1
             else None
         )
@@ -114,10 +113,6 @@ class Roster:
         there = self._is_there(places, step)
         return keys[there], places[there]
 
-    def updated(self, places: Tensor) -> Tensor:
-        """Return the step in which rows were updated last; empty where rows stay for ever."""
-        return self._updated[places] if self.rules.expire_after is not None else self._updated
-
     def look(self, keys: Tensor, step: int) -> Change:
         """Return what a step that has gradients for these keys does; write nothing."""
         places = self.index.find(keys)
@@ -135,7 +130,6 @@ class Roster:
             places=places[has_row],
             is_fresh=absent[has_row],
             created=keys[new & has_row],
-            updated=self.updated(places[has_row]),
             counted=counted,
             refused=int((wanted & ~has_row).sum()),
         )
@@ -158,20 +152,22 @@ class Roster:
         """Do what `look` found."""
         if self.candidates is not None and change.counted is not None:
             self.candidates.write(step, change.counted)
-        if self.rules.expire_after is not None:
-            self._updated[change.places] = step
+        self.changed[change.places] = step + 1
         self.index.insert(change.created, self.index.reserve(change.created))
 
-    def take_back(self, step: int, change: Change, partitions: range) -> None:
-        """Undo a `write` to some partitions, cut off or not, however often."""
-        self.index.remove(change.created)
-        if self.rules.expire_after is not None:
-            self._updated[change.places] = change.updated
-        if self.candidates is not None and change.counted is not None:
-            self.candidates.take_back(step, change.counted, partitions)
+    def take_back(self, created: Tensor, places: Tensor, changed: Tensor) -> None:
+        """Undo a `write`, cut off or not, however often; candidates have their own.
+
+        Args:
+            created: keys that it gave a place.
+            places: that it wrote to.
+            changed: what these had before.
+        """
+        self.index.remove(created)
+        self.changed[places] = changed
 
     def _is_there(self, places: Tensor, step: int) -> Tensor:
         there = places >= 0
         if self.rules.expire_after is not None:
-            there &= step - self._updated[places.clamp(min=0)] <= self.rules.expire_after
+            there &= step + 1 - self.changed[places.clamp(min=0)] <= self.rules.expire_after
         return there
