@@ -17,6 +17,9 @@ from brim.coordination.reduction import Block, fold
 __all__ = ["Part", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
 
 
+_LAST = (1 << 63) - 1  # of all ids
+
+
 class Rows(NamedTuple):
     """Some rows of a weight's gradient.
 
@@ -40,11 +43,13 @@ class Part(NamedTuple):
         rows: the sum over all micro-batches.
         owner: the worker's number among those of its host that apply such parts.
         start: an id that none of the rows is below, and none of the parts of owners before it reaches.
+        owners: how many of them there are; rows with keys are cut evenly among them.
     """
 
     rows: Rows
     owner: int
     start: int
+    owners: int = 1
 
 
 def no_rows(like: Tensor) -> Rows:
@@ -134,8 +139,10 @@ def _sum(
 
 
 def between(rows: Rows, start: int, stop: int) -> Rows:
-    """Return the rows of ids in `[start, stop)`; views, not copies."""
-    first, last = torch.searchsorted(rows.ids, torch.tensor([start, stop])).tolist()
+    """Return the rows of ids in `[start, stop)`; views, not copies. `stop` may be 2**63, which is beyond all ids."""
+    bounds = torch.tensor([start, min(stop, _LAST)])
+    first, last = torch.searchsorted(rows.ids, bounds).tolist()
+    last = last if stop <= _LAST else len(rows.ids)
     return Rows(rows.ids[first:last], rows.values[first:last])
 
 

@@ -15,7 +15,7 @@ KEYS = mix(torch.arange(20_000)).sort().values
 
 
 def values(keys: Tensor = KEYS, dim: int = 7, **how: Any) -> Tensor:
-    return start_values(keys, dim, **{"kind": "uniform", "scale": 0.01, "seed": 5, "table": 1, **how})
+    return start_values(keys, dim, **{"kind": "uniform", "scale": 0.01, "seed": 5, **how})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,9 +31,9 @@ def test_a_value_depends_on_its_key_and_column_alone(kind: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
-def test_seed_table_key_and_column_each_count(kind: str) -> None:
+def test_seed_key_and_column_each_count(kind: str) -> None:
     first = values(kind=kind)
-    for other in (values(kind=kind, seed=6), values(kind=kind, table=2), values(KEYS + 1, kind=kind)):
+    for other in (values(kind=kind, seed=6), values(KEYS + 1, kind=kind)):
         correlation = torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1]
         assert abs(float(correlation)) < 0.015  # of 140,000 pairs: one in 10 million is larger
     between_columns = torch.corrcoef(first.T)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from brim.train.tables.table import WEIGHT
 
-__all__ = ["KNOWN", "Place", "RowOptimizer", "moves_others", "places_of"]
+__all__ = ["KNOWN", "LAZILY", "Place", "RowOptimizer", "moves_others", "places_of", "states_of_row"]
 
 KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
 # What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone by its definition.
@@ -19,12 +19,44 @@ _ZERO: dict[type, tuple[str, ...]] = {
     torch.optim.Adagrad: ("weight_decay",),
     torch.optim.SparseAdam: (),
 }
+LAZILY = "SGD, Adagrad, Adam, AdamW, RMSprop or SparseAdam, without weight decay and hooks"
+# What must be 0 for an optimizer to make the same step on a row, whatever other rows are there.
+_LAZY: dict[type, tuple[str, ...]] = {
+    torch.optim.SGD: ("dampening", "weight_decay", "fused"),
+    torch.optim.Adagrad: ("weight_decay", "fused"),
+    torch.optim.Adam: ("weight_decay", "fused"),
+    torch.optim.AdamW: ("weight_decay", "fused"),
+    torch.optim.RMSprop: ("weight_decay",),
+    torch.optim.SparseAdam: (),
+}
 # What an optimizer keeps of the whole parameter before its first step, where it makes that together with the rows'.
-_WHOLE: dict[type, Callable[[], dict[str, Any]]] = {torch.optim.SparseAdam: lambda: {"step": 0}}
+_WHOLE: dict[type, Callable[[], dict[str, Any]]] = {
+    torch.optim.SparseAdam: lambda: {"step": 0},
+    torch.optim.Adam: lambda: {"step": torch.tensor(0.0)},
+    torch.optim.AdamW: lambda: {"step": torch.tensor(0.0)},
+    torch.optim.RMSprop: lambda: {"step": torch.tensor(0.0)},
+}
+
+
+def _of_adam(group: Mapping[str, Any]) -> dict[str, float]:
+    return {"exp_avg": 0.0, "exp_avg_sq": 0.0} | ({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})
+
+
+def _of_momentum(group: Mapping[str, Any]) -> dict[str, float]:
+    return {"momentum_buffer": 0.0} if group["momentum"] else {}
+
+
 # What it keeps of each row, and what that is before the row's first step.
 _STATES: dict[type, Callable[[Mapping[str, Any]], dict[str, float]]] = {
-    torch.optim.SGD: lambda group: {},
+    torch.optim.SGD: _of_momentum,
     torch.optim.Adagrad: lambda group: {"sum": group["initial_accumulator_value"]},
+    torch.optim.Adam: _of_adam,
+    torch.optim.AdamW: _of_adam,
+    torch.optim.RMSprop: lambda group: {
+        "square_avg": 0.0,
+        **_of_momentum(group),
+        **({"grad_avg": 0.0} if group["centered"] else {}),
+    },
     torch.optim.SparseAdam: lambda group: {"exp_avg": 0.0, "exp_avg_sq": 0.0},
 }
 
@@ -53,12 +85,22 @@ def places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter)
                 yield Place(optimizer, number)
 
 
-def moves_others(place: Place) -> str:
-    """Say why an optimizer does more than move the rows that have a gradient; empty where it does not."""
+def states_of_row(place: Place) -> dict[str, float]:
+    """Return what an optimizer keeps of each row, by name, and what that is before a row's first step."""
+    return _STATES[type(place.optimizer)](place.group)
+
+
+def moves_others(place: Place, *, lazily: bool = False) -> str:
+    """Say why an optimizer does more than move the rows that have a gradient; empty where it does not.
+
+    Args:
+        place: of a parameter in it.
+        lazily: rows without a gradient stay as they are, though the optimizer would move them, too.
+    """
     optimizer, group = place.optimizer, place.group
-    names = _ZERO.get(type(optimizer))
+    names = (_LAZY if lazily else _ZERO).get(type(optimizer))
     if names is None:
-        return f"{type(optimizer).__name__}, which moves rows that have no gradient"
+        return f"{type(optimizer).__name__}" + ("" if lazily else ", which moves rows that have no gradient")
     moving = next((name for name in names if group[name]), None)
     if moving:
         return f"{type(optimizer).__name__} with {moving}={group[moving]}"
@@ -81,7 +123,7 @@ class RowOptimizer:
 
     def __init__(self, weight: nn.Parameter, place: Place) -> None:
         self._weight, self._place = weight, place
-        self.states = _STATES[type(place.optimizer)](place.group)
+        self.states = states_of_row(place)
         self._whole = _WHOLE.get(type(place.optimizer), dict)
         none = nn.Parameter(weight.detach()[:0].clone())
         self._small = type(place.optimizer)([{**place.group, "params": [none]}])  # type: ignore[call-arg]
@@ -121,7 +163,8 @@ class RowOptimizer:
         part.grad = _as_sparse(gradient) if isinstance(small, torch.optim.SparseAdam) else gradient
         small.param_groups[0].update(self._place.group, params=[part])
         small.state.clear()
-        whole = {name: _copy(value) for name, value in own.items() if name not in self.states}
+        kept = {**self._whole(), **own}
+        whole = {name: _copy(value) for name, value in kept.items() if name not in self.states}
         if own or self.states:
             small.state[part] = {**whole, **{name: rows[name].clone() for name in self.states}}
         small.step()

@@ -88,6 +88,18 @@ class Candidates:
         self._counts[places] = 1
         self.index.insert(counted.new, places)
 
+    def clear(self, partitions: range) -> None:
+        """Have no candidates in some partitions."""
+        self.index.clear(partitions)
+        self._full[partitions.start : partitions.stop] = 0
+
+    def fill(self, keys: Tensor, counts: Tensor) -> None:
+        """Take what `items` gave, as far as there is room, where there were none."""
+        places = self.index.reserve(keys)
+        has_room = places >= 0
+        self._counts[places[has_room]] = counts[has_room]
+        self.index.insert(keys[has_room], places[has_room])
+
     def take_back(self, step: int, partitions: range, new: Tensor, places: Tensor, before: Tensor) -> None:
         """Undo a `write` to some partitions, cut off or not, however often; the last three are of its `Counted`."""
         self.index.remove(new)

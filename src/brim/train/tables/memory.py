@@ -15,6 +15,7 @@ import torch
 
 from brim.errors import EnvironmentFault
 from brim.train.memory import have_ready
+from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.table import Table
 
 __all__ = ["TableMemory"]
@@ -35,7 +36,7 @@ class TableMemory:
         EnvironmentFault: the system does not give as much.
     """
 
-    def __init__(self, tables: Sequence[Table], descriptor: int | None) -> None:
+    def __init__(self, tables: Sequence[Table | KeyedTable], descriptor: int | None) -> None:
         self._tables = tables
         own = os.memfd_create("brim-tables") if descriptor is None else None
         file = descriptor if own is None else own

@@ -155,6 +155,13 @@ class Roster:
         self.changed[change.places] = step + 1
         self.index.insert(change.created, self.index.reserve(change.created))
 
+    def clear(self) -> None:
+        """Have no rows and no candidates."""
+        everywhere = range(self.index.shape.partitions)
+        self.index.clear(everywhere)
+        if self.candidates is not None:
+            self.candidates.clear(everywhere)
+
     def take_back(self, created: Tensor, places: Tensor, changed: Tensor) -> None:
         """Undo a `write`, cut off or not, however often; candidates have their own.
 

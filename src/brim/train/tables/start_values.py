@@ -1,7 +1,7 @@
 """What a row of an embedding is before its first update: a function of its key, and of nothing else.
 
 So a row costs no memory before it is trained, and it is the same on whatever worker, and in whatever order, it is asked
-for. Only exact arithmetic leads to a value, with one rounding at the end: no machine gives other bits.
+for. Whole numbers lead to a value, and one product, which all machines round alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def start_values(
     kind: str,
     scale: float,
     seed: int,
-    table: int,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return the rows that keys start with.
@@ -38,8 +37,7 @@ def start_values(
         dim: columns of a row.
         kind: `uniform` in ±scale, `normal` with a standard deviation of `scale`, or `zeros`.
         scale: of the values.
-        seed: of the job.
-        table: tells tables of a job apart.
+        seed: of the table.
         dtype: of the values, float32 or float64.
 
     Returns:
@@ -47,7 +45,7 @@ def start_values(
     """
     if kind == "zeros":
         return torch.zeros((len(keys), dim), dtype=dtype)
-    columns = torch.tensor([_signed(seed_of(seed, table, column)) for column in range(dim)])
+    columns = torch.tensor([_signed(seed_of(seed, column)) for column in range(dim)])
     bits = _hashed(_hashed(keys).unsqueeze(1) ^ columns)
     if kind == "normal":
         return _quantiles(scale, dtype)[bits >> (64 - _QUANTILE_BITS) & ((1 << _QUANTILE_BITS) - 1)]

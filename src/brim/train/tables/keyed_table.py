@@ -1,0 +1,216 @@
+"""A table whose rows come to be by their first update, with the log of a step.
+
+As in an ordinary table an owner logs what is at the places that it is about to change, then changes them. It also logs
+the keys that it gives a place, and the candidates that it counts. An owner has partitions: so its part of the log is as
+large as its part of the table, and nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from brim.errors import SpecError
+from brim.train.layout import ALIGNMENT
+from brim.train.tables.roster import Change, Roster, Rules
+from brim.train.tables.table import MOST_OWNERS, WEIGHT
+
+__all__ = ["CANDIDATES", "KEYS", "KeyedTable", "partitions_of"]
+
+KEYS, CANDIDATES = "keys", "candidates"
+_FIRST, _STOP, _ROWS, _CREATED, _KNOWN, _NEW, _STEP = range(7)  # the head of an owner's log
+
+
+def partitions_of(partitions: int, owner: int, owners: int) -> range:
+    """Return the partitions that one of some owners has.
+
+    >>> [partitions_of(64, owner, 3) for owner in range(3)]
+    [range(0, 21), range(21, 42), range(42, 64)]
+    """
+    return range(partitions * owner // owners, partitions * (owner + 1) // owners)
+
+
+class KeyedTable:
+    """The rows of one embedding of a large space of ids, in memory that is bound to it later.
+
+    Args:
+        name: of the parameter.
+        dim: columns of a row.
+        dtype: of the rows, and of what the optimizer keeps of each.
+        states: names of what the optimizer keeps of each row.
+        rules: who has a row.
+
+    Attributes:
+        shape: of the weight when it is full.
+        kept_bytes: that the rows take then, and what finds them; the log takes as many as a step changes.
+    """
+
+    roster: Roster
+    fields: Mapping[str, Tensor]
+
+    def __init__(self, name: str, dim: int, dtype: torch.dtype, states: Sequence[str], rules: Rules) -> None:
+        self.name, self.dim, self.dtype, self.rules = name, dim, dtype, rules
+        self.names = (WEIGHT, *states)
+        self.partitions = rules.shape.partitions
+        places = rules.shape.all_places
+        waiting = rules.candidates.all_places if rules.admit_after > 1 else 0
+        rows = [((places, dim), dtype)] * len(self.names)
+        log = [((places,), torch.int64)] * 3 + rows
+        counts = [((waiting,), torch.int64)] * 2 + [((waiting,), torch.int32)]
+        head, told = ((MOST_OWNERS, _STEP + 1), torch.int64), ((1,), torch.int64)
+        self._parts = [((rules.bytes,), torch.uint8), *rows, head, *log, *counts, told]
+        sizes = (-(-prod(shape) * of.itemsize // ALIGNMENT) * ALIGNMENT for shape, of in self._parts)
+        self._bounds = list(accumulate(sizes, initial=0))
+        self.size_bytes = self._bounds[-1]
+        self.shape, self.kept_bytes = torch.Size((rules.limit, dim)), self._bounds[1 + len(rows)]
+
+    def bind(self, shared: Tensor, seen: Tensor) -> None:
+        """Take memory, uint8 of [size_bytes], zeros at first; the user's code sees no table."""
+        parts = []
+        for (shape, dtype), (start, stop) in zip(self._parts, pairwise(self._bounds), strict=True):
+            used = shared[start : min(stop, start + prod(shape) * dtype.itemsize)]
+            parts.append(used.view(dtype).view(shape))
+        roster, *rest = parts
+        count = len(self.names)
+        self.roster = Roster(roster, self.rules)
+        self.fields = dict(zip(self.names, rest, strict=False))
+        self._heads, self._places, self._created, self._changed = rest[count : count + 4]
+        self._logged = dict(zip(self.names, rest[count + 4 :], strict=False))
+        self._known, self._new, self._before, self._told = rest[2 * count + 4 :]
+
+    # Rows --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def rows(self, keys: Tensor, committed: int, start: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the rows of keys.
+
+        Args:
+            keys: ascending, each once; shape [N].
+            committed: steps that the table has.
+            start: gives the rows of keys that have none.
+        """
+        places = self.roster.find(keys, committed)
+        there = places >= 0
+        found = self.fields[WEIGHT].index_select(0, places.clamp(min=0))
+        if not bool(there.all()):
+            found[~there] = start(keys[~there])
+        return found
+
+    @torch.no_grad()
+    def get(self, committed: int) -> dict[str, Any]:
+        """Return all that the table has after so many steps, in the order of keys; copies."""
+        keys, places = self.roster.items(committed)
+        waiting = self.roster.candidates.items(committed) if self.roster.candidates is not None else ()
+        return {
+            KEYS: keys,
+            "fields": {name: field.index_select(0, places) for name, field in self.fields.items()},
+            "changed": self.roster.changed.index_select(0, places),
+            CANDIDATES: list(waiting),
+        }
+
+    @torch.no_grad()
+    def fill(self, tree: Mapping[str, Any], fresh: Mapping[str, float]) -> None:
+        """Have what `get` gave, and nothing else; nobody else may use the table meanwhile.
+
+        Args:
+            tree: what it gave.
+            fresh: what the optimizer keeps of a row before its first step, where the tree has nothing of it.
+
+        Raises:
+            SpecError: there is no room for as many rows.
+        """
+        self._heads.zero_()
+        self.roster.clear()
+        keys = tree[KEYS]
+        places = self.roster.index.reserve(keys)
+        if len(places) and int(places.min()) < 0:
+            raise SpecError(
+                f"limit={self.rules.limit} of embedding {self.name!r}",
+                got=f"a state with {len(keys)} rows",
+                need="room for them: a limit as large as it was",
+            )
+        for name, field in self.fields.items():
+            rows = tree["fields"].get(name)
+            field[places] = rows if rows is not None else torch.full((1, 1), fresh[name], dtype=self.dtype)
+        self.roster.changed[places] = tree["changed"]
+        self.roster.index.insert(keys, places)
+        if self.roster.candidates is not None and tree[CANDIDATES]:
+            self.roster.candidates.fill(*tree[CANDIDATES])
+
+    # A step ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def log(self, change: Change, partitions: range, *, step: int, owner: int) -> dict[str, Tensor]:
+        """Log what is about to change.
+
+        Args:
+            change: what is.
+            partitions: of the owner.
+            step: that is about to be committed, from 1.
+            owner: who writes; each has a log of its own.
+
+        Returns:
+            What is there, of each field, [M, D]: views of the log.
+        """
+        head, counted = self._heads[owner], change.counted
+        rows, known = self._starts(partitions.start)
+        part = slice(rows, rows + len(change.places))
+        self._places[part] = change.places
+        self._created[rows : rows + len(change.created)] = change.created
+        torch.index_select(self.roster.changed, 0, change.places, out=self._changed[part])
+        for name, field in self.fields.items():
+            torch.index_select(field, 0, change.places, out=self._logged[name][part])
+        if counted is not None:
+            self._known[known : known + len(counted.places)] = counted.places
+            self._before[known : known + len(counted.places)] = counted.before
+            self._new[known : known + len(counted.new)] = counted.new
+        sizes = (0, 0) if counted is None else (len(counted.places), len(counted.new))
+        head[:_STEP] = torch.tensor(
+            [partitions.start, partitions.stop, len(change.places), len(change.created), *sizes]
+        )
+        head[_STEP] = step  # last: from here on the log stands
+        return {name: logged[part] for name, logged in self._logged.items()}
+
+    @torch.no_grad()
+    def write(self, change: Change, rows: Mapping[str, Tensor], *, step: int) -> None:
+        """Write rows, and who has them; all that was logged."""
+        for name, field in self.fields.items():
+            field.index_copy_(0, change.places, rows[name])
+        self.roster.write(step - 1, change)
+
+    def tells_full(self, refused: int) -> bool:
+        """Return whether rows had no room and nobody of this host was told so; from now on somebody is."""
+        if not refused or self._told:
+            return False
+        self._told.fill_(1)
+        return True
+
+    @torch.no_grad()
+    def take_back(self, committed: int) -> None:
+        """Undo what was written for steps beyond those that are committed."""
+        for owner in (self._heads[:, _STEP] > committed).nonzero().flatten().tolist():
+            start, stop, rows, created, known, new, _ = self._heads[owner].tolist()
+            first, first_known = self._starts(start)
+            part = slice(first, first + rows)
+            places = self._places[part]
+            for name, field in self.fields.items():
+                field.index_copy_(0, places, self._logged[name][part])
+            self.roster.take_back(self._created[first : first + created], places, self._changed[part])
+            if self.roster.candidates is not None:
+                self.roster.candidates.take_back(
+                    committed,
+                    range(start, stop),
+                    self._new[first_known : first_known + new],
+                    self._known[first_known : first_known + known],
+                    self._before[first_known : first_known + known],
+                )
+        self._heads[:, _STEP] = 0
+
+    def _starts(self, partition: int) -> tuple[int, int]:
+        """Where the log of partitions from this one on begins: of rows, and of candidates."""
+        return partition * self.rules.shape.places, partition * self.rules.candidates.places
