@@ -13,6 +13,7 @@ __version__ = "0.1.0.dev0"
 # public name -> the module that has it ("" where the name is a module itself)
 _LAZY = {
     "Client": "brim.client",
+    "Embedding": "brim.train.keyed",
     "Run": "brim.runs.run",
     "data": "brim.train",
     "join": "brim.train.join",

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from brim.coordination.reduction import Block, ReductionPlan, even_shares, fold
+from brim.errors import SpecError
 from brim.train.accumulate import combine
 from brim.train.exchange import SharedRows, Shelf
 from brim.train.layout import Layout
 from brim.train.rows import Rows, RowSums, fold_rows
+from brim.train.tables.keyed_table import partitions_of
 
 WEIGHT = torch.zeros(40, 3)
 
@@ -79,6 +81,48 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
                 owners[::-1], ends, strict=False
             ):  # an owner's places in the log are its own
                 assert part.start + len(part.rows.ids) <= end
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None:
+    chance = random.Random(seed)
+    last = (1 << 63) - 1
+    keys = [0, 1 << 57, (1 << 57) - 1, last, *(chance.getrandbits(63) for _ in range(40))]
+    parts, like = chance.randint(1, 8), torch.zeros(1, 3).expand(1 << 20, 3)
+    leaves = []
+    for _ in range(parts):
+        ids = torch.tensor(sorted(chance.sample(keys, chance.choice([0, 3, 20]))), dtype=torch.int64)
+        leaves.append(Rows(ids, torch.rand(len(ids), 3)))
+    wanted = fold_rows(
+        {Block(n, 1): [rows] for n, rows in enumerate(leaves)}, ReductionPlan(parts, (1,)).root, parts
+    )[0]
+    for world in range(1, parts + 1):
+        plan = ReductionPlan(parts, (world,))
+        with open(os.memfd_create("rows"), "wb") as memory:
+            shelf = Shelf(memory.fileno(), Layout([torch.zeros(3)], [like], [64]), 1 + parts)
+        index = {block: 1 + row for row, block in enumerate(plan.local_blocks(0))}
+        ranks = [SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world)]
+        for rank, each in enumerate(ranks):
+            sums = RowSums(parts, plan.rank_blocks(rank))
+            for micro in plan.micro_batches(rank):
+                sums.add(micro, [leaves[micro]])
+            each.put(sums.blocks())
+        for each in ranks:
+            each.fold()
+        for rank, each in enumerate(ranks):
+            (part,) = each.owned()
+            assert (part.owner, part.owners) == (rank, world)
+            assert set((part.rows.ids >> 57).tolist()) <= set(partitions_of(64, rank, world))
+        (total,) = ranks[0].total()
+        assert torch.equal(total.ids, wanted.ids)
+        assert torch.equal(total.values, wanted.values)
+
+
+def test_a_step_with_more_ids_than_there_is_room_for_is_refused() -> None:
+    layout = Layout([torch.zeros(3)], [torch.zeros(2, 3)], [64])
+    rows = Rows(torch.tensor([1, 2, 3]), torch.zeros(3, 3))
+    with pytest.raises(SpecError, match="got 3 distinct ones, need no more than 2"):
+        layout.put_rows(torch.zeros(layout.row_bytes, dtype=torch.uint8), [rows])
 
 
 def test_blocks_that_do_not_cover_what_is_wanted_are_an_error() -> None:

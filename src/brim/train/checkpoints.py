@@ -30,7 +30,7 @@ from brim.train.job_state import JobState
 from brim.train.state import flatten
 from brim.train.table_file import RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
-from brim.train.tables.tree import PLACES, TABLES
+from brim.train.tables.tree import KEYED, PLACES, TABLES
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -149,7 +149,7 @@ class Checkpoints:
         """Begin to copy the state: a checkpoint without its tensors, these once they are copied, and its tables."""
         started, step = time.monotonic(), self.state.committed
         tables = self._take_tables(step)
-        state = self.state.get()
+        state = {**self.state.get(), KEYED: self.state.get_keyed()}
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
             step=step,
@@ -388,5 +388,5 @@ def _heir() -> str:
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
     optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
-    kept = flatten([each["state"] for each in optimizers])[1]
+    kept = flatten([[each["state"] for each in optimizers], state[KEYED]])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

@@ -9,8 +9,8 @@ the dense way.
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,19 +20,24 @@ from torch.autograd.function import once_differentiable
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.compiled import is_compiled
+from brim.train.keyed import Embedding
+from brim.train.keyed_rows import KeyedRows
 from brim.train.rows import Part, Rows, no_rows, total_of
 from brim.train.table_file import NumberedRows
-from brim.train.tables.by_rows import KNOWN, Place, RowOptimizer, moves_others, places_of
+from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
+from brim.train.tables.capacity import available_bytes, check_room
+from brim.train.tables.keyed_table import KeyedTable
+from brim.train.tables.keys import mix
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import WEIGHT, Table
 from brim.train.tables.tree import states_of
+from brim.train.trained_by_rows import TrainedByRows
 from brim.wire.messages import TableFacts, TableTraffic
 
 __all__ = ["Embeddings"]
 
 # Elements of a weight from which on a dense gradient costs more than finding the distinct rows (benchmarks/embeddings).
 LARGE = 1 << 20
-_HOTTEST = 5  # rows that a sample names
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Of smaller floats an optimizer's result depends on where in a tensor an element lies.
 _SAME_ANYWHERE = (torch.float32, torch.float64)
@@ -54,8 +59,8 @@ class _Gather(torch.autograd.Function):
         return None, None, None
 
 
-class _Embedding:
-    """An embedding's weight that is trained by rows.
+class _Embedding(TrainedByRows):
+    """The weight of one of torch's embeddings.
 
     Args:
         name: of the parameter.
@@ -66,58 +71,19 @@ class _Embedding:
 
     Attributes:
         table: where its rows are while the job runs.
-        is_backward: `job.step` is at its backward pass.
-        read: distinct rows of each micro-batch since `traffic` was asked for last.
-        samples_lookups: the next lookup says which rows are looked up most.
     """
 
     def __init__(
         self, name: str, weight: nn.Parameter, place: Place, modules: Sequence[nn.Module], *, number: int
     ) -> None:
-        self.name, self.weight, self.modules = name, weight, modules
-        self._place, self._number = place, number
-        self._optimizer = RowOptimizer(weight, place)
+        super().__init__(name, weight, place, number=number, hint=_DENSE)
+        self.modules = modules
         self.table = Table(name, weight.shape, weight.dtype, tuple(self._optimizer.states))
-        self.is_backward = False
-        self.read, self.samples_lookups = 0, False
-        self._hottest: list[tuple[int, int]] = []
-        self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
 
-    def begin(self) -> None:
-        self._received.clear()
-
-    def note_lookups(self, distinct: Tensor, places: Tensor) -> None:
-        """Count the rows that are read, and now and then how often each is looked up."""
-        self.read += len(distinct)
-        if self.samples_lookups and len(distinct):
-            self.samples_lookups = False
-            counts = torch.bincount(places.flatten().long(), minlength=len(distinct))
-            most = counts.topk(min(_HOTTEST, len(counts)))
-            ids = distinct.index_select(0, most.indices)
-            self._hottest = list(zip(ids.tolist(), most.values.tolist(), strict=True))
-
-    def traffic(self, changed: int) -> TableTraffic:
-        """Return what was counted since this was asked for last."""
-        found = TableTraffic(read=self.read, changed=changed, hottest=self._hottest)
-        self.read, self._hottest = 0, []
-        return found
-
-    def receive(self, rows: Rows) -> None:
-        """Keep the gradient of a lookup.
-
-        Raises:
-            SpecError: another backward pass than that of `job.step` met it.
-        """
-        if not self.is_backward:
-            raise SpecError(
-                f"embedding weight {self.name!r}",
-                got="a gradient that is computed outside of job.step",
-                need="job.step(loss) alone: the embedding is trained by rows, and its weight has no gradient",
-                hint=_DENSE,
-            )
-        # One pass may run within another (a reentrant checkpoint). Each adds up its own gradient of a weight first.
-        number = torch._C._current_graph_task_id()
-        self._received[number] = [*self._received.pop(number, []), rows]
+    @property
+    def like(self) -> Tensor:
+        """What has the shape of the most rows that a micro-batch can have gradients for."""
+        return self.weight
 
     def take(self) -> Rows | None:
         """Return the gradient that a micro-batch's backward passes left, or None where they left none.
@@ -128,8 +94,7 @@ class _Embedding:
         why = _why_not(self.weight, self.modules) or moves_others(self._place)
         if why:
             raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
-        received = [total_of(each) for each in self._received.values()]
-        self._received.clear()
+        received = self.take_received()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
             received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
@@ -137,15 +102,9 @@ class _Embedding:
 
     # The table ---------------------------------------------------------------------------------------------
 
-    def start(self) -> dict[str, Tensor]:
-        """Return the weight, and what the optimizer keeps of each row, as this process has them, [R, D] each."""
-        return {WEIGHT: self.weight.detach(), **self._optimizer.start()}
-
-    @property
-    def at(self) -> tuple[int, int]:
-        """Which optimizer of the job has the weight, and its number there."""
-        before = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
-        return self._number, len(list(before))
+    def start(self) -> None:
+        """Put the weight, and what the optimizer keeps of each row, as this process has them, into the table."""
+        self.table.fill({WEIGHT: self.weight.detach(), **self._optimizer.start()})
 
     def fresh(self) -> dict[str, Tensor]:
         """Return what the optimizer keeps of rows that made no step, as one row for all."""
@@ -154,9 +113,20 @@ class _Embedding:
             for name, value in self._optimizer.states.items()
         }
 
-    def whole(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the optimizer keeps of the whole weight."""
-        return {name: value for name, value in state.items() if name not in self._optimizer.states}
+    def get(self) -> dict[str, Any]:
+        """Return the table's part of a state: its own memory, not a copy."""
+        return {"at": self.at, "fields": dict(self.table.fields), "changed": self.table.changed}
+
+    def put(self, tree: Mapping[str, Any]) -> None:
+        """Take what `get` gave on another host."""
+        self.table.fill(tree["fields"], tree["changed"])
+
+    def put_dense(self, tree: Mapping[str, Any], changed: Tensor | None) -> None:
+        """Take the rows out of a state as a job without tables has it."""
+        number, index = self.at
+        kept = self.fresh() | states_of(tree)[number].get(index, {})
+        rows = {WEIGHT: tree["model"][self.name], **{name: kept[name] for name in self.table.names[1:]}}
+        self.table.fill(rows, changed)
 
     def show(self) -> None:
         """Let the user's code see the table."""
@@ -169,12 +139,6 @@ class _Embedding:
         ids, gradient = part.rows
         rows = self.table.log(ids, step=step, owner=part.owner, at=part.start)
         self.table.write(ids, self._optimizer.step(rows, gradient), step=step)
-
-    def forget(self) -> None:
-        self._optimizer.forget()
-
-    def settle(self) -> None:
-        self._optimizer.settle()
 
 
 class _ByRows(nn.Module):
@@ -239,13 +203,15 @@ class Embeddings:
         obstacle: a reason why none can be; empty where there is none.
 
     Attributes:
-        weights: shape [R, D] each.
+        weights: shape [R, D] each; of embeddings of large spaces, what has as many rows as a step may move.
+        partitions: that each table's rows are in; 0 where they are cut anew in each step.
         names: of these parameters.
         delay: steps that tables change late.
+        committed: tells the number of committed steps; the job sets it.
         is_shown: whether the user's code sees the tables as weights.
 
     Raises:
-        SpecError: one says `sparse=True` and cannot be trained by rows.
+        SpecError: one says `sparse=True`, or is a `brim.Embedding`, and cannot be trained by rows.
     """
 
     def __init__(
@@ -256,8 +222,9 @@ class Embeddings:
         *,
         obstacle: str = "",
     ) -> None:
-        self._seen: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
-        self._all: list[_Embedding] = []
+        self._seen: dict[tuple[int, torch.dtype, bool], tuple[Tensor, Tensor, Tensor]] = {}
+        self._all: list[_Embedding | KeyedRows] = []
+        self.committed: Callable[[], int] = lambda: 0
         self._memory: TableMemory | None = None
         self.delay = spec.delay
         self._late: list[list[Rows]] = []  # of the last steps, whose turn has not come
@@ -267,6 +234,11 @@ class Embeddings:
         users = _users_of(model)
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
+            if any(isinstance(each, Embedding) for each in modules) and weight.requires_grad:
+                self._all.append(
+                    self._keyed(name, weight, modules, optimizers, obstacle or _is_compiled(model))
+                )
+                continue
             if not weight.requires_grad or not all(_is_weight_of(each, weight) for each in modules):
                 continue
             declared = any(each.sparse for each in modules)
@@ -281,7 +253,7 @@ class Embeddings:
                 )
             if why or not (declared or _is_worth_it(weight, places[0], model, spec)):
                 continue
-            number = next(i for i, each in enumerate(optimizers) if each is places[0].optimizer)
+            number = _number_of(optimizers, places[0])
             self._all.append(_Embedding(name, weight, places[0], modules, number=number))
         if self.delay and not self._all:
             raise SpecError(
@@ -290,14 +262,42 @@ class Embeddings:
                 need="one: see docs/guides/embeddings.md",
                 hint="leave it out",
             )
-        self.weights = [each.weight for each in self._all]
+        self.weights = [each.like for each in self._all]
         self.names = [each.name for each in self._all]
+        self.partitions = [each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all]
+
+    def _keyed(
+        self,
+        name: str,
+        weight: nn.Parameter,
+        modules: Sequence[nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        obstacle: str,
+    ) -> KeyedRows:
+        places = list(places_of(optimizers, weight))
+        module, *others = modules
+        why = obstacle or _where_not(places) or ("a weight that another module has, too" if others else "")
+        if not isinstance(module, Embedding) or why:
+            raise SpecError(
+                f"embedding {name.removesuffix('.weight')!r}",
+                got=why,
+                need="a brim.Embedding of one optimizer, on a CPU",
+            )
+        return KeyedRows(
+            name,
+            module,
+            places[0],
+            number=_number_of(optimizers, places[0]),
+            distinct=self.distinct,
+            committed=lambda: self.committed(),
+        )
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Have the modules look up by rows meanwhile: they are of classes made for it."""
-        own = [(module, _own_class(module)) for table in self._all for module in table.modules]
-        for table in self._all:
+        tables = [each for each in self._all if isinstance(each, _Embedding)]
+        own = [(module, _own_class(module)) for table in tables for module in table.modules]
+        for table in tables:
             for module in table.modules:
                 module.__class__ = _class_by_rows(_own_class(module), self, table)
         try:
@@ -308,15 +308,16 @@ class Embeddings:
 
     # Micro-batches -----------------------------------------------------------------------------------------
 
-    def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct ids, ascending, and of each id its place among them.
+    def distinct(self, ids: Tensor, *, as_keys: bool = False) -> tuple[Tensor, Tensor]:
+        """Return the distinct ids, or their keys, ascending, and of each id its place among them.
 
         Several tables are often asked for the same ids.
         """
-        key = id(ids), ids.dtype  # another tensor may have that number by now: the values decide
+        key = id(ids), ids.dtype, as_keys  # another tensor may have that number by now: the values decide
         known, distinct, places = self._seen.get(key, (None, ids, ids))
         if known is None or not torch.equal(known, ids):
-            distinct, places = torch.unique(ids, return_inverse=True)
+            values = mix(ids.long()) if as_keys else ids
+            distinct, places = torch.unique(values, return_inverse=True)
             distinct, places = distinct.long(), places.to(ids.dtype)
             self._seen[key] = ids.clone(), distinct, places
         return distinct, places
@@ -360,7 +361,7 @@ class Embeddings:
     # The tables --------------------------------------------------------------------------------------------
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[Table | KeyedTable]:
         return [each.table for each in self._all]
 
     @property
@@ -376,6 +377,9 @@ class Embeddings:
     def open(self, descriptor: int | None) -> None:
         """Take the memory that the tables are in: an anonymous file, or, where there is None, one of this process's."""
         if self._all and self._memory is None:
+            if descriptor is None or os.fstat(descriptor).st_size == 0:
+                keyed = [each.size for each in self._all if isinstance(each, KeyedRows)]
+                check_room(keyed, available_bytes())
             self._memory = TableMemory(self.tables, descriptor)
 
     def take_out(self, tree: dict[str, Any]) -> None:
@@ -394,17 +398,35 @@ class Embeddings:
 
     def get(self) -> dict[str, Any]:
         """Return the tables' part of a state: their own memory, not a copy."""
-        return {
-            each.name: {"at": each.at, "fields": dict(each.table.fields), "changed": each.table.changed}
-            for each in self._all
-        }
+        return {each.name: each.get() for each in self._all}
 
     @property
     def rows(self) -> list[NumberedRows]:
         """The tables as checkpoints see them."""
         if self._memory is None:
             return []
-        return [NumberedRows(each.name, each.fields, each.changed) for each in self.tables]
+        tables = [each.table for each in self._ordinary]
+        return [NumberedRows(each.name, each.fields, each.changed) for each in tables]
+
+    @property
+    def _ordinary(self) -> list[_Embedding]:
+        return [each for each in self._all if isinstance(each, _Embedding)]
+
+    @property
+    def _keyed_rows(self) -> list[KeyedRows]:
+        return [each for each in self._all if isinstance(each, KeyedRows)]
+
+    def get_keyed(self) -> dict[str, Any]:
+        """Return the tables of large spaces of ids, whole, as checkpoints have them: copies."""
+        return {each.name: each.get() for each in self._keyed_rows} if self._memory is not None else {}
+
+    def put_keyed(self, tree: Mapping[str, Any]) -> None:
+        """Take what `get_keyed` gave."""
+        for each in self._keyed_rows if self._memory is not None else []:
+            if each.name in tree:
+                each.put(tree[each.name])
+            else:
+                each.start()
 
     def places(self) -> dict[str, list[int]]:
         """Return of each table which optimizer of the job has it, and its number there."""
@@ -413,8 +435,8 @@ class Embeddings:
     def clear(self) -> None:
         """Prepare for rows that are put in one by one; `step` tells when all are there."""
         self.step = None
-        for table in self.tables if self._memory is not None else []:
-            table.forget_log()
+        for each in self._ordinary if self._memory is not None else []:
+            each.table.forget_log()
 
     def put_dense(self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int) -> None:
         """Take the rows out of a state as a job without tables has it, if they are there.
@@ -424,14 +446,11 @@ class Embeddings:
             changed: of each table, the steps that wrote its rows last, where that is known.
             committed: steps that the state has.
         """
-        if self._memory is None or not all(each.name in tree["model"] for each in self._all):
+        tables = self._ordinary
+        if self._memory is None or not tables or not all(each.name in tree["model"] for each in tables):
             return
-        states = states_of(tree)
-        for each in self._all:
-            number, index = each.at
-            kept = each.fresh() | states[number].get(index, {})
-            rows = {WEIGHT: tree["model"][each.name], **{name: kept[name] for name in each.table.names[1:]}}
-            each.table.fill(rows, changed.get(each.name))
+        for each in tables:
+            each.put_dense(tree, changed.get(each.name))
         self._memory.step = committed
 
     def late(self) -> list[list[list[Tensor]]]:
@@ -445,15 +464,14 @@ class Embeddings:
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host."""
         for each in self._all:
-            rows = tree[each.name]
-            each.table.fill(rows["fields"], rows["changed"])
+            each.put(tree[each.name])
 
     def start(self, committed: int) -> None:
         """Put this process's own weights into the tables, unless it sees the tables themselves already."""
         if self._memory is None or self.is_shown:
             return
         for each in self._all:
-            each.table.fill(each.start())
+            each.start()
         self._memory.step = committed
 
     def show(self) -> None:
@@ -526,6 +544,14 @@ class Embeddings:
             if part is not None:
                 each.update(part, step=step)
 
+    def newly_full(self) -> list[str]:
+        """Return the embeddings that have no room for a row that this worker should have added, each once."""
+        found = []
+        for each in self._all:
+            if isinstance(each, KeyedRows) and each.table.tells_full(each.refused):
+                found.append(each.size[0])
+        return found
+
     def settle(self) -> None:
         """The step that was updated for counts."""
         for each in self._all:
@@ -580,10 +606,22 @@ def _only_looks_up(module: nn.Module) -> bool:
     return kind in _KINDS or bool(vars(kind).get("by_rows"))
 
 
-def _why_not_there(places: Sequence[Place]) -> str:
+def _where_not(places: Sequence[Place]) -> str:
     if len(places) != 1:
         return "a weight that no optimizer has" if not places else "a weight that two parameter groups have"
-    return moves_others(places[0])
+    return ""
+
+
+def _why_not_there(places: Sequence[Place]) -> str:
+    return _where_not(places) or moves_others(places[0])
+
+
+def _number_of(optimizers: Sequence[torch.optim.Optimizer], place: Place) -> int:
+    return next(number for number, each in enumerate(optimizers) if each is place.optimizer)
+
+
+def _is_compiled(model: nn.Module) -> str:
+    return "torch.compile" if is_compiled(model) else ""
 
 
 def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Embedding) -> type[_ByRows]:

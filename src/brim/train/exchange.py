@@ -24,6 +24,8 @@ from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
 from brim.train.rows import Part, Rows, between, fold_rows
+from brim.train.tables.keyed_table import partitions_of
+from brim.train.tables.keys import BITS
 from brim.wire.peer import Cancelled, Listener, PeerLost, swap
 
 __all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
@@ -193,20 +195,28 @@ class SharedRows:
     def _fold(self, blocks: Mapping[Block, Sequence[Rows]], want: Block) -> list[Part]:
         mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
         starts = []
-        for table, count in enumerate(self._shelf.layout.counts):
-            start, stop = self._range([tables[table] for tables in blocks.values()], count)
+        layout = self._shelf.layout
+        for table, (count, partitions) in enumerate(zip(layout.counts, layout.partitions, strict=True)):
+            rows = [tables[table] for tables in blocks.values()]
+            start, stop = self._range(rows, count, partitions)
             for block, tables in blocks.items():
                 mine[block].append(between(tables[table], start, stop))
-            starts.append(start)
+            starts.append(sum(int((each.ids < start).sum()) for each in rows) if partitions else start)
         sums = fold_rows(mine, want, self._plan.parts)
+        owner, owners = (0, 0) if self._owner is None else (self._owner, self._owners)
         return [
-            Part(rows, owner=self._owner or 0, start=start) for rows, start in zip(sums, starts, strict=True)
+            Part(rows, owner=owner, start=start, owners=owners)
+            for rows, start in zip(sums, starts, strict=True)
         ]
 
-    def _range(self, blocks: Sequence[Rows], count: int) -> tuple[int, int]:
+    def _range(self, blocks: Sequence[Rows], count: int, partitions: int) -> tuple[int, int]:
         """The ids that this worker owns in this step: from the first to before the second."""
         if self._owner is None:
             return count, count
+        if partitions:  # ids are keys, whose highest bits are the partition
+            own = partitions_of(partitions, self._owner, self._owners)
+            size = (1 << BITS) // partitions
+            return own.start * size, own.stop * size
         bounds = _bounds(blocks, self._owners, count)
         return bounds[self._owner], bounds[self._owner + 1]
 

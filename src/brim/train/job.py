@@ -208,6 +208,7 @@ class Job:
         self._attributes = Attributes(self.model)
         self._sources = Sources(self.model)
         self._state = JobState(self.model, self._optimization, self._embeddings, spec=spec)
+        self._embeddings.committed = lambda: self._state.committed
         self._checkpoints = Checkpoints(
             self._state,
             spec,
@@ -380,7 +381,8 @@ class Job:
     def _layout(self) -> Layout:
         """Of what a micro-batch adds to a step."""
         carried = [tensor for each in self._carried.values() for tensor in each.tensors]
-        return Layout([*self._contributions.like, *carried], self._embeddings.weights)
+        tables = self._embeddings
+        return Layout([*self._contributions.like, *carried], tables.weights, tables.partitions)
 
     def batches(
         self,
@@ -976,6 +978,11 @@ class Job:
         self._contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
         used = outcome.used[len(outcome.used) - len(self._embeddings.weights) :]
         self._embeddings.update(self._changes(round.exchange, used), step=self.committed + 1)
+        for name in self._embeddings.newly_full():
+            text = (
+                f"embedding {name!r} has no room for more rows: other ids stay as they start (see its limit)"
+            )
+            self.members.tell(Warn(message=text))
         return outcome
 
     def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[Part | None]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from brim.errors import SpecError
 from brim.train.rows import Rows, joined
 
 __all__ = ["ALIGNMENT", "Layout", "Section", "memory_of"]
@@ -70,13 +71,17 @@ class Layout:
     Args:
         like: tensors whose shapes and dtypes the contributions have.
         by_rows: weights of which a contribution has some rows: see `brim.train.rows`.
+        partitions: that the ids of each of these weights are in, if they are keys; else 0.
 
     >>> layout = Layout([torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(5)])
     >>> layout.row_bytes, [section.dtype for section in layout.sections]
     (192, [torch.float32, torch.int64])
     """
 
-    def __init__(self, like: Sequence[Tensor], by_rows: Sequence[Tensor] = ()) -> None:
+    def __init__(
+        self, like: Sequence[Tensor], by_rows: Sequence[Tensor] = (), partitions: Sequence[int] = ()
+    ) -> None:
+        self.partitions = list(partitions) or [0] * len(by_rows)
         self.device = like[0].device
         self.shapes = [tensor.shape for tensor in like]
         self.dtypes = [tensor.dtype for tensor in like]
@@ -103,7 +108,8 @@ class Layout:
         """The same for all workers of a job, or they do not train the same network."""
         tensors = [(str(dtype), tuple(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
         by_rows = [(str(each.dtype), tuple(each.shape)) for each in self._places]
-        text = repr([tensors, by_rows] if by_rows else tensors)
+        parts = [by_rows, self.partitions] if any(self.partitions) else [by_rows]
+        text = repr([tensors, *parts] if by_rows else tensors)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def views(self, row: Tensor) -> list[Tensor]:
@@ -133,6 +139,13 @@ class Layout:
         """
         for index, (place, rows) in enumerate(zip(self._places, tables, strict=True)):
             first, count = at[index] if at else 0, len(rows.ids)
+            if first + count > place.most:
+                raise SpecError(
+                    "the ids of a step",
+                    got=f"{first + count:,} distinct ones",
+                    need=f"no more than {place.most:,} for one embedding",
+                    hint="lower --global-batch-size",
+                )
             ids, values = self._all_rows(row, place)
             ids[first : first + count].copy_(rows.ids)
             values[first : first + count].copy_(rows.values)
@@ -161,7 +174,7 @@ class Layout:
 
     @property
     def counts(self) -> list[int]:
-        """How many rows each embedding has."""
+        """How many rows each embedding has, or at most has in a step."""
         return [each.most for each in self._places]
 
 

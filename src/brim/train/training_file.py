@@ -29,6 +29,7 @@ from brim.train.contribution import Contributions
 from brim.train.data.feed import Feed
 from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
+from brim.train.keyed import rehearse
 from brim.train.lightning import PACKAGES, Fitting, LightningFile, is_lightning
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
@@ -231,6 +232,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     feed = _feed(prepared, spec)
     size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
+    rehearse(model)
     loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = (

@@ -19,9 +19,12 @@ from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
+from brim.train.keyed import Embedding, Held, hold
 from brim.train.returned import check_model
 from brim.train.table_file import WEIGHT, Chunk
 from brim.train.table_parts import read_table
+from brim.train.tables.keyed_table import KEYS
+from brim.train.tables.tree import KEYED
 from brim.train.training_file import call, device_of, functions_of, load
 
 __all__ = ["model_of", "trained_model"]
@@ -58,14 +61,20 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     check_model(model)
     store = Store(open_place(spec.inference.checkpoints))
     stored = store.load(spec.inference.step)
+    state = state_of(stored)
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    beside = {table.name for table in stored.tables} | state.get(KEYED, {}).keys()
     _put(
-        {name: each for name, each in own.items() if name not in {table.name for table in stored.tables}},
-        state_of(stored)["model"],
+        {name: each for name, each in own.items() if name not in beside},
+        state["model"],
         spec.inference.checkpoint,
     )
     for table in stored.tables:
         _put_table(own.get(table.name), store, table, spec.inference.checkpoint)
+    for name, module in model.named_modules():
+        if isinstance(module, Embedding):
+            rows = state[KEYED][f"{name}.{WEIGHT}" if name else WEIGHT]
+            hold(module, Held(rows[KEYS], rows["fields"][WEIGHT]))
     return model.to(device_of(spec)).eval()
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from brim.train.tables.keyed_table import KEYS
 from brim.train.tables.table import WEIGHT
 
 __all__ = ["KEYED", "PLACES", "TABLES", "joined", "states_of"]
 
-TABLES, KEYED = "tables", "keyed tables"
+TABLES = "tables"
+KEYED = "keyed tables"  # of large spaces of ids: a network has none of their rows
 PLACES = "places of tables"  # in the dense part: which optimizer has each, and its number there
 
 
@@ -25,18 +25,14 @@ def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state with the rows of its tables, if it has them, where a job without tables has them.
 
-    Rows with keys are beside it: a network has none. What optimizers keep is in new dicts; tensors are not copied.
+    What optimizers keep is in new dicts; tensors are not copied.
     """
     weights = dict(tree["model"])
     optimizers = [
         {**each, "state": dict(each["state"])}
         for each in (tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]])
     ]
-    keyed = {}
     for name, table in tree.get(TABLES, {}).items():
-        if KEYS in table:
-            keyed[name], weights[name] = table, table["fields"][WEIGHT][:0]
-            continue
         fields: dict[str, Tensor] = dict(table["fields"])
         weights[name] = fields.pop(WEIGHT)
         number, index = table["at"]
@@ -45,4 +41,4 @@ def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
             state[index] = {**state.get(index, {}), **fields}
     optimizer = optimizers if isinstance(tree["optimizer"], list) else optimizers[0]
     rest = {key: value for key, value in tree.items() if key != TABLES}
-    return {**rest, "model": weights, "optimizer": optimizer, KEYED: keyed}
+    return {**rest, "model": weights, "optimizer": optimizer}

@@ -1,0 +1,161 @@
+"""A `brim.Embedding` within a job: its rows are in a table that workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from brim.errors import SpecError
+from brim.train.keyed import Embedding, Held, held_by, start_of, use
+from brim.train.rows import Part, Rows, total_of
+from brim.train.tables.by_rows import LAZILY, Place, moves_others, states_of_row
+from brim.train.tables.capacity import Size
+from brim.train.tables.keyed_table import CANDIDATES, KEYS, KeyedTable, partitions_of
+from brim.train.tables.keys import unmix
+from brim.train.tables.table import WEIGHT
+from brim.train.trained_by_rows import TrainedByRows
+
+__all__ = ["KeyedRows"]
+
+_MOST_IDS = 1 << 22  # distinct ones of a step; memory is taken by those that come alone
+
+
+class Distinct(Protocol):
+    """Finds the distinct keys of ids, and of each id the place of its key among them."""
+
+    def __call__(self, ids: Tensor, *, as_keys: bool) -> tuple[Tensor, Tensor]: ...
+
+
+class KeyedRows(TrainedByRows):
+    """The rows of a `brim.Embedding` in a job.
+
+    Args:
+        name: of the parameter.
+        module: the embedding.
+        place: in its optimizer.
+        number: of its optimizer among those of the job.
+        distinct: finds the distinct keys of ids.
+        committed: tells the number of committed steps.
+
+    Attributes:
+        table: where its rows are while the job runs.
+        refused: ids that would have got a row, if there were room, since somebody asked.
+
+    Raises:
+        SpecError: the optimizer does what cannot be done by rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: Embedding,
+        place: Place,
+        *,
+        number: int,
+        distinct: Distinct,
+        committed: Callable[[], int],
+    ) -> None:
+        self._module, self._distinct, self._committed = module, distinct, committed
+        self._label = module.name or name.removesuffix(".weight")
+        if why := moves_others(place, lazily=True):
+            raise self._refusal(why)
+        super().__init__(name, module.weight, place, number=number, hint="use no torch.autograd.grad on it")
+        self.table = KeyedTable(
+            name, module.dim, module.weight.dtype, tuple(self._optimizer.states), module.rules
+        )
+        self.refused = 0
+
+    def _refusal(self, why: str) -> SpecError:
+        return SpecError(f"embedding {self._label!r}", got=why, need=LAZILY)
+
+    @property
+    def like(self) -> Tensor:
+        """What has the shape of the most rows that a micro-batch can have gradients for; it takes no memory."""
+        return self.weight.new_empty(self._module.dim).expand(_MOST_IDS, self._module.dim)
+
+    @property
+    def size(self) -> tuple[str, Size]:
+        """The name, and what the table takes when it is full."""
+        states, dtype = len(self._optimizer.states), self.weight.dtype
+        return self._label, Size(self._module.dim, states, self._module.rules, dtype)
+
+    # Lookups -----------------------------------------------------------------------------------------------
+
+    def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distinct keys of ids, ascending, and of each id the place of its key among them."""
+        keys, places = self._distinct(ids, as_keys=True)
+        if torch.is_grad_enabled():
+            self.note_lookups(keys, places)
+        return keys, places
+
+    def named(self, ids: Tensor) -> Tensor:
+        """Return the ids of keys."""
+        return unmix(ids)
+
+    def rows(self, keys: Tensor) -> Tensor:
+        """Return the rows of keys, [N, D]."""
+        return self.table.rows(keys, self._committed(), partial(start_of, self._module))
+
+    def held(self) -> Held:
+        """Return the rows that are there."""
+        keys, places = self.table.roster.items(self._committed())
+        return Held(keys, self.table.fields[WEIGHT].index_select(0, places))
+
+    def take(self) -> Rows | None:
+        """Return the gradient that a micro-batch's backward passes left, or None where they left none.
+
+        Raises:
+            SpecError: its optimizer, or a hook, would now do more than by rows can be done.
+        """
+        why = moves_others(self._place, lazily=True)
+        if not why and states_of_row(self._place).keys() != self._optimizer.states.keys():
+            why = "an optimizer that keeps more of a row than it did at the start"
+        if why:
+            raise self._refusal(why)
+        received = self.take_received()
+        return total_of(received) if received else None
+
+    # The table ---------------------------------------------------------------------------------------------
+
+    def get(self) -> dict[str, Any]:
+        """Return the table's part of a state: copies, in the order of keys."""
+        return {"at": self.at, **self.table.get(self._committed())}
+
+    def put(self, tree: Mapping[str, Any]) -> None:
+        """Take what `get` gave on another host."""
+        self.table.fill(tree, self._optimizer.states)
+
+    def start(self) -> None:
+        """Put the rows that the module has into the table."""
+        keys, rows = held_by(self._module)
+        changed = torch.zeros(len(keys), dtype=torch.int64)
+        self.put({KEYS: keys, "fields": {WEIGHT: rows}, "changed": changed, CANDIDATES: []})
+
+    def show(self) -> None:
+        """Have the module look up in the table, in the job and afterwards."""
+        use(self._module, self)
+
+    def update(self, part: Part, *, step: int) -> None:
+        """Log and change the rows that this worker owns."""
+        keys, gradient = part.rows
+        if not part.owners:  # other workers own them all; what the optimizer keeps of the whole goes on
+            none = {name: field[:0] for name, field in self.table.fields.items()}
+            self._optimizer.step(none, gradient[:0])
+            return
+        partitions = partitions_of(self.table.partitions, part.owner, part.owners)
+        roster = self.table.roster
+        roster.begin(step - 1, partitions)
+        change = roster.look(keys, step - 1)
+        logged = self.table.log(change, partitions, step=step, owner=part.owner)
+        rows = {name: each.clone() for name, each in logged.items()}
+        fresh = change.is_fresh
+        rows[WEIGHT][fresh] = start_of(self._module, keys[change.number[fresh]])
+        for name, value in self._optimizer.states.items():
+            rows[name][fresh] = value
+        after = self._optimizer.step(rows, gradient.index_select(0, change.number))
+        self.table.write(change, after, step=step)
+        self.refused += change.refused
