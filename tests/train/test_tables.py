@@ -14,7 +14,9 @@ import torch
 from torch.nn import functional
 
 from brim.errors import EnvironmentFault, SpecError
+from brim.train.embeddings import Embeddings
 from brim.train.job import Job
+from brim.train.rows import Part, Rows
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import Table
 from train.test_embeddings import OPTIMIZERS, data, net, small_ones_too, spec
@@ -194,6 +196,34 @@ def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(d
         update(tables[0], [4, 6], step=1)
         memory.take_back(0)
     assert all(map(torch.equal, content(tables), before))
+
+
+def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> None:
+    """Beside servers, workers own nothing; what their optimizers keep of the whole goes on all the same."""
+    models = [net(), net()]
+    optimizers = [torch.optim.Adagrad(model.parameters(), lr=0.1) for model in models]
+    server, worker = (
+        Embeddings(model, [optimizer], spec()) for model, optimizer in zip(models, optimizers, strict=True)
+    )
+    server.open(descriptor)
+    server.start(0)
+    server.show()
+    worker.open(descriptor)
+    worker.show()
+    before = [table.fields["weight"].clone() for table in server.tables]
+    rows = [Rows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables]
+    server.update([Part(each.copy(), owner=0, start=2) for each in rows], step=1)
+    nothing = [Part(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0) for each in rows]
+    worker.update(nothing, step=1)
+    assert not any(
+        torch.equal(table.fields["weight"], old) for table, old in zip(server.tables, before, strict=True)
+    )
+    server.take_back(0)
+    for table, old in zip(server.tables, before, strict=True):
+        assert torch.equal(table.fields["weight"], old)
+    worker.settle()
+    state = optimizers[1].state[models[1].table.weight]
+    assert state["step"] == 1
 
 
 def test_what_the_user_writes_is_theirs_alone_and_is_seen(descriptor: int) -> None:

@@ -137,6 +137,9 @@ class _Embedding(TrainedByRows):
     def update(self, part: Part, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
         ids, gradient = part.rows
+        if not part.owners:  # others own them all; what the optimizer keeps of the whole goes on
+            self._optimizer.step({name: field[:0] for name, field in self.table.fields.items()}, gradient)
+            return
         rows = self.table.log(ids, step=step, owner=part.owner, at=part.start)
         self.table.write(ids, self._optimizer.step(rows, gradient), step=step)
 
