@@ -31,12 +31,14 @@ class Recovery:
 
     Args:
         first: until anybody's next step.
+        re_forming: of this, from when the master heard of it until all members of the next round had the state.
         whole: until the next step with as many servers and workers as before.
         step: the median step of the round that the kill ended.
         redone: steps that were done again.
     """
 
     first: float
+    re_forming: float
     whole: float
     step: float
     redone: int
@@ -77,9 +79,13 @@ def kill_one(run: BrimRun, rng: random.Random, *, server: bool) -> Recovery:
         return next((step for step in steps if not whole or _is_whole(run, step.round)), None)
 
     whole = run.until("step of the whole world", lambda: first_after(whole=True), timeout=PATIENCE)
-    redone = sum(each.redone for number, each in run.re_formed.items() if number > before)
+    first = first_after(whole=False)
     return Recovery(
-        first=first_after(whole=False).at - killed, whole=whole.at - killed, step=usual, redone=redone
+        first=first.at - killed,
+        re_forming=run.re_formed[first.round].seconds,
+        whole=whole.at - killed,
+        step=usual,
+        redone=sum(each.redone for number, each in run.re_formed.items() if number > before),
     )
 
 
@@ -105,11 +111,12 @@ def tell(report: Report, found: dict[str, list[Recovery]]) -> None:
         rows.append(
             [
                 *(victim, len(each), ms([kill.step for kill in each]), ms([kill.first for kill in each])),
-                *(ms(beyond), ms([kill.whole for kill in each]), max(kill.redone for kill in each)),
+                *(ms(beyond), ms([kill.re_forming for kill in each]), ms([kill.whole for kill in each])),
+                max(kill.redone for kill in each),
             ]
         )
     head = ["killed", "kills", "a usual step, ms", "to the next step, ms", "beyond a step, ms"]
-    head += ["to the next step of the whole world, ms", "redone, most"]
+    head += ["re-forming, ms", "to the next step of the whole world, ms", "redone, most"]
     report.add(
         f"## {WORKERS} workers and {SERVERS} server, {ROWS:,} rows, a batch of {BATCH:,}\n\n"
         "Median (minimum–maximum).\n\n" + table(head, rows)
@@ -148,7 +155,7 @@ def main() -> None:
             each += report.attempt(kills, victim, count, rng)
     tell(report, found)
     if not quick:
-        fields = ("first", "whole", "step", "redone")
+        fields = ("first", "re_forming", "whole", "step", "redone")
         data = {
             victim: {name: [getattr(kill, name) for kill in each] for name in fields}
             for victim, each in found.items()
