@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from brim import Run as PythonRun
 from brim import client
 from brim.errors import EnvironmentFault
 from e2e.running import DIGITS, FILES, Run, joining, ledger, started, train, until
@@ -97,7 +98,7 @@ def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
 
     with started(directory, "train", *JOB, *PACED, "--workers", "1:2", "--ps", "1") as run:
         run.wait_for_step(3)
-        client.resize(directory, 0, servers=2)
+        PythonRun(directory).resize(ps=2)
         servers(2)
         kill(run, servers=True, number=0)
         assert brim("resize", str(directory), "1", "--ps", "1").returncode == 0

@@ -223,16 +223,18 @@ class Run:
 
         client.suspend(self.path)
 
-    def resume(self, *, workers: int | str | None = None) -> Run:
+    def resume(self, *, workers: int | str | None = None, ps: int | None = None) -> Run:
         """Continue from its last checkpoint. For a run, this blocks until the end; for a job, it returns at once.
 
         Args:
             workers: how many from now on, as `brim.train` takes them; None: as before.
+            ps: how many servers a run has from now on; None: as before.
 
         Raises: as `brim.train` does.
         """
         wanted = _range_of(workers)
         if self._client:
+            _check_no_servers(ps)
             if wanted:
                 self._client.resize(self._id, wanted)
             self._client.resume(self._id)
@@ -241,31 +243,35 @@ class Run:
         from brim.runs.starting import make_ready_again
 
         with in_python():
-            ready = make_ready_again(self.path, workers=wanted)
+            ready = make_ready_again(self.path, workers=wanted, servers=ps)
         follow(ready)
         return self
 
-    def resize(self, workers: int | str) -> None:
+    def resize(self, workers: int | str | None = None, *, ps: int | None = None) -> None:
         """Give it more or fewer workers; training continues. Returns at once.
 
         Args:
-            workers: a number, or, for a job, a range such as `"1:8"`.
+            workers: a number, or, for a job, a range such as `"1:8"`; None: as before.
+            ps: how many servers, for a run that has some; None: as before.
 
         Raises:
-            SpecError: a range for a run without a scheduler.
+            SpecError: neither is given, or what only a run, or only a job, can have.
             EnvironmentFault: it is not running.
         """
         wanted = _range_of(workers)
-        assert wanted is not None
+        if wanted is None and ps is None:
+            raise SpecError("workers=", got="None", need="how many", hint="run.resize(4)")
         if self._client:
+            _check_no_servers(ps)
+            assert wanted is not None
             self._client.resize(self._id, wanted)
             return
-        if wanted.minimum != wanted.maximum:
+        if wanted is not None and wanted.minimum != wanted.maximum:
             need = "one number: only the scheduler decides within a range"
             raise SpecError("workers=", got=repr(workers), need=need, hint=f"run.resize({wanted.maximum})")
         from brim import client
 
-        client.resize(self.path, wanted.maximum)
+        client.resize(self.path, wanted.maximum if wanted else 0, servers=ps)
 
     def cancel(self) -> None:
         """End a job for good; its directory and its last checkpoint stay.
@@ -335,6 +341,12 @@ class Run:
 
         history = self._history()
         return as_svg(history) if history.started else None
+
+
+def _check_no_servers(ps: int | None) -> None:
+    if ps is not None:
+        need = "a run without a scheduler: a job has the servers that it was submitted with"
+        raise SpecError("ps=", got=str(ps), need=need)
 
 
 def _range_of(workers: int | str | None) -> WorkerRange | None:
