@@ -52,7 +52,8 @@ def export(trained: str, output: str, format: str, state: Path | None) -> int:
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
         )
     model = find_trained(trained, warn=warn, state=state)
-    spec = replace(model.spec, inference=wanted_of(model, "predict"), device="cpu", faults=())
+    wanted = wanted_of(model, "predict")
+    spec = replace(model.spec, inference=wanted, device="cpu", servers=0, faults=())
     from brim.train.export import export as write
 
     # The user's file may print; stdout is data.
