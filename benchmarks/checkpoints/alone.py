@@ -26,6 +26,7 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
 from brim.train.checkpoints import Checkpoints
 from brim.train.data import fetch
+from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
 from brim.train.optimization import Optimization
 from brim.train.params import ENVIRONMENT_VARIABLE
@@ -109,7 +110,7 @@ def brims(loop: Loop, directory: Path) -> Checkpoints:
 
     optimization = Optimization(loop.model, [loop.optimizer])
     loop.update = optimization.step  # it refuses steps by hand
-    state = JobState(loop.model, optimization, spec=SPEC)
+    state = JobState(loop.model, optimization, Embeddings(loop.model, [loop.optimizer], SPEC), spec=SPEC)
     state.schedule = loop.schedule
     checkpoints = Checkpoints(state, SPEC, context=None, tell=tell, listen=time.sleep)
     checkpoints.keep_in(str(directory), writer="w1")
