@@ -409,6 +409,21 @@ def test_a_base_of_which_a_file_is_missing_is_not_gone_on_from(tmp_path: Path) -
     assert same(restored(tmp_path).state.rows(), rows)
 
 
+def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(tmp_path: Path) -> None:
+    """Another worker has written meanwhile, and has pruned what this one knew."""
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    worker.checkpoint()
+    next((tmp_path / "tables").iterdir()).unlink()
+    worker.state.train(6)
+    worker.checkpoint()
+    assert ["builds upon" in each for each in worker.warnings()] == [True]
+    worker.state.train(7)
+    rows = worker.checkpoint()
+    assert worker.parts(3) == [(None, 3, ROWS)]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
 def test_the_last_checkpoint_is_there_when_it_is_needed(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.state.train(5, steps=3)

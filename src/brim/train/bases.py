@@ -175,15 +175,16 @@ class Bases:
 
     # Beginning and end -------------------------------------------------------------------------------------
 
-    def know(self, tables: Sequence[StoredTable], *, round: int | None = None) -> None:
-        """These are official, and what the state was.
+    def know(self, tables: Sequence[StoredTable] | None, *, round: int | None = None) -> None:
+        """Learn what is official, and was the state.
 
         Args:
+            tables: None where a checkpoint failed: what it was put upon may be gone.
             round: in which that was so: see `hand_over`; None: this one.
         """
         with self._lock:
             if round is None or round == self._round:
-                self._chains = {each.name: each.parts for each in tables}
+                self._chains = None if tables is None else {each.name: each.parts for each in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
         """A checkpoint is begun upon the chains: the number of the round, and files that are its own to give up."""

@@ -172,7 +172,7 @@ class Checkpoints:
             take(each, () if _is_small(each) else bases.chain(each), step=step) for each in self.state.tables
         ]
         round, new = bases.hand_over()
-        return TakenTables(taken=taken, new=new, on_official=lambda tables: bases.know(tables, round=round))
+        return TakenTables(taken=taken, new=new, on_end=lambda tables: bases.know(tables, round=round))
 
     def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
         """Whether there is what the large tables of a checkpoint can be put upon; else that is begun.
@@ -183,11 +183,9 @@ class Checkpoints:
         assert self._bases is not None, "who has no writer has no checkpoints"
         bases, large = self._bases, [each for each in self.state.tables if not _is_small(each)]
         self._look_at_bases()
-        if needed or exact:
-            is_ready = bases.are_there(large) if needed else bases.are_light(large)
-        else:
-            is_ready = bases.are_light(large) and self._is_little(large)
-        if not is_ready:
+        for _ in range(2 if needed else 1):  # first to look for chains, then to bring them up to date
+            if self._is_ready(large, needed=needed, exact=exact):
+                break
             self._passes += not bases.are_coming
             bases.begin(large, step=self.state.committed, lineage=self.state.lineage)
             # Nothing is written meanwhile where it is needed: so the wait is for as long as files come.
@@ -196,11 +194,15 @@ class Checkpoints:
             raise bases.fault
         return bases.are_there(large) and (needed or exact or not bases.are_coming)
 
-    def _is_little(self, tables: Sequence[RowTable]) -> bool:
-        """Whether what changed in the tables since what is in storage is soon copied, or will not become less."""
+    def _is_ready(self, tables: Sequence[RowTable], *, needed: bool, exact: bool) -> bool:
+        """Whether a checkpoint should be taken upon what is there."""
         assert self._bases is not None, "who has no writer has no checkpoints"
-        if not tables or self._passes >= _PASSES:
-            return True
+        if exact or not tables:
+            return self._bases.are_light(tables)
+        if not (self._bases.are_there(tables) if needed else self._bases.are_light(tables)):
+            return False
+        if self._passes >= _PASSES and not needed:
+            return True  # as much changes as is written
         chains = [(each, self._bases.chain(each)) for each in tables]
         return sum(each.row_bytes * each.count_since(chain[-1].step) for each, chain in chains) <= _AT_ONCE
 
@@ -284,7 +286,7 @@ class Checkpoints:
         self._writer.give_up()
         if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
             self._take_back()
-            if not self._has_bases(_LONG, needed=True, exact=True):
+            if not self._has_bases(_LONG, needed=True, exact=False):
                 raise EnvironmentFault(f"the tables of step {self.state.committed} are not written")
             checkpoint, copy, tables = self._take()
             with given_up(self._store) as new:

@@ -42,12 +42,12 @@ class TakenTables:
     Args:
         taken: of each, what is not in storage.
         new: files that were written for these, and that nothing else names.
-        on_official: is told what they consist of once the checkpoint is official, by the writer's thread.
+        on_end: is told by the writer's thread what they consist of, once the checkpoint is official; None: it failed.
     """
 
     taken: Sequence[Taken] = ()
     new: Sequence[PartFile] = ()
-    on_official: Callable[[tuple[StoredTable, ...]], None] = lambda tables: None
+    on_end: Callable[[tuple[StoredTable, ...] | None], None] = lambda tables: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,7 @@ class Writer:
                 self._write(order)
             except EnvironmentFault as fault:
                 self.fault = fault
+                order.tables.on_end(None)
                 if not order.needed:
                     self._tell(Warn(message=f"{fault}; training goes on without it"))
             except Exception as error:
@@ -156,7 +157,7 @@ class Writer:
         with contextlib.suppress(EnvironmentFault):  # the next checkpoint removes them
             self._store.give_up(file for file in new if file not in named)
         self.official = draft.step
-        order.tables.on_official(stored)
+        order.tables.on_end(stored)
         self._tell(
             CheckpointMade(
                 step=draft.step,
