@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.harness.report import Report, ms, seconds, table
+from benchmarks.harness.report import Report, ms, seconds, spread, table
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
 from brim.storage.checkpoints import Store
@@ -87,42 +87,64 @@ def checkpoints_of(state: State, directory: Path, made: list[CheckpointMade]) ->
     return checkpoints
 
 
+class Trial:
+    """Training that goes on, and checkpoints beside it."""
+
+    def __init__(self, rows: int, directory: Path) -> None:
+        self.state, self.made = State(rows), list[CheckpointMade]()
+        self.checkpoints = checkpoints_of(self.state, directory, self.made)
+        self.beside: list[float] = []  # seconds of steps while something was read or written
+        self.pauses: list[float] = []  # seconds that training waited
+
+    def begin(self) -> None:
+        """Begin a checkpoint, and train until it has all of the state."""
+        while True:
+            began = time.perf_counter()
+            self.checkpoints.begin(ends_epoch=False)
+            self.checkpoints.await_copy()
+            self.pauses.append(time.perf_counter() - began)
+            if not self.checkpoints._is_owed:
+                return
+            while not self.checkpoints.is_due(1):
+                self.beside.append(self.state.step())
+
+    def finish(self) -> None:
+        """Train until it is official."""
+        official = len(self.made) + 1
+        while len(self.made) < official:
+            self.beside.append(self.state.step())
+
+
 def measure(rows: int, *, deltas: int, directory: Path) -> dict[str, Any]:
-    state, made = State(rows), []
-    checkpoints = checkpoints_of(state, directory, made)
+    trial = Trial(rows, directory)
+    state, made = trial.state, trial.made
     alone = [state.step() for _ in range(EVERY)][20:]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    checkpoints.begin(ends_epoch=False)
-    beside = []
-    while not checkpoints.is_due(1):
-        beside.append(state.step())
-    base, pauses = time.perf_counter() - began, []
+    times = []
     for number in range(deltas + 1):
         for _ in range(EVERY if number else 0):
             state.step()
         began = time.perf_counter()
-        checkpoints.begin(ends_epoch=False)
-        checkpoints.await_copy()
-        pauses.append(time.perf_counter() - began)
-        while checkpoints._writer is not None and checkpoints._writer.in_flight is not None:
-            state.step()
+        trial.begin()
+        trial.finish()
+        times.append(time.perf_counter() - began)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     (stored,) = Store(Directory(directory)).load(made[-1].step).tables
+    trial.checkpoints.drain()
     began = time.perf_counter()
-    assert checkpoints.restore()[0]
+    assert trial.checkpoints.restore()[0]
     restored = time.perf_counter() - began
     return {
         "rows": rows,
         "table_bytes": sum(each.nbytes for each in state.fields.values()),
-        "base_seconds": base,
-        "base_bytes": stored.parts[0].size_bytes,
+        "first_seconds": times[0],
+        "first_bytes": made[0].size_bytes,
         "step_alone": alone,
-        "step_beside_base": beside,
-        "pauses": pauses,
-        "delta_rows": [part.rows for part in stored.parts[1:]],
-        "delta_bytes": [part.size_bytes for part in stored.parts[1:]],
-        "delta_seconds": [each.seconds for each in made],
+        "step_beside": trial.beside,
+        "pauses": trial.pauses,
+        "later_seconds": times[1:],
+        "later_bytes": [each.size_bytes for each in made[1:]],
+        "parts": [[part.step, part.rows, part.size_bytes] for part in stored.parts],
         "restore_seconds": restored,
         "restored_bytes": sum(file.size_bytes for file in stored.files),
         "more_memory_bytes": peak * 1024,
@@ -133,15 +155,15 @@ def tell(report: Report, results: list[dict[str, Any]]) -> None:
     rows: list[list[str]] = []
     for what, cell in (
         ("table with Adagrad's sums, GB", lambda r: f"{r['table_bytes'] / 1e9:.2f}"),
-        ("base: GB in storage", lambda r: f"{r['base_bytes'] / 1e9:.2f}"),
-        ("base: seconds, beside training", lambda r: f"{r['base_seconds']:.1f}"),
-        ("a step without a base beside it, ms", lambda r: ms(r["step_alone"])),
-        ("a step beside a base that is written, ms", lambda r: ms(r["step_beside_base"])),
-        (f"delta of {EVERY} steps: rows", lambda r: f"{r['delta_rows'][-1]:,}"),
-        ("delta: MB in storage", lambda r: f"{r['delta_bytes'][-1] / 1e6:.0f}"),
-        ("delta: training waits, ms", lambda r: ms(r["pauses"])),
-        ("delta: seconds until official, in the background", lambda r: seconds(r["delta_seconds"])),
-        ("restore, base and deltas: seconds", lambda r: f"{r['restore_seconds']:.1f}"),
+        ("first checkpoint, with a base: GB", lambda r: f"{r['first_bytes'] / 1e9:.2f}"),
+        ("… seconds until official, beside training", lambda r: f"{r['first_seconds']:.1f}"),
+        (f"later ones, every {EVERY} steps: MB", lambda r: spread([b / 1e6 for b in r["later_bytes"]])),
+        ("… seconds until official, beside training", lambda r: seconds(r["later_seconds"])),
+        ("training waits, each time, ms", lambda r: ms(r["pauses"])),
+        ("a step while nothing is written, ms", lambda r: ms(r["step_alone"])),
+        ("a step beside what is written, ms", lambda r: ms(r["step_beside"])),
+        ("restore: GB", lambda r: f"{r['restored_bytes'] / 1e9:.2f}"),
+        ("… seconds", lambda r: f"{r['restore_seconds']:.1f}"),
         ("more memory than before, at most, GB", lambda r: f"{r['more_memory_bytes'] / 1e9:.2f}"),
     ):
         rows.append([what, *map(cell, results)])

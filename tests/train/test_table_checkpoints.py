@@ -297,6 +297,23 @@ def test_much_that_has_changed_is_written_before_training_waits_for_the_rest(
     assert worker.store.drafts() == []
 
 
+def test_where_most_rows_change_there_is_one_new_base_for_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_AT_ONCE", 20 * (16 + 8 * DIM))
+    worker = Worker(tmp_path)
+    worker.state.train(5)
+    worker.checkpoint()
+    for _ in range(4):
+        worker.state.train(*range(800))
+        worker.checkpoints.begin(ends_epoch=False)
+        worker.await_bases()
+    rows = worker.state.rows()
+    worker.await_writer()
+    assert worker.parts(5) == [(None, 2, ROWS), (2, 3, 800), (3, 4, 800), (4, 5, 800)]
+    assert same(restored(tmp_path).state.rows(), rows)
+
+
 def test_the_last_checkpoint_waits_for_nothing_to_become_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,14 +111,18 @@ def is_chain(parts: Sequence[Part]) -> bool:
     )
 
 
-def outweighs(parts: Sequence[Part]) -> bool:
+def outweighs(parts: Sequence[Part], coming: int = 0) -> bool:
     """Return whether the deltas weigh more than half of the base: then the next checkpoint begins a new one.
+
+    Args:
+        parts: a base, and deltas.
+        coming: bytes of one more delta.
 
     So what is read to restore is at most about one and a half times the table and one delta, and what is written
     beside the deltas is one base for as many bytes of them as half of it.
     """
     base, *deltas = parts
-    return sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
+    return coming + sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
 
 
 def disused(

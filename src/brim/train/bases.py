@@ -69,8 +69,9 @@ class Bases:
         return all(self.chain(each) for each in tables)
 
     def are_light(self, tables: Sequence[RowTable]) -> bool:
-        """Whether each has one, of which the base outweighs the deltas."""
-        return self.are_there(tables) and not any(outweighs(self.chain(each)) for each in tables)
+        """Whether each has one, of which the base is new or outweighs the deltas."""
+        chains = [self.chain(each) for each in tables]
+        return all(chain and (_is_of(chain, self._new) or not outweighs(chain)) for chain in chains)
 
     # Coming ------------------------------------------------------------------------------------------------
 
@@ -94,7 +95,9 @@ class Bases:
                 each.name: self._removed(each) for each in tables
             }  # now: nothing else has it as of this step
             self._coming = self._background.begin(
-                functools.partial(self._find, tables, removed, step, lineage, self._chains, self._is_over)
+                functools.partial(
+                    self._find, tables, removed, step, lineage, self._chains, tuple(self._new), self._is_over
+                )
             )
 
     def _removed(self, table: RowTable) -> Tensor | None:
@@ -110,6 +113,7 @@ class Bases:
         step: int,
         lineage: Lineage,
         known: Chains | None,
+        recent: Sequence[PartFile],
         is_over: threading.Event,
     ) -> tuple[Chains, list[PartFile]]:
         def look() -> None:
@@ -119,9 +123,9 @@ class Bases:
 
         if known is None:
             found = self._store.tables_of(lineage, at_most=step)
-            return self._with_bases(tables, {each.name: each.parts for each in found}, step, look)
+            return self._with_bases(tables, {each.name: each.parts for each in found}, (), step, look)
         with given_up(self._store) as new:
-            chains, of_bases = self._with_bases(tables, known, step, look)
+            chains, of_bases = self._with_bases(tables, known, recent, step, look)
             new += of_bases
             for table in tables:
                 chain = chains[table.name]
@@ -142,14 +146,22 @@ class Bases:
         return chains, new
 
     def _with_bases(
-        self, tables: Sequence[RowTable], known: Chains, step: int, look: Callable[[], None]
+        self,
+        tables: Sequence[RowTable],
+        known: Chains,
+        recent: Sequence[PartFile],
+        step: int,
+        look: Callable[[], None],
     ) -> tuple[Chains, list[PartFile]]:
-        """Chains, with bases for tables without one, or with a heavy one."""
+        """Chains, with bases for tables without one, or whose deltas would outweigh it; not if it is a recent one."""
         chains = dict(known)
         with given_up(self._store) as new:
             for table in tables:
                 chain = chains.get(table.name, ())
-                if not chain or outweighs(chain):
+                if chain and _is_of(chain, recent):
+                    continue
+                changed = table.row_bytes * table.count_since(chain[-1].step) if chain else 0
+                if not chain or outweighs(chain, changed):
                     rows = table.chunks(rows_of_file(table))
                     base = write_part(
                         self._store, rows, since=None, step=step, writer=self._writer, look=look
@@ -217,6 +229,11 @@ class Bases:
         self.forget()
         with contextlib.suppress(TimeoutError):  # it is left as drafts are
             self._background.begin(lambda: None).result(timeout)
+
+
+def _is_of(chain: Sequence[Part], files: Sequence[PartFile]) -> bool:
+    """Whether the base of a chain is among these files."""
+    return any(file in files for file in chain[0].files[:1])
 
 
 class _Background:
