@@ -23,9 +23,9 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.scheduler.api import openapi
 from brim.scheduler.audit import AUDIT, Audit
-from brim.scheduler.door import Door
 from brim.storage.contact import read_scheduler_contact, token_of
 from brim.wire.cluster import Down, Range, Submit
+from brim.wire.door import Door
 from edges.test_scheduler import TENANTS, Served
 from submissions import submission
 

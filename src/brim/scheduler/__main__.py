@@ -28,7 +28,6 @@ from brim.errors import BrimError, SpecError, StorageFault
 from brim.process import be_called, birth_of
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
-from brim.scheduler.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
@@ -45,6 +44,7 @@ from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import migrate
 from brim.storage.own_clock import own_clock
 from brim.telemetry.log_limit import LogLimit
+from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.wire.listening import listen_on
 
 __all__ = ["listen", "main", "offer"]

@@ -27,7 +27,6 @@ from brim.domain.rights import RIGHTS, Caller, Holder, Right
 from brim.domain.submission import NO_TENANT
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.scheduler.audit import Audit
-from brim.scheduler.door import Door
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, no_such_job
@@ -46,6 +45,7 @@ from brim.wire.cluster import (
     TenantView,
     Token,
 )
+from brim.wire.door import Door
 
 __all__ = ["application", "openapi"]
 

@@ -1,4 +1,4 @@
-"""The way into the scheduler's HTTP API: who has not shown a token yet has little room in it, and little time.
+"""The way into an HTTP API: who has not shown a token yet has little room in it, and little time.
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered. Strangers may be few,
 and the oldest makes way for the next: so however many connections others hold, one who comes with a token is heard.
