@@ -36,7 +36,8 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Use a trained model": {
         "evaluate": ("brim.cli.inference", "evaluate", "Compute the metrics of a trained model."),
         "predict": ("brim.cli.inference", "predict", "Write a trained model's output for every row."),
-        "export": ("brim.cli.export", "export", "Save a trained model in files that load without brim."),
+        "export": ("brim.cli.export", "export", "Save a trained model in files, to be used or served."),
+        "serve": ("brim.cli.serve", "serve", "Answer requests with a model's predictions."),
     },
     "Share this machine between jobs": {
         "up": ("brim.cli.cluster", "up", "Start the scheduler."),

@@ -1,14 +1,16 @@
-"""`brim export`: a trained model as files that load without brim."""
+"""`brim export`: a trained model as files, to be used without brim or to be served."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from brim.cli.usage import EXIT_DONE, warn
+from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import STATE, choice, option
@@ -18,7 +20,8 @@ from brim.storage.places import absolute
 
 __all__ = ["export"]
 
-_FORMATS = ("safetensors", "torch-export", "onnx")
+_FILES = ("safetensors", "torch-export", "onnx")
+_SERVED = ("bundle", "delta")
 
 
 @click.command()
@@ -26,25 +29,35 @@ _FORMATS = ("safetensors", "torch-export", "onnx")
 @option("--output", required=True, metavar="DIR", help="Directory to make.")
 @option(
     "--format",
-    type=choice(_FORMATS),
+    type=choice((*_FILES, *_SERVED)),
     default="safetensors",
-    metavar="|".join(_FORMATS),
-    help="What to write beside the weights: a program of torch.export, or an ONNX graph.",
+    metavar="|".join((*_FILES, *_SERVED)),
+    help="What to write: weights, with a program of torch.export or an ONNX graph; or what brim serve takes.",
+)
+@option(
+    "--since",
+    metavar="VERSION|DIR",
+    help="With delta: the version that it changes, or the directory of its bundle or delta.",
 )
 @STATE
-def export(trained: str, output: str, format: str, state: Path | None) -> int:
-    """Save a trained model, the newest checkpoint of RUN or CHECKPOINT, in files that load without brim.
+def export(trained: str, output: str, format: str, since: str | None, state: Path | None) -> int:
+    """Save a trained model, the newest checkpoint of RUN or CHECKPOINT, in files.
 
     \b
     brim export latest --output flights-model
     brim export latest --output flights-model --format onnx
+    brim export latest --output versions/1 --format bundle
+    brim export latest --output versions/2 --format delta --since versions/1
 
     DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
-    model.pt2 or model.onnx, which take any number of rows.
+    model.pt2 or model.onnx, which take any number of rows. These load without brim. A bundle is what brim serve
+    needs to answer raw rows; a delta has what changed since an earlier version.
     """
-    from dataclasses import replace
-
     require_train_extra()
+    if (format == "delta") != (since is not None):
+        got = "nothing" if since is None else f"{since!r}, beside --format {format}"
+        need = "the version that a delta changes" if since is None else "--format delta"
+        raise SpecError("--since", got=got, need=need, hint="--format delta --since DIR")
     directory = Path(absolute(output))
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         what = "a directory with files in it" if directory.is_dir() else "a file"
@@ -54,10 +67,22 @@ def export(trained: str, output: str, format: str, state: Path | None) -> int:
     model = find_trained(trained, warn=warn, state=state)
     wanted = wanted_of(model, "predict")
     spec = replace(model.spec, inference=wanted, device="cpu", servers=0, faults=())
-    from brim.train.export import export as write
-
+    base = str(absolute(since)) if since is not None and Path(since).is_dir() else since
     # The user's file may print; stdout is data.
     with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):
-        write(spec, directory, format=format)
+        if format in _FILES:
+            from brim.train.export import export as write
+
+            write(spec, directory, format=format)
+        else:
+            from brim.serving.export import Exporter
+
+            exporter = Exporter(spec)
+            made = exporter.bundle(directory) if base is None else exporter.delta(directory, since=base)
+            for each in made.manifest.left_out:
+                click.echo(f"not in the bundle: {each}", err=True)
+            click.echo(
+                f"version {made.manifest.version}, {counted(made.rows, 'row')} of embeddings", err=True
+            )
     click.echo(output)
     return EXIT_DONE

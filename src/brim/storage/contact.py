@@ -29,6 +29,7 @@ __all__ = [
     "read_scheduler_contact",
     "read_token",
     "remove_scheduler_contact",
+    "token_in",
     "token_of",
     "write_contact",
     "write_scheduler_contact",
@@ -132,16 +133,29 @@ def read_token(environment: Mapping[str, str]) -> str:
             return token
         need = "a token: the administrator makes one for a tenant with brim token TENANT"
         raise SpecError(_TOKEN_FILE, got="nothing", need=need, hint=f"export {_TOKEN_FILE}=FILE")
-    path = Path(name)
+    return token_in(Path(name), field=_TOKEN_FILE)
+
+
+def token_in(path: Path, *, field: str) -> str:
+    """The token in a file that nobody else can read.
+
+    Args:
+        field: what named the file, for the error.
+
+    Raises:
+        SpecError: the file cannot be read, is empty, or others can read it.
+    """
     try:
         token, mode = path.read_text().strip(), path.stat().st_mode
     except (OSError, ValueError) as error:
-        raise SpecError(_TOKEN_FILE, got=f"{name!r} ({error})", need="a file with a token") from None
+        raise SpecError(field, got=f"{str(path)!r} ({error})", need="a file with a token") from None
     if mode & 0o077:
-        need = "a file that only its owner can read: who has the token acts in its tenant's name"
+        need = "a file that only its owner can read: who has the token acts in its owner's name"
         raise SpecError(
-            _TOKEN_FILE, got=f"{name!r} (mode {mode & 0o777:o})", need=need, hint=f"chmod 600 {name}"
+            field, got=f"{str(path)!r} (mode {mode & 0o777:o})", need=need, hint=f"chmod 600 {path}"
         )
+    if not token:
+        raise SpecError(field, got=f"{str(path)!r}, which is empty", need="a file with a token")
     return token
 
 

@@ -24,7 +24,7 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import sync_directory, write_through
 from brim.train.context import shared_environment
-from brim.train.data import Columnar
+from brim.train.data.datasets import columnar_in
 from brim.train.evaluation import feed_of
 from brim.train.job import versions
 from brim.train.lightning import LightningFile
@@ -32,7 +32,7 @@ from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "dtype_name", "example_inputs", "export", "shapes_of", "trace", "traced"]
 
 WEIGHTS, MANIFEST, README = "model.safetensors", "manifest.json", "README.md"
 _EXAMPLE_ROWS = 4  # not 0 or 1, which a tracer would take for constants
@@ -83,24 +83,24 @@ def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str,
 
 
 def _torch_export(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
-    inputs = _example(module)
-    traced = _traced("torch-export", lambda: _trace(model, inputs))
-    torch.export.save(traced, draft / "model.pt2")
+    inputs = example_inputs(module)
+    program = traced("torch-export", lambda: trace(model, inputs))
+    torch.export.save(program, draft / "model.pt2")
     loaded = torch.export.load(draft / "model.pt2").module()
     with torch.no_grad():
         differs = _largest_difference(model(inputs), loaded(inputs))
-    return {"inputs": _shapes(inputs), "largest_difference": differs, "load": _EXPORTED}
+    return {"inputs": shapes_of(inputs), "largest_difference": differs, "load": _EXPORTED}
 
 
 def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
     for package in ("onnx", "onnxscript"):
         _require(package)
-    inputs = _example(module)
+    inputs = example_inputs(module)
     names = list(inputs) if isinstance(inputs, dict) else ["inputs"]
 
     def write() -> None:
         program = torch.onnx.export(
-            _trace(model, inputs),
+            trace(model, inputs),
             dynamo=True,
             input_names=names,
             output_names=["output"],
@@ -109,8 +109,8 @@ def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
         assert program is not None
         program.save(draft / "model.onnx")
 
-    _traced("onnx", write)
-    return {"inputs": _shapes(inputs), "load": _ONNX}
+    traced("onnx", write)
+    return {"inputs": shapes_of(inputs), "load": _ONNX}
 
 
 FORMATS: dict[str, Callable[[Path, nn.Module, ModuleType], dict[str, Any]]] = {
@@ -132,11 +132,11 @@ def _require(package: str) -> None:
         )
 
 
-def _trace(model: nn.Module, inputs: Any) -> Any:
+def trace(model: nn.Module, inputs: Any) -> Any:
     return torch.export.export(model, (inputs,), dynamic_shapes=(_dynamic(inputs),))
 
 
-def _traced(format: str, function: Callable[[], Any]) -> Any:
+def traced(format: str, function: Callable[[], Any]) -> Any:
     """Run a tracer; what it cannot do is the model's matter, and said in its own words."""
     logging.disable(logging.WARNING)  # tracers tell of packages that are not there, and of their own insides
     try:
@@ -170,11 +170,12 @@ def _place(error: BaseException) -> str:
     return f" ({own[-1]})" if own else ""
 
 
-def _example(module: ModuleType) -> Any:
+def example_inputs(module: ModuleType) -> Any:
     """Inputs for a few rows: those of the data, or zeros where the columns say what they look like."""
     dataset = call(lambda: module.dataset("train"))
-    if isinstance(dataset, Columnar):
-        return dataset.example(_EXAMPLE_ROWS)
+    columnar = columnar_in(dataset)
+    if columnar is not None:
+        return columnar.example(_EXAMPLE_ROWS)
     sample = call(lambda: feed_of(dataset, seed=0).first(_EXAMPLE_ROWS))
     if isinstance(module, LightningFile):
         sample = sample["batch"]
@@ -198,18 +199,18 @@ def _dynamic(inputs: Any) -> Any:
     return walk(inputs)
 
 
-def _shapes(inputs: Any) -> Any:
+def shapes_of(inputs: Any) -> Any:
     match inputs:
         case Tensor():
-            return {"dtype": _dtype(inputs), "shape": ["rows", *inputs.shape[1:]]}
+            return {"dtype": dtype_name(inputs), "shape": ["rows", *inputs.shape[1:]]}
         case dict():
-            return {key: _shapes(each) for key, each in inputs.items()}
+            return {key: shapes_of(each) for key, each in inputs.items()}
         case tuple() | list():
-            return [_shapes(each) for each in inputs]
+            return [shapes_of(each) for each in inputs]
     return str(type(inputs).__name__)
 
 
-def _dtype(tensor: Tensor) -> str:
+def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -237,7 +238,7 @@ def _describe(
         "versions": versions(),
         "files": files,
         "tensors": {
-            name: {"dtype": _dtype(tensor), "shape": list(tensor.shape)} for name, tensor in state.items()
+            name: {"dtype": dtype_name(tensor), "shape": list(tensor.shape)} for name, tensor in state.items()
         },
         **about,
     }

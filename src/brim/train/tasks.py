@@ -17,7 +17,7 @@ from brim.domain.batch import Span
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
-from brim.train.data import Columnar
+from brim.train.data.datasets import columnar_in
 from brim.train.data.feed import Feed
 from brim.train.evaluation import Forward, feed_of, observe, outputs, results, undisturbed
 from brim.train.inference import Task
@@ -74,11 +74,12 @@ def _rows(module: ModuleType, wanted: Inference) -> Any:
             got = "None" if dataset is None else "no samples"
             raise SpecError(f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train")
         return dataset
-    trained_on = call(lambda: module.dataset("train"))
-    if not isinstance(trained_on, Columnar):
+    dataset = call(lambda: module.dataset("train"))
+    trained_on = columnar_in(dataset)
+    if trained_on is None:
         raise SpecError(
             "--input",
-            got=f"a training file whose dataset is a {type(trained_on).__name__}",
+            got=f"a training file whose dataset is a {type(dataset).__name__}",
             need="columns of brim.data, which can be read from other files",
             hint="--split NAME takes the rows of dataset(NAME)",
         )

@@ -22,7 +22,7 @@ from brim.train.data.sources import Source
 from brim.train.data.survey import Survey
 from brim.train.data.typed import Group
 
-__all__ = ["ByGroup", "Columnar", "InMemory", "PackedGroup", "Unread"]
+__all__ = ["ByGroup", "Columnar", "InMemory", "PackedGroup", "Unread", "columnar_in"]
 
 _CACHED_BLOCKS = 3
 Sample = tuple[dict[str, Tensor], Tensor]
@@ -127,6 +127,12 @@ class Columnar(Dataset[Sample]):
         if self.numbers:
             inputs["numbers"] = block.numbers.index_select(0, rows)
         return inputs, block.target.index_select(0, rows)
+
+
+def columnar_in(dataset: Any) -> Columnar | None:
+    """The table that a dataset is, or whose columns its samples have; None where it has none."""
+    found = dataset if isinstance(dataset, Columnar) else getattr(dataset, "columnar", None)
+    return found if isinstance(found, Columnar) else None
 
 
 class InMemory(Columnar):

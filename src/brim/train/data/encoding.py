@@ -75,10 +75,10 @@ class Encoder:
         offset = at_field = at_number = 0
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
-                numbers[at_number] = self._number(place, column, rows.column(column.name).numbers[kept])
+                numbers[at_number] = self.number_of(place, column, rows.column(column.name).numbers[kept])
                 at_number += 1
             else:
-                ids[at_field] = self._ids(place, column, rows, kept) + np.int32(offset)
+                ids[at_field] = self.ids_of(place, column, rows, kept) + np.int32(offset)
                 offset += self.sizes[at_field]
                 at_field += 1
         return Block(
@@ -87,7 +87,8 @@ class Encoder:
             target=torch.from_numpy(_target(self.target, rows, kept)) if self.target else torch.zeros(count),
         )
 
-    def _number(self, place: int, column: Numeric, values: Floats) -> Floats:
+    def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
+        """What the model sees of a column's numbers; nan where a cell is empty."""
         mean, deviation, raw_mean = self.moments[place]
         if column.missing is not None:
             values = np.where(
@@ -95,7 +96,8 @@ class Encoder:
             )
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
-    def _ids(self, place: int, column: Categorical, rows: Rows, kept: Mask) -> npt.NDArray[np.int32]:
+    def ids_of(self, place: int, column: Categorical, rows: Rows, kept: Mask) -> npt.NDArray[np.int32]:
+        """The ids of the kept rows, from 0 within the field."""
         codes, tokens = _tokens(column, rows)
         if column.buckets is None:
             table = self.tables[place]

@@ -21,7 +21,7 @@ from brim.storage.files import write_whole
 from brim.train.data.columns import Categorical, Column, Numeric, Target
 from brim.train.data.encoding import Encoder
 
-__all__ = ["COLUMNS", "find", "remember", "use"]
+__all__ = ["COLUMNS", "encoder_in", "find", "has_functions", "remember", "sha256_of", "use", "write"]
 
 COLUMNS = "columns.json"
 _in_use: list[dict[str, Any]] | None = None
@@ -65,19 +65,68 @@ def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None
     if not run_directory or _in_use is not None:
         return
     path = Path(run_directory) / COLUMNS
-    entry = {"files": list(files), "columns": _plain(encoder.columns), "fitted": _fitted(encoder)}
+    entry = _entry(files, encoder)
     try:
         known = _read(path)
     except EnvironmentFault:
         known = []  # damaged: what is fitted to the same rows again is the same
     if any(all(entry[key] == other[key] for key in ("files", "columns")) for other in known):
         return
-    content = {"fits": [*known, entry], "sha256": _checksum([*known, entry])}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(content).encode())
+        _write(path, [*known, entry])
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
+
+
+def write(path: Path, encoder: Encoder) -> None:
+    """Write what was fitted, alone, to a file that `use` and `encoder_in` understand.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    _write(path, [_entry([], encoder)])
+
+
+def _entry(files: Sequence[str], encoder: Encoder) -> dict[str, Any]:
+    return {"files": list(files), "columns": _plain(encoder.columns), "fitted": _fitted(encoder)}
+
+
+def _write(path: Path, fits: list[dict[str, Any]]) -> None:
+    write_whole(path, json.dumps({"fits": fits, "sha256": _checksum(fits)}).encode())
+
+
+def sha256_of(encoder: Encoder) -> str:
+    """The digest of what was fitted, by which two encoders are known to be alike."""
+    return _checksum([_entry([], encoder)])
+
+
+def has_functions(encoder: Encoder) -> bool:
+    """Whether columns have functions of the user's, which no file of data can hold."""
+    return any(isinstance(column, Categorical) and column.by is not None for column in encoder.columns)
+
+
+def encoder_in(path: Path) -> Encoder:
+    """The encoder that a file describes alone, for inputs without a target.
+
+    Raises:
+        EnvironmentFault: the file is damaged, or describes another number of them, or one that has functions.
+    """
+    entries = _read(path)
+    if len(entries) != 1 or any(column.get("by") for column in entries[0]["columns"]):
+        raise EnvironmentFault(f"{path} does not describe the columns of one data set alone")
+    try:
+        columns = tuple(_column(plain) for plain in entries[0]["columns"])
+    except (LookupError, TypeError) as error:
+        raise EnvironmentFault(f"{path} is damaged: {error}") from error
+    return _encoder(columns, None, entries[0])
+
+
+def _column(plain: dict[str, Any]) -> Column:
+    if "numeric" in plain:
+        return Numeric(name=plain["numeric"], transform=plain["transform"], missing=plain["missing"])
+    names = tuple(plain["hashed" if plain["buckets"] else "vocabulary"])
+    return Categorical(names=names, by=None, buckets=plain["buckets"], min_count=plain["min_count"])
 
 
 def use(run_directory: Path) -> None:
@@ -113,9 +162,11 @@ def find(files: Sequence[str], columns: tuple[Column, ...], target: Target | Non
     known = [entry for entry in _in_use or [] if entry["columns"] == wanted]
     if len(known) > 1:
         known = [entry for entry in known if entry["files"] == list(files)]
-    if not known:
-        return None
-    fitted = dict(enumerate(known[0]["fitted"]))
+    return _encoder(columns, target, known[0]) if known else None
+
+
+def _encoder(columns: tuple[Column, ...], target: Target | None, entry: dict[str, Any]) -> Encoder:
+    fitted = dict(enumerate(entry["fitted"]))
     return Encoder(
         columns,
         target,

@@ -13,7 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["BadRow", "Cells", "Codes", "Floats", "Rows", "TextCells", "TypedCells", "stable_hash"]
+__all__ = [
+    "BadRow",
+    "Cells",
+    "Codes",
+    "Floats",
+    "Rows",
+    "TextCells",
+    "TypedCells",
+    "number_in",
+    "stable_hash",
+]
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -71,7 +81,7 @@ class TextCells:
         try:
             parsed = _numpy([pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan)
         except pa.ArrowInvalid:
-            parsed = np.array([_number(text) for text in self.tokens], np.float64)
+            parsed = np.array([number_in(text) for text in self.tokens], np.float64)
         return np.where(np.isfinite(parsed), parsed, np.nan)
 
     @cached_property
@@ -197,7 +207,12 @@ def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> n
     return np.concatenate(parts) if parts else np.empty(0, kind)
 
 
-def _number(text: str) -> float:
+def number_in(text: str) -> float:
+    """The number that a cell's text stands for; nan where it is none.
+
+    >>> number_in("1e3"), number_in("1_000"), number_in("far")
+    (1000.0, nan, nan)
+    """
     try:
         return float(text) if "_" not in text else np.nan
     except ValueError:

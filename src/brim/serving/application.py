@@ -1,0 +1,253 @@
+"""The server over HTTP: who asks, what is asked, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from brim.decoding import UNDECODABLE
+from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.serving.batches import Batches, Busy
+from brim.serving.bundle import Model
+from brim.serving.inputs import Cell, ColumnReader, Inputs, columns_of_rows
+from brim.wire.door import Door
+
+__all__ = ["MOST_ROWS", "VERSION", "Figures", "application"]
+
+VERSION = "Brim-Version"  # header of an answer
+MOST_ROWS = 1 << 16  # of a request
+_LARGEST_BODY = 16 << 20  # bytes
+_TO_SEND_BODY = 10.0  # seconds
+_SCHEME = "Bearer "
+_JSON = "application/json"
+_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
+
+
+class _Predict(msgspec.Struct, forbid_unknown_fields=True):
+    """What is asked: rows, or the same by column, or inputs as they go into the model."""
+
+    rows: list[dict[str, Cell]] | None = None
+    columns: dict[str, list[Cell]] | None = None
+    inputs: Any = None
+
+
+class _Predicted(msgspec.Struct):
+    version: str
+    predictions: dict[str, list[Any]]
+
+
+class _Problem(msgspec.Struct):
+    detail: str
+
+
+class Figures:
+    """What `GET /metrics` counts."""
+
+    def __init__(self) -> None:
+        self._answers = Counter[int]()  # by status
+        self._rows = 0
+        self._seconds = [0] * (len(_BOUNDS) + 1)
+        self._sum = 0.0
+        self.loaded = 0
+        self.refused = 0
+
+    def answered(self, status: int, *, rows: int, seconds: float) -> None:
+        self._answers[status] += 1
+        self._rows += rows
+        self._sum += seconds
+        self._seconds[next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))] += 1
+
+    def text(self, *, version: str, step: int, batches: int) -> str:
+        """The figures as Prometheus reads them."""
+        lines = ["# TYPE brim_requests_total counter"]
+        lines += [
+            f'brim_requests_total{{status="{status}"}} {n}' for status, n in sorted(self._answers.items())
+        ]
+        for name, value in (
+            ("brim_rows_total", self._rows),
+            ("brim_batches_total", batches),
+            ("brim_versions_loaded_total", self.loaded),
+            ("brim_versions_refused_total", self.refused),
+        ):
+            lines += [f"# TYPE {name} counter", f"{name} {value}"]
+        lines += ["# TYPE brim_request_seconds histogram"]
+        total = 0
+        for bound, count in zip((*_BOUNDS, "+Inf"), self._seconds, strict=True):
+            total += count
+            lines.append(f'brim_request_seconds_bucket{{le="{bound}"}} {total}')
+        lines += [f"brim_request_seconds_sum {self._sum}", f"brim_request_seconds_count {total}"]
+        lines += ["# TYPE brim_step gauge", f'brim_step{{version="{version}"}} {step}']
+        return "\n".join(lines) + "\n"
+
+
+def application(
+    batches: Batches,
+    *,
+    token: str,
+    door: Door,
+    figures: Figures,
+    problems: Callable[[], Sequence[str]],
+) -> Starlette:
+    """The ASGI application.
+
+    Args:
+        batches: what answers.
+        token: that each request but `/health` must have; empty for none.
+        door: which connections this is served on.
+        figures: what is counted.
+        problems: versions that are not served, and why.
+    """
+    digest = _digest(token)
+
+    def refusal(request: Request) -> Response | None:
+        """Why a request is not looked at; nothing of it but its headers was read."""
+        given = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(_digest(given.removeprefix(_SCHEME)), digest):
+            return _json(_Problem("wrong or missing token: Authorization: Bearer TOKEN"), 401, _CLOSE)
+        client = (request.client.host, request.client.port) if request.client else None
+        if not door.admit(client, "", all_room=True):
+            return _json(_Problem("too many requests are being served: ask again"), 503, _CLOSE)
+        return None
+
+    async def predict(request: Request) -> Response:
+        started = time.perf_counter()
+        response, rows = refusal(request), 0
+        if response is None:
+            response, rows = await _predict(batches, request)
+        figures.answered(response.status_code, rows=rows, seconds=time.perf_counter() - started)
+        return response
+
+    async def health(_: Request) -> Response:
+        return PlainTextResponse("ok\n", headers=_CLOSE)
+
+    async def version(request: Request) -> Response:
+        manifest = batches.model.manifest
+        about = {
+            "version": manifest.version,
+            "step": manifest.step,
+            "weights_sha256": manifest.weights_sha256,
+            "checkpoint": manifest.checkpoint,
+            "not_served": list(problems()),
+        }
+        return refusal(request) or _json(about)
+
+    async def metrics(request: Request) -> Response:
+        manifest = batches.model.manifest
+        text = figures.text(version=manifest.version, step=manifest.step, batches=batches.batches)
+        return refusal(request) or PlainTextResponse(text)
+
+    async def nothing(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        headers = error.headers if isinstance(error, HTTPException) else None
+        detail = f"there is no {request.method} {request.url.path}"
+        return _json(_Problem(detail), status, {**(headers or {}), **_CLOSE})
+
+    return Starlette(
+        routes=[
+            Route("/predict", predict, methods=["POST"]),
+            Route("/health", health),
+            Route("/version", version),
+            Route("/metrics", metrics),
+        ],
+        exception_handlers={404: nothing, 405: nothing},
+    )
+
+
+_CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
+
+
+async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
+    """The answer, and how many rows it has."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON:  # a browser asks before it sends this kind for a page of somebody else's
+        return _json(_Problem(f"the body is {kind or 'of no kind'}, need {_JSON}"), 415, _CLOSE), 0
+    try:
+        asked = msgspec.json.decode(await _body(request), type=_Predict)
+        read, size = _reader_of(asked)
+        answer = await batches.predict(read, size)
+        content = _Predicted(answer.version, answer.columns)
+        return _json(content, 200, {VERSION: answer.version}), size
+    except Busy as error:
+        return _json(_Problem(str(error)), 503), 0
+    except EnvironmentFault as error:
+        return _json(_Problem(str(error)), 500), 0
+    except BrimError as error:
+        return _json(_Problem(str(error)), 422), 0
+    except UNDECODABLE as error:
+        return _json(_Problem(f"the body is no request: {error}"), 400), 0
+    except ClientDisconnect:
+        return _json(_Problem("the body did not come to its end"), 400, _CLOSE), 0
+    except TimeoutError:
+        return _json(_Problem(f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE), 0
+    except _TooLarge:
+        return _json(_Problem(f"the body is larger than {_LARGEST_BODY:,} bytes"), 413, _CLOSE), 0
+
+
+def _reader_of(asked: _Predict) -> tuple[Callable[[Model], tuple[Inputs, int]], int]:
+    """What makes inputs of a request, and how many rows it has."""
+    given = [name for name in ("rows", "columns", "inputs") if getattr(asked, name) is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "neither"
+        raise SpecError("the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}')
+    size = _size_of(getattr(asked, given[0]), given[0])
+    if size > MOST_ROWS:
+        raise SpecError(
+            "the body", got=f"{size:,} rows", need=f"{MOST_ROWS:,} at most", hint="send some at a time"
+        )
+
+    def read(model: Model) -> tuple[Inputs, int]:
+        reader = model.reader
+        if isinstance(reader, ColumnReader) == (given[0] == "inputs"):
+            need = (
+                "rows, or columns" if isinstance(reader, ColumnReader) else "inputs, as the model takes them"
+            )
+            raise SpecError("the body", got=given[0], need=need)
+        if isinstance(reader, ColumnReader):
+            return reader.read(columns_of_rows(asked.rows) if asked.rows is not None else asked.columns or {})
+        return reader.read(asked.inputs)
+
+    return read, size
+
+
+def _size_of(asked: Any, name: str) -> int:
+    if name != "rows" and isinstance(asked, Mapping):
+        asked = next(iter(asked.values()), [])
+    return len(asked) if isinstance(asked, list) else 1
+
+
+class _TooLarge(Exception):
+    """A body has no end, or a far one."""
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent. Raises TimeoutError and _TooLarge."""
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and int(said) > _LARGEST_BODY:
+        raise _TooLarge
+    content = bytearray()
+    async with asyncio.timeout(_TO_SEND_BODY):
+        async for part in request.stream():
+            content += part
+            if len(content) > _LARGEST_BODY:
+                raise _TooLarge
+    return bytes(content)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(content), status, headers, media_type=_JSON)

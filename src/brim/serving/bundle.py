@@ -1,0 +1,146 @@
+"""A version of a model, opened: raw rows in, predictions out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from brim.domain.seeds import mix
+from brim.errors import EnvironmentFault
+from brim.serving.export import COLUMNS, DENSE
+from brim.serving.inputs import ColumnReader, Inputs, TensorReader
+from brim.serving.manifest import Manifest, read_manifest, verify
+from brim.serving.program import Program, State, load_program, served_of
+from brim.serving.rows import Change, Sides, check_change, open_change, open_tensors
+from brim.storage.job_file import read_job
+from brim.train.context import shared_environment
+from brim.train.data import fitted
+from brim.train.data.datasets import columnar_in
+from brim.train.data.encoding import Encoder
+from brim.train.training_file import call, functions_of, load
+
+__all__ = ["Model", "changed", "open_bundle"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One version of a model.
+
+    Args:
+        manifest: of the bundle, or of the delta that made it this version.
+        program: what computes; versions of one bundle share it.
+        reader: of requests.
+        state: the weights.
+        sides: of the rows.
+    """
+
+    manifest: Manifest
+    program: Program
+    reader: ColumnReader | TensorReader
+    state: State
+    sides: Sides
+
+    @property
+    def version(self) -> str:
+        return self.manifest.version
+
+    def predict(self, inputs: Inputs, rows: int) -> dict[str, Tensor]:
+        """Return the columns of predictions; one thread at a time may ask."""
+        return self.program.run(self.state, inputs, rows)
+
+
+def open_bundle(directory: Path) -> Model:
+    """Open a bundle, every byte of which is checked.
+
+    Raises:
+        SpecError: this is no bundle.
+        EnvironmentFault: it is damaged, or of another version of brim or torch.
+        UserCodeError: its training file raised.
+    """
+    manifest = read_manifest(directory)
+    if manifest.base:
+        raise EnvironmentFault(
+            f"{directory} is a delta, which changes version {manifest.base}: serve the directory with both"
+        )
+    verify(directory, manifest)
+    encoder, module = _with_code(directory, manifest) if manifest.code else (None, None)
+    if manifest.program:
+        module = load_program(directory / manifest.program)
+    assert module is not None, "a bundle has a program or the code of one"
+    if encoder is None and (directory / COLUMNS).exists():
+        encoder = fitted.encoder_in(directory / COLUMNS)
+    reader = TensorReader(manifest.inputs) if encoder is None else ColumnReader(encoder, manifest.nulls)
+    sides = Sides({table.name: directory / table.file for table in manifest.tables})
+    state = _state_of(open_tensors(directory / DENSE), sides)
+    return Model(manifest, Program(module), reader, state, sides)
+
+
+def _with_code(directory: Path, manifest: Manifest) -> tuple[Encoder | None, nn.Module]:
+    """What the training file makes: columns with functions, and the model."""
+    spec = replace(read_job(directory), file=str(directory / manifest.code))
+    os.environ |= shared_environment(spec, "")
+    fitted.use(directory)
+    file = functions_of(load(spec.file), spec)
+    torch.manual_seed(mix(spec.seed))
+    module = served_of(file, call(lambda: file.model()))
+    if not (directory / COLUMNS).exists():
+        return None, module
+    data = columnar_in(call(lambda: file.dataset("train")))
+    return (None if data is None else data.encoder), module
+
+
+def _state_of(dense: State, sides: Sides) -> State:
+    rows = {name: each.values for name, each in sides.now.items()}
+    return {
+        name: nn.Parameter(each, requires_grad=False) if each.is_floating_point() else each
+        for name, each in {**dense, **rows}.items()
+    }
+
+
+def changed(model: Model, directory: Path) -> Model:
+    """Apply a delta: the next version of a model, which nobody may be computing with that is older than `model`.
+
+    Raises:
+        SpecError: this is no delta.
+        EnvironmentFault: it is damaged, or changes another version; `model` stays as it is.
+    """
+    manifest = read_manifest(directory)
+    if manifest.base != model.version:
+        what = f"changes version {manifest.base}" if manifest.base else "is a bundle"
+        raise EnvironmentFault(f"{directory} {what}, and {model.version} is served")
+    verify(directory, manifest)
+    dense = open_tensors(directory / DENSE)
+    changes = {table.name: open_change(directory / table.file) for table in manifest.tables}
+    why = _why_not(model, manifest, dense, changes)
+    if why:
+        raise EnvironmentFault(f"{directory} does not fit version {model.version}: {why}")
+    model.sides.change(changes)
+    return replace(model, manifest=manifest, state=_state_of(dense, model.sides))
+
+
+def _why_not(model: Model, manifest: Manifest, dense: State, changes: dict[str, Change]) -> str:
+    if manifest.columns_sha256 != model.manifest.columns_sha256:
+        return "its columns were fitted to other rows"
+    if changes.keys() != model.sides.now.keys():
+        return f"it changes {sorted(changes)}, the embeddings are {sorted(model.sides.now)}"
+    for name in sorted(model.state.keys() - changes.keys() | dense.keys()):
+        own, other = (_shape_of(each.get(name)) for each in (model.state, dense))
+        if own != other:
+            return f"{name!r} is {other} there, {own} here"
+    for name, change in changes.items():
+        why = check_change(model.sides.now[name], change)
+        if why:
+            return f"{name!r}: {why}"
+        if len(change.removed) or (
+            len(change.rows.keys) and int(change.rows.keys[-1]) >= len(model.sides.now[name].keys)
+        ):
+            return f"{name!r} has rows by their numbers, which do not come and go"
+    return ""
+
+
+def _shape_of(tensor: Tensor | None) -> str:
+    return "none" if tensor is None else f"{list(tensor.shape)} of {tensor.dtype}"

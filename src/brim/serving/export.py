@@ -1,0 +1,287 @@
+"""From a trained model to a bundle, and from two versions of it to a delta."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+from brim.serving.manifest import (
+    Manifest,
+    Table,
+    new_directory,
+    read_manifest,
+    verify,
+    version_of,
+    write_manifest,
+)
+from brim.serving.program import Served, save_program, served_of, tables_of
+from brim.serving.rows import Rows, change_between, open_rows, open_tensors, write_change, write_rows
+from brim.storage.checkpoints import Store
+from brim.storage.files import write_through
+from brim.storage.job_file import JOB_FILE
+from brim.storage.places import open_place
+from brim.train.context import shared_environment
+from brim.train.data import fitted
+from brim.train.data.datasets import columnar_in
+from brim.train.export import example_inputs, shapes_of
+from brim.train.job import versions
+from brim.train.state import weights_sha256
+from brim.train.training_file import call, functions_of, load
+from brim.train.weights import trained_model
+
+__all__ = ["CODE", "COLUMNS", "DENSE", "PROGRAM", "Exported", "Exporter"]
+
+COLUMNS, DENSE, PROGRAM, CODE = fitted.COLUMNS, "dense.safetensors", "model.pt2", "code"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Args:
+        manifest: of the bundle or delta.
+        rows: how many of all embeddings are in it.
+    """
+
+    manifest: Manifest
+    rows: int
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """The weights of one version."""
+
+    version: str
+    sha256: str
+    tables: dict[str, Rows]
+    dense: dict[str, Tensor]
+    columns_sha256: str
+
+
+class Exporter:
+    """Writes versions of the model that a training file makes.
+
+    Args:
+        spec: of a job that uses the model; `spec.inference` names the run and the checkpoint.
+
+    Raises:
+        SpecError, UserCodeError: the file or its data will not do.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        assert spec.inference is not None
+        os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+        self._spec, self._inference = spec, spec.inference
+        self._module = functions_of(load(spec.file), spec)
+        fitted.use(Path(spec.inference.run))
+        self._data = columnar_in(call(lambda: self._module.dataset("train")))
+
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints that there are now."""
+        return Store(open_place(self._inference.checkpoints)).steps()
+
+    def bundle(self, directory: Path, *, step: int | None = None) -> Exported:
+        """Write a bundle.
+
+        Args:
+            step: of the checkpoint; None takes that of the spec.
+
+        Raises:
+            SpecError, UserCodeError: the checkpoint is of another model, or the file's code raised.
+            EnvironmentFault: the checkpoint is damaged, or the disk did not take the bundle; nothing of it is left.
+        """
+        served, step = self._served(step)
+        weights = self._weights(served, step)
+        with new_directory(directory) as draft:
+            encoder = None if self._data is None else self._data.encoder
+            inputs = call(lambda: example_inputs(self._module))
+            untraced = save_program(draft / PROGRAM, served, inputs)
+            needs_code = bool(untraced) or (encoder is not None and fitted.has_functions(encoder))
+            if encoder is not None:
+                fitted.write(draft / COLUMNS, encoder)
+            code, left_out = self._take_code(draft) if needs_code else ("", [])
+            if untraced:
+                left_out = [f"a traced program: {untraced}", *left_out]
+            tables = [
+                Table(name=name, file=f"rows-{index}.safetensors")
+                for index, name in enumerate(weights.tables)
+            ]
+            for table in tables:
+                write_rows(draft / table.file, weights.tables[table.name])
+            _write_dense(draft, weights.dense)
+            manifest = self._manifest(
+                step,
+                weights,
+                inputs=None if encoder else shapes_of(inputs),
+                nulls=[] if self._data is None or self._data.source.typed else list(self._data.source.null),
+                program="" if untraced else PROGRAM,
+                code=code,
+                left_out=left_out,
+                tables=tables,
+            )
+            _describe(draft, manifest)
+            manifest = write_manifest(draft, manifest)
+        return Exported(manifest, sum(len(rows.keys) for rows in weights.tables.values()))
+
+    def delta(self, directory: Path, *, since: str, step: int | None = None) -> Exported:
+        """Write what changed since a version: rows of embeddings, and all other weights.
+
+        Args:
+            since: a version, of which the run has the checkpoint, or the directory of a bundle or a delta.
+            step: as for `bundle`.
+
+        Raises: as `bundle`; and SpecError, where there is nothing that a delta could change.
+        """
+        base = self._base(since)
+        served, step = self._served(step)
+        weights = self._weights(served, step)
+        _check_base(base, weights, since)
+        with new_directory(directory) as draft:
+            changes = {name: change_between(base.tables[name], rows) for name, rows in weights.tables.items()}
+            tables = [
+                Table(name=name, file=f"rows-{index}.safetensors") for index, name in enumerate(changes)
+            ]
+            for table in tables:
+                write_change(draft / table.file, changes[table.name])
+            _write_dense(draft, weights.dense)
+            manifest = self._manifest(step, weights, base=base.version, tables=tables)
+            _describe(draft, manifest)
+            manifest = write_manifest(draft, manifest)
+        return Exported(manifest, sum(len(c.rows.keys) + len(c.removed) for c in changes.values()))
+
+    def _served(self, step: int | None) -> tuple[Served, int]:
+        step = self._inference.step if step is None else step
+        spec = replace(self._spec, inference=replace(self._inference, step=step))
+        return served_of(self._module, trained_model(self._module, spec).cpu()), step
+
+    def _weights(self, served: Served, step: int) -> _Weights:
+        sha256 = weights_sha256(served.model)
+        state = {name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)}
+        tables = {name: Rows(torch.arange(len(state[name])), state[name]) for name in tables_of(served)}
+        dense = {name: each for name, each in state.items() if name not in tables}
+        columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
+        return _Weights(version_of(step, sha256), sha256, tables, dense, columns)
+
+    def _base(self, since: str) -> _Weights:
+        """The weights of the version that a delta is to change."""
+        directory = Path(since)
+        if not directory.is_dir():
+            return self._known(since, since)
+        manifest = read_manifest(directory)
+        if manifest.base:
+            return self._known(manifest.version, since)
+        verify(directory, manifest)
+        tables = {table.name: open_rows(directory / table.file) for table in manifest.tables}
+        dense = open_tensors(directory / DENSE)
+        return _Weights(manifest.version, manifest.weights_sha256, tables, dense, manifest.columns_sha256)
+
+    def _known(self, version: str, since: str) -> _Weights:
+        """The weights of a version that the run has a checkpoint of."""
+        number = version.partition("-")[0]
+        if not number.isdecimal():
+            raise SpecError(
+                "--since",
+                got=repr(since),
+                need="a version such as 00000575-1a2b3c4d5e6f, or a bundle",
+                hint=f"--since {since}/",
+            )
+        step, hint = int(number), "--format bundle: a whole one"
+        if step not in self.steps():
+            got = f"{since!r}, of whose step {step} the run has no checkpoint"
+            raise SpecError("--since", got=got, need="a version with a checkpoint, or a bundle", hint=hint)
+        weights = self._weights(*self._served(step))
+        if weights.version != version:
+            got = f"{since!r}; the run's checkpoint of that step is {weights.version}"
+            raise SpecError("--since", got=got, need="a version of this run", hint=hint)
+        return weights
+
+    def _take_code(self, draft: Path) -> tuple[str, list[str]]:
+        """Copy the training file and its own modules, and what it was asked to do; what is not copied, in words."""
+        file = Path(self._spec.file).resolve()
+        taken = {file}
+        for module in list(sys.modules.values()):
+            path = Path(getattr(module, "__file__", None) or "/")
+            if (
+                path.is_relative_to(file.parent)
+                and path.suffix == ".py"
+                and "site-packages" not in path.parts
+            ):
+                taken.add(path)
+        for path in taken:
+            copy = draft / CODE / path.relative_to(file.parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        spec = replace(self._spec, env={}, file=file.name, directory="", inference=None)
+        write_through(draft / JOB_FILE, msgspec.json.encode(spec))
+        left_out = ["packages that the training file imports", "files that it reads"]
+        if self._spec.env:
+            left_out.append(f"environment variables: {', '.join(sorted(self._spec.env))}")
+        return f"{CODE}/{file.name}", left_out
+
+    def _manifest(self, step: int, weights: _Weights, **more: Any) -> Manifest:
+        store = Store(open_place(self._inference.checkpoints))
+        return Manifest(
+            version=weights.version,
+            step=step,
+            weights_sha256=weights.sha256,
+            checkpoint=store.where(step),
+            training_file=self._spec.file,
+            threads=self._spec.threads,
+            versions=dict(versions()),
+            columns_sha256=weights.columns_sha256,
+            **more,
+        )
+
+
+def _write_dense(draft: Path, dense: Mapping[str, Tensor]) -> None:
+    save_file({name: each.detach().clone().contiguous() for name, each in dense.items()}, draft / DENSE)
+
+
+def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
+    def shapes(of: _Weights) -> dict[str, Any]:
+        dense = {name: (each.dtype, tuple(each.shape)) for name, each in of.dense.items()}
+        return {
+            **dense,
+            **{name: (rows.values.dtype, rows.values.shape[1]) for name, rows in of.tables.items()},
+        }
+
+    if base.version == weights.version:
+        raise SpecError(
+            "--since", got=f"{since!r}, which is this version", need="an earlier one", hint="train on"
+        )
+    if shapes(base) != shapes(weights) or base.columns_sha256 != weights.columns_sha256:
+        raise SpecError(
+            "--since",
+            got=f"{since!r}, a version of another model or of other columns",
+            need="one of the same training file and run",
+            hint="--format bundle: a whole one",
+        )
+
+
+def _describe(draft: Path, manifest: Manifest) -> None:
+    """`README.md`, for people."""
+    what = (
+        f"What changed since version `{manifest.base}`" if manifest.base else "A trained model to be served"
+    )
+    use = (
+        "Put it into the directory that `brim serve` watches."
+        if manifest.base
+        else "`brim serve DIR` answers from it."
+    )
+    left_out = "".join(f"\n- {each}" for each in manifest.left_out)
+    words = f"# Version {manifest.version}\n\n{what}, of `{manifest.checkpoint}`. {use}\n"
+    if left_out:
+        words += f"\nNot in here:\n{left_out}\n"
+    write_through(draft / "README.md", words.encode())

@@ -1,0 +1,263 @@
+"""Raw rows of a request into the inputs that the model was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from brim.domain.quantities import counted
+from brim.errors import SpecError, did_you_mean
+from brim.train.data.columns import Categorical, Numeric
+from brim.train.data.encoding import Encoder
+from brim.train.data.screening import Plan
+from brim.train.data.tables import Codes, Floats, Rows, number_in, stable_hash
+
+__all__ = ["Cell", "ColumnReader", "Inputs", "TensorReader", "columns_of_rows", "join"]
+
+Cell = str | int | float | bool | None
+Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "int32": torch.int32}
+_DTYPES |= {"uint8": torch.uint8, "bool": torch.bool, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]:
+    """Turn rows by column.
+
+    Raises:
+        SpecError: there is none, or they do not all have the same columns.
+    """
+    if not rows:
+        raise SpecError("rows", got="none", need="at least one")
+    names = rows[0].keys()
+    for number, row in enumerate(rows):
+        if row.keys() != names:
+            odd = sorted(row.keys() ^ names)[0]
+            has = "has" if odd in row else "lacks"
+            raise SpecError(
+                f"row {number}",
+                got=f"one that {has} {odd!r}",
+                need="the columns of row 0",
+                hint="null: empty",
+            )
+    return {name: [row[name] for row in rows] for name in names}
+
+
+class ColumnReader:
+    """Reads the cells of requests as those of the training data were read.
+
+    Args:
+        encoder: with what was fitted to the training rows.
+        nulls: texts that mean an empty cell.
+    """
+
+    def __init__(self, encoder: Encoder, nulls: Collection[str]) -> None:
+        self._encoder, self._nulls = encoder, frozenset(nulls)
+        plan = Plan(encoder.columns, None, None, None)
+        self.names = tuple(dict.fromkeys(plan.names))
+        self._must_be_numbers, self._must_be_full = plan.number_names, plan.full_names
+        self._offsets = np.cumsum([0, *encoder.sizes])
+
+    def read(self, columns: Mapping[str, Sequence[Cell]]) -> tuple[Inputs, int]:
+        """Encode rows.
+
+        Args:
+            columns: cells by the names of columns, in the order of the rows.
+
+        Returns:
+            The inputs, and how many rows they are.
+
+        Raises:
+            SpecError: a column is missing, unknown or of another length, or a cell is not what it must be.
+        """
+        count = self._check(columns)
+        cells = {name: _Cells(columns[name], self._nulls) for name in self.names}
+        for name in self._must_be_numbers:
+            _refuse(np.isnan(cells[name].numbers) & ~cells[name].empty, name, columns, "not a number")
+        for name in self._must_be_full:
+            _refuse(cells[name].empty, name, columns, "an empty cell")
+        rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
+        return self._encode(rows, np.ones(count, bool)), count
+
+    def _check(self, columns: Mapping[str, Sequence[Cell]]) -> int:
+        for name in self.names:
+            if name not in columns:
+                hint = "null in each row where it is empty"
+                raise SpecError(f"column {name!r}", got="nothing", need="one cell in each row", hint=hint)
+        for name in columns.keys() - set(self.names):
+            hint = did_you_mean(name, self.names)
+            raise SpecError(
+                f"column {name!r}", got="an unknown column", need="only those of the model", hint=hint
+            )
+        lengths = {len(cells) for cells in columns.values()}
+        if len(lengths) != 1 or not lengths - {0}:
+            got = "no rows" if lengths == {0} else f"columns of {sorted(lengths)} rows"
+            raise SpecError("columns", got=got, need="columns of one length, of at least one row")
+        return lengths.pop()
+
+    def _encode(self, rows: Rows, every: npt.NDArray[np.bool_]) -> dict[str, Tensor]:
+        encoder = self._encoder
+        ids = np.empty((rows.size, encoder.fields), np.int64)
+        numbers = np.empty((rows.size, encoder.numbers), np.float32)
+        field = at = 0
+        for place, column in enumerate(encoder.columns):
+            if isinstance(column, Numeric):
+                numbers[:, at] = encoder.number_of(place, column, rows.column(column.name).numbers)
+                at += 1
+            else:
+                ids[:, field] = self._ids(place, column, rows, every)
+                ids[:, field] += self._offsets[field]
+                field += 1
+        inputs = {"ids": ids} if field else {}
+        return {
+            name: torch.from_numpy(each)
+            for name, each in {**inputs, **({"numbers": numbers} if at else {})}.items()
+        }
+
+    def _ids(self, place: int, column: Categorical, rows: Rows, every: npt.NDArray[np.bool_]) -> Any:
+        if column.by is not None or len(column.names) > 1:
+            return self._encoder.ids_of(place, column, rows, every)
+        tokens = rows.column(column.name).tokens  # one for each row, "" where it is empty
+        if column.buckets is not None:
+            return [stable_hash(token) % column.buckets for token in tokens]
+        table = self._encoder.tables[place]
+        return [table.get(token, 0) for token in tokens]
+
+
+def _refuse(
+    wrong: npt.NDArray[np.bool_], name: str, columns: Mapping[str, Sequence[Cell]], what: str
+) -> None:
+    if wrong.any():
+        row = int(wrong.argmax())
+        got = what if columns[name][row] is None else f"{columns[name][row]!r}, {what}"
+        raise SpecError(f"column {name!r} of row {row}", got=got, need="a number")
+
+
+class _Cells:
+    """One column of a request, as `train.data` knows columns: each row has a token of its own."""
+
+    def __init__(self, cells: Sequence[Cell], nulls: frozenset[str]) -> None:
+        self._cells = [None if cell in nulls else cell for cell in cells] if nulls else cells
+
+    @cached_property
+    def tokens(self) -> Sequence[str]:
+        return [cell if type(cell) is str else _token(cell) for cell in self._cells]
+
+    @cached_property
+    def codes(self) -> Codes:
+        return np.where(self.empty, -1, np.arange(len(self._cells)))
+
+    @cached_property
+    def empty(self) -> npt.NDArray[np.bool_]:
+        return np.array([cell is None for cell in self._cells], bool)
+
+    @cached_property
+    def numbers(self) -> Floats:
+        return np.array([_number(cell) for cell in self._cells], np.float64)
+
+    @property
+    def token_numbers(self) -> Floats:
+        return self.numbers
+
+    def text(self, row: int) -> str:
+        return self.tokens[row]
+
+    @property
+    def column(self) -> pa.Array:
+        return pa.array(self.tokens)
+
+
+def _token(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _number(cell: Cell) -> float:
+    if cell is None:
+        return math.nan
+    try:
+        number = number_in(cell) if isinstance(cell, str) else float(cell)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+@dataclass(frozen=True)
+class TensorReader:
+    """Reads inputs as they go into the model, where the data has no columns.
+
+    Args:
+        shapes: a tree of `{"dtype": …, "shape": ["rows", …]}`.
+    """
+
+    shapes: Any
+
+    def read(self, inputs: Any) -> tuple[Inputs, int]:
+        """Make tensors of nested lists.
+
+        Raises:
+            SpecError: they are not of these shapes.
+        """
+        made = _tensors(inputs, self.shapes, "inputs")
+        counts = {len(each) for each in _leaves(made)}
+        if len(counts) != 1 or not counts - {0}:
+            raise SpecError("inputs", got=f"{sorted(counts)} rows", need="as many in each, and at least one")
+        return made, counts.pop()
+
+
+def _tensors(node: Any, shapes: Any, where: str) -> Any:
+    match shapes:
+        case {"dtype": str(dtype), "shape": [_, *rest]}:
+            try:
+                made = torch.tensor(node, dtype=_DTYPES[dtype])
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise SpecError(where, got=f"no array ({error})", need=f"lists of {dtype}") from error
+            if list(made.shape[1:]) != rest or not made.dim():
+                raise SpecError(where, got=f"shape {list(made.shape)}", need=f"shape {['rows', *rest]}")
+            return made
+        case dict():
+            if not isinstance(node, dict) or node.keys() != shapes.keys():
+                got = sorted(node) if isinstance(node, dict) else f"a {type(node).__name__}"
+                raise SpecError(
+                    where,
+                    got=str(got),
+                    need=f"an object with {counted(len(shapes), 'key')}: {sorted(shapes)}",
+                )
+            return {name: _tensors(node[name], each, f"{where}.{name}") for name, each in shapes.items()}
+        case list():
+            if not isinstance(node, list) or len(node) != len(shapes):
+                raise SpecError(where, got="something else", need=f"a list of {len(shapes)}")
+            return [
+                _tensors(one, each, f"{where}[{i}]")
+                for i, (one, each) in enumerate(zip(node, shapes, strict=True))
+            ]
+    raise SpecError(
+        where, got=f"a model that takes {shapes}", need="tensors", hint="serve it by a program of your own"
+    )
+
+
+def _leaves(node: Any) -> list[Tensor]:
+    if isinstance(node, Tensor):
+        return [node]
+    return [leaf for each in (node.values() if isinstance(node, dict) else node) for leaf in _leaves(each)]
+
+
+def join(several: Sequence[Inputs]) -> Inputs:
+    """Put the rows of several requests one behind the other."""
+    first = several[0]
+    if len(several) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(list(several))
+    if isinstance(first, dict):
+        return {name: join([each[name] for each in several]) for name in first}
+    return [join(list(parts)) for parts in zip(*several, strict=True)]

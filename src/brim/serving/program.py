@@ -1,0 +1,151 @@
+"""The program that turns inputs into predictions, without its weights: these change, and it stays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.serving.inputs import Inputs
+from brim.train.evaluation import Forward
+from brim.train.export import trace, traced
+from brim.train.lightning import LightningFile
+from brim.train.predictions import output_columns
+from brim.train.training_file import forward_of
+
+__all__ = ["Program", "Served", "State", "load_program", "save_program", "served_of", "tables_of"]
+
+State = dict[str, Tensor]  # by name
+_KINDS = (nn.Embedding, nn.EmbeddingBag)
+# Elements of an embedding's weight from which on it is a file of rows: copying fewer takes less than a millisecond.
+_LARGE = 1 << 16
+
+
+class Served(nn.Module):
+    """A model as its training file calls it, and what the file's predict(output) makes of the output.
+
+    Args:
+        model: the network.
+        forward: `forward(model, inputs)`; None calls the model.
+        predict: of the training file, or None.
+    """
+
+    def __init__(
+        self, model: nn.Module, forward: Forward | None, predict: Callable[[Any], Any] | None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self._forward, self._predict = forward, predict
+
+    def forward(self, inputs: Inputs) -> dict[str, Any]:
+        output = self.model(inputs) if self._forward is None else self._forward(self.model, inputs)
+        made = output if self._predict is None else self._predict(output)
+        return dict(made) if isinstance(made, Mapping) else {"output": made}
+
+
+def served_of(module: ModuleType, model: nn.Module) -> Served:
+    """Return what is served of a training file's model."""
+    forward = forward_of(module)
+    if isinstance(module, LightningFile):
+        fitting = module.fitting
+
+        def forward(model: nn.Module, inputs: Inputs) -> Any:
+            return fitting.predict(model, {"batch": inputs})
+
+    return Served(model, forward, getattr(module, "predict", None)).eval()
+
+
+def tables_of(served: nn.Module) -> list[str]:
+    """Name the weights that are files of rows."""
+    return [
+        f"{name}.weight"
+        for name, module in served.named_modules()
+        if isinstance(module, _KINDS) and module.weight.numel() >= _LARGE
+    ]
+
+
+def save_program(path: Path, served: Served, inputs: Inputs) -> str:
+    """Write a program of torch.export that has no weights.
+
+    Returns:
+        Why there is none: the model cannot be traced, or its trace gives other bits; empty where there is one.
+    """
+    try:
+        program = traced("bundle", lambda: trace(served, inputs))
+        with torch.no_grad():
+            expected, got = served(inputs), program.module()(inputs)
+        if expected.keys() != got.keys() or not all(torch.equal(expected[name], got[name]) for name in got):
+            return "its trace gives other numbers"
+        for name, tensor in program.state_dict.items():
+            nothing = tensor.new_empty(0)
+            program.state_dict[name] = (
+                nn.Parameter(nothing, requires_grad=False) if isinstance(tensor, nn.Parameter) else nothing
+            )
+        traced("bundle", lambda: torch.export.save(program, path))
+    except SpecError as error:
+        return error.got
+    return ""
+
+
+def load_program(path: Path) -> nn.Module:
+    """Load what `save_program` wrote.
+
+    Raises:
+        EnvironmentFault: this torch cannot read it.
+    """
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # torch raises what it likes
+        message = str(error).partition("\n")[0]
+        raise EnvironmentFault(f"torch {torch.__version__} cannot read {path}: {message}") from error
+    # What a request may hold is checked before: the program need not check it again.
+    unguarded = "check_guards" in inspect.signature(program.module).parameters
+    module: nn.Module = program.module(check_guards=False) if unguarded else program.module()
+    return module
+
+
+class Program:
+    """A program and the weights that it has just now. One thread at a time may run it.
+
+    Args:
+        module: with parameters of the names that a `State` has.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._state: State | None = None
+
+    def run(self, state: State, inputs: Inputs, rows: int) -> dict[str, Tensor]:
+        """Return the columns of predictions.
+
+        Raises:
+            SpecError: the model gives no tensor with a row for each row.
+        """
+        if state is not self._state:
+            self._put(state)
+        with torch.inference_mode():
+            return output_columns(self._module(inputs), None, rows)
+
+    def _put(self, state: State) -> None:
+        self._state = None
+        for name, tensor in state.items():
+            place, _, last = name.rpartition(".")
+            try:
+                module = self._module.get_submodule(place)
+            except AttributeError:  # a trace leaves out what it does not use
+                continue
+            if last in module._parameters:
+                module._parameters[last] = (
+                    nn.Parameter(tensor, requires_grad=False)
+                    if not isinstance(tensor, nn.Parameter)
+                    else tensor
+                )
+            elif last in module._buffers:
+                module._buffers[last] = tensor
+        self._state = state

@@ -1,0 +1,256 @@
+"""Files of rows: the keys and values of an embedding, and what changed in them.
+
+Keys are ascending int64: the row numbers of an ordinary embedding, or ids of any size, of which there are more or fewer
+from version to version. A file is safetensors, mapped rather than read: processes that serve the same files share their
+pages, and a page that a delta writes to becomes the process's own.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from brim.decoding import UNDECODABLE
+from brim.errors import EnvironmentFault
+from brim.untrusted import open_regular
+
+__all__ = [
+    "Change",
+    "Rows",
+    "Sides",
+    "change_between",
+    "check_change",
+    "open_change",
+    "open_rows",
+    "open_tensors",
+    "put",
+    "write_change",
+    "write_rows",
+]
+
+_LENGTH = struct.Struct("<Q")
+_LARGEST_HEADER = 16 << 20  # bytes
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_AT_ONCE = 1 << 20  # rows that are compared at once
+_SAME_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+
+
+class Rows(NamedTuple):
+    """The rows of an embedding.
+
+    Args:
+        keys: ascending, each once; int64, shape [N].
+        values: of the rows, shape [N, D].
+    """
+
+    keys: Tensor
+    values: Tensor
+
+
+class Change(NamedTuple):
+    """What makes the rows of one version those of another.
+
+    Args:
+        rows: that are new or have other values.
+        removed: keys of rows that are no more; ascending.
+    """
+
+    rows: Rows
+    removed: Tensor
+
+
+# Files -------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    save_file({"keys": rows.keys.contiguous(), "values": rows.values.detach().contiguous()}, path)
+
+
+def write_change(path: Path, change: Change) -> None:
+    save_file(
+        {
+            "keys": change.rows.keys.contiguous(),
+            "values": change.rows.values.detach().contiguous(),
+            "removed": change.removed.contiguous(),
+        },
+        path,
+    )
+
+
+def open_rows(path: Path) -> Rows:
+    """Map a file of rows; what is written to them is this process's alone.
+
+    Raises:
+        EnvironmentFault: it is none.
+    """
+    tensors = open_tensors(path)
+    rows = Rows(tensors.get("keys", torch.empty(0)), tensors.get("values", torch.empty(0)))
+    if not _are_rows(rows):
+        raise EnvironmentFault(f"{path} is damaged: it has no rows by ascending keys")
+    return rows
+
+
+def open_change(path: Path) -> Change:
+    """Map a file of changed rows; raises as `open_rows`."""
+    removed = open_tensors(path).get("removed", torch.empty(0))
+    if removed.dtype is not torch.int64 or removed.dim() != 1 or not _ascends(removed):
+        raise EnvironmentFault(f"{path} is damaged: it does not say by ascending keys what is removed")
+    return Change(open_rows(path), removed)
+
+
+def _are_rows(rows: Rows) -> bool:
+    keys, values = rows
+    fits = keys.dtype is torch.int64 and keys.dim() == 1 and values.dim() == 2
+    return fits and len(keys) == len(values) and _ascends(keys)
+
+
+def _ascends(keys: Tensor) -> bool:
+    return bool((keys[1:] > keys[:-1]).all()) and (not len(keys) or int(keys[0]) >= 0)
+
+
+def open_tensors(path: Path) -> dict[str, Tensor]:
+    """Map a safetensors file: pages are read when they are used, and copied when they are written to.
+
+    Raises:
+        EnvironmentFault: it is none.
+    """
+    try:
+        descriptor = open_regular(path)
+        try:
+            size = os.fstat(descriptor).st_size
+            memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
+        finally:
+            os.close(descriptor)
+        (length,) = _LENGTH.unpack_from(memory)
+        if length > min(_LARGEST_HEADER, size):
+            raise ValueError(f"its header would have {length} bytes")
+        first = _LENGTH.size + length
+        header = json.loads(memory[_LENGTH.size : first])
+        header.pop("__metadata__", None)
+        return {name: _tensor(memory, first, known) for name, known in header.items()}
+    except OSError as error:
+        raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
+    except (LookupError, TypeError, AttributeError, RuntimeError, struct.error, *UNDECODABLE) as error:
+        raise EnvironmentFault(f"{path} is damaged: {error}") from error
+
+
+def _tensor(memory: mmap.mmap, first: int, known: dict[str, Any]) -> Tensor:
+    dtype, shape = _DTYPES[known["dtype"]], torch.Size(known["shape"])
+    start, stop = known["data_offsets"]
+    count = shape.numel()
+    if not 0 <= start <= stop <= len(memory) - first or stop - start != count * dtype.itemsize:
+        raise ValueError("a tensor lies beyond the end of the file")
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=first + start).view(shape)
+
+
+# Changes -----------------------------------------------------------------------------------------------------
+
+
+def change_between(old: Rows, new: Rows) -> Change:
+    """Find the rows whose bits are others now, and the keys that are gone."""
+    places = _places_of(new.keys, old.keys)
+    changed = places < 0
+    known = (places >= 0).nonzero().squeeze(1)
+    for some in torch.split(known, _AT_ONCE):
+        one, other = _bits(new.values[some]), _bits(old.values[places[some]])
+        changed[some] = (one != other).any(1)
+    gone = _places_of(old.keys, new.keys) < 0
+    return Change(Rows(new.keys[changed], new.values[changed]), old.keys[gone])
+
+
+def _bits(values: Tensor) -> Tensor:
+    return values.contiguous().view(_SAME_SIZE[values.dtype.itemsize])
+
+
+def _places_of(keys: Tensor, among: Tensor) -> Tensor:
+    """Where each key is among others; -1 where it is not."""
+    if not len(among):
+        return torch.full_like(keys, -1)
+    places = torch.searchsorted(among, keys).clamp_(max=len(among) - 1)
+    return torch.where(among[places] == keys, places, -1)
+
+
+def check_change(rows: Rows, change: Change) -> str:
+    """Say why a change does not fit these rows; empty where it does."""
+    values = change.rows.values
+    if values.shape[1:] != rows.values.shape[1:] or values.dtype != rows.values.dtype:
+        got, need = (f"[{each.shape[1]}] of {each.dtype}" for each in (values, rows.values))
+        return f"its rows are {got}, those of the embedding {need}"
+    if bool((_places_of(change.removed, rows.keys) < 0).any()):
+        return "it removes rows that there are not"
+    if bool((_places_of(change.removed, change.rows.keys) >= 0).any()):
+        return "it removes rows that it changes"
+    return ""
+
+
+def put(rows: Rows, change: Change) -> Rows:
+    """Change rows: in place where all of them are there, else in a copy."""
+    places = _places_of(change.rows.keys, rows.keys)
+    if not len(change.removed) and bool((places >= 0).all()):
+        rows.values.index_copy_(0, places, change.rows.values)
+        return rows
+    stays = torch.ones(len(rows.keys), dtype=torch.bool)
+    stays[places[places >= 0]] = False
+    stays[_places_of(change.removed, rows.keys)] = False
+    keys = torch.cat([rows.keys[stays], change.rows.keys])
+    order = keys.argsort()
+    return Rows(keys[order], torch.cat([rows.values[stays], change.rows.values])[order])
+
+
+class Sides:
+    """The rows of all embeddings twice over one file: one side is read while the other is written.
+
+    Pages that nobody wrote to are those of the file on both sides, so this costs the memory of what changed.
+
+    Args:
+        files: by the name of the weight.
+
+    Raises:
+        EnvironmentFault: a file is damaged.
+    """
+
+    def __init__(self, files: dict[str, Path]) -> None:
+        self.now, self._spare = ({name: open_rows(path) for name, path in files.items()} for _ in range(2))
+        self._missed: list[dict[str, Change]] = []  # by the spare side
+        self._is_whole = True
+
+    def change(self, changes: dict[str, Change]) -> dict[str, Rows]:
+        """Change the rows: from now on they are read on the other side, which nobody may still be reading.
+
+        Args:
+            changes: by the name of the weight; they fit, as `check_change` has it.
+
+        Raises:
+            EnvironmentFault: an earlier change was cut off.
+        """
+        if not self._is_whole:
+            raise EnvironmentFault("an earlier delta could not be applied to the end: a bundle is needed")
+        self._is_whole = False
+        side = self._spare
+        for each in (*self._missed, changes):
+            for name, change in each.items():
+                side[name] = put(side[name], change)
+        self.now, self._spare, self._missed = side, self.now, [changes]
+        self._is_whole = True
+        return side

@@ -1,0 +1,192 @@
+"""The process that serves: it opens a version, listens, and looks for further ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import uvicorn
+
+from brim.errors import BrimError, SpecError
+from brim.serving.application import MOST_ROWS, Figures, application
+from brim.serving.batches import Batches
+from brim.serving.bundle import Model, changed, open_bundle
+from brim.serving.manifest import MANIFEST
+from brim.serving.versions import Versions, next_of
+from brim.storage.ownership import check_ours
+from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
+from brim.wire.listening import listen_on
+
+__all__ = ["serve"]
+
+_LOOK = 0.2  # seconds between two looks at the directory
+_ROOM = 4 * MOST_ROWS  # rows that may wait
+
+_log = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours."""
+        yield
+
+
+def serve(
+    place: Path, *, host: str, port: int, token: str, most: int, wait: float, say: Callable[[str], None]
+) -> None:
+    """Answer until SIGINT or SIGTERM; requests that came before that are answered.
+
+    Args:
+        place: a bundle, or a directory of versions, which is watched.
+        host, port: where to listen; port 0 picks one.
+        token: that requests must have; empty for none.
+        most: rows that are computed together.
+        wait: seconds that a batch waits for further requests.
+        say: is told what people should know.
+
+    Raises:
+        SpecError: there is no bundle.
+        EnvironmentFault: it is damaged, or the port is taken.
+    """
+    versions = None if (place / MANIFEST).exists() or not place.is_dir() else Versions(place)
+    if versions is not None:
+        check_ours(place, field=str(place))
+    model = open_bundle(place) if versions is None else _first(versions)
+    torch.set_num_threads(model.manifest.threads)
+    asyncio.run(_serve(model, versions, host=host, port=port, token=token, most=most, wait=wait, say=say))
+
+
+def _first(versions: Versions) -> Model:
+    """The newest bundle that can be opened, with the deltas that follow it."""
+    while True:
+        found, _ = next_of(versions.look(), None)
+        if found is None:
+            said = "; ".join(versions.problems.values())
+            raise SpecError(
+                str(versions.directory),
+                got=f"no bundle{f' that can be served: {said}' if said else ''}",
+                need="at least one",
+                hint=f"brim export RUN --output {versions.directory}/1 --format bundle",
+            )
+        try:
+            return open_bundle(found.path)
+        except BrimError as error:
+            versions.refuse(found.path, str(error))
+
+
+async def _serve(
+    model: Model,
+    versions: Versions | None,
+    *,
+    host: str,
+    port: int,
+    token: str,
+    most: int,
+    wait: float,
+    say: Callable[[str], None],
+) -> None:
+    listener = listen_on(host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port")
+    loop, door, figures = asyncio.get_running_loop(), Door(), Figures()
+    batches = Batches(model, most=most, wait=wait, room=_ROOM)
+    watch = _Watch(versions, batches, figures, say) if versions is not None else None
+    app = application(
+        batches,
+        token=token,
+        door=door,
+        figures=figures,
+        problems=lambda: [] if watch is None else watch.problems,
+    )
+    tell_seldom(loop)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=protocol_behind(door),
+            ws="none",
+            backlog=BACKLOG,
+            h11_max_incomplete_event_size=LARGEST_HEADERS,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )
+    )
+
+    def end() -> None:
+        server.should_exit = True
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, end)
+    watching = asyncio.create_task(watch.run()) if watch is not None else None
+    host, port = listener.getsockname()[:2]
+    say(f"serving version {model.version} at http://{f'[{host}]' if ':' in host else host}:{port}")
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if watching is not None:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+        batches.close()
+
+
+class _Watch:
+    """Has each version that appears take over, and says why one does not.
+
+    Attributes:
+        problems: versions that are not served, and why.
+    """
+
+    def __init__(
+        self, versions: Versions, batches: Batches, figures: Figures, say: Callable[[str], None]
+    ) -> None:
+        self._versions, self._batches, self._figures, self._say = versions, batches, figures, say
+        self._waiting: dict[Path, str] = {}
+        self._said: set[str] = set()
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self._versions.problems.values(), *self._waiting.values()]
+
+    async def run(self) -> None:
+        while True:
+            try:
+                while await self._step():
+                    pass
+            except BrimError as error:
+                self._tell([str(error)])
+            except Exception:  # noqa: BLE001 - whatever a version is, the one before is served
+                _log.exception("a version could not be looked at")
+            self._tell(self.problems)
+            await asyncio.sleep(_LOOK)
+
+    async def _step(self) -> bool:
+        """Load what comes next; whether there was anything."""
+        current = self._batches.model
+        found, self._waiting = next_of(await asyncio.to_thread(self._versions.look), current.manifest)
+        if found is None:
+            return False
+        try:
+            if found.manifest.base:
+                model = await asyncio.to_thread(changed, current, found.path)
+            else:
+                model = await asyncio.to_thread(open_bundle, found.path)
+        except BrimError as error:
+            self._versions.refuse(found.path, str(error))
+            self._figures.refused += 1
+            return True
+        await self._batches.use(model)
+        self._figures.loaded += 1
+        self._say(f"version {model.version} has taken over from {current.version}")
+        return True
+
+    def _tell(self, problems: list[str]) -> None:
+        for each in problems:
+            if each not in self._said:
+                self._said.add(each)
+                self._say(f"not served: {each}")
