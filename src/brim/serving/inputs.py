@@ -85,7 +85,7 @@ class ColumnReader:
         for name in self._must_be_full:
             _refuse(cells[name].empty, name, columns, "an empty cell")
         rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
-        return self._encode(rows, np.ones(count, bool)), count
+        return self._encode(rows, columns), count
 
     def _check(self, columns: Mapping[str, Sequence[Cell]]) -> int:
         for name in self.names:
@@ -103,14 +103,17 @@ class ColumnReader:
             raise SpecError("columns", got=got, need="columns of one length, of at least one row")
         return lengths.pop()
 
-    def _encode(self, rows: Rows, every: npt.NDArray[np.bool_]) -> dict[str, Tensor]:
+    def _encode(self, rows: Rows, columns: Mapping[str, Sequence[Cell]]) -> dict[str, Tensor]:
+        every = np.ones(rows.size, bool)
         encoder = self._encoder
         ids = np.empty((rows.size, encoder.fields), np.int64)
         numbers = np.empty((rows.size, encoder.numbers), np.float32)
         field = at = 0
         for place, column in enumerate(encoder.columns):
             if isinstance(column, Numeric):
-                numbers[:, at] = encoder.number_of(place, column, rows.column(column.name).numbers)
+                with np.errstate(over="ignore"):
+                    numbers[:, at] = encoder.number_of(place, column, rows.column(column.name).numbers)
+                _refuse(np.isinf(numbers[:, at]), column.name, columns, "too large")
                 at += 1
             else:
                 ids[:, field] = self._ids(place, column, rows, every)

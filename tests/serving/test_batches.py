@@ -1,0 +1,197 @@
+"""Requests that wait are computed together; each answer is of one version, whatever the others are like."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.serving.batches import Answer, Batches, Busy
+from brim.serving.bundle import Model
+
+_PATIENCE = 20.0  # seconds
+
+
+@dataclass
+class FakeModel:
+    """Says its version in each row, and keeps what it was asked."""
+
+    number: int
+    gate: threading.Event = field(default_factory=threading.Event)
+    batches: list[list[float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    @property
+    def version(self) -> str:
+        return f"v{self.number}"
+
+    def predict(self, inputs: Tensor, rows: int) -> dict[str, Tensor]:
+        assert self.gate.wait(_PATIENCE)
+        self.batches.append(inputs.tolist())
+        if (inputs == 13).any():
+            raise RuntimeError("thirteen")
+        assert len(inputs) == rows
+        return {"row": inputs, "version": torch.full_like(inputs, self.number)}
+
+
+def run(scenario: Callable[[Callable[..., Batches]], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        made: list[Batches] = []
+
+        def batches(model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000) -> Batches:
+            made.append(Batches(cast(Model, model), most=most, wait=wait, room=room))
+            return made[-1]
+
+        try:
+            await asyncio.wait_for(scenario(batches), _PATIENCE)
+        finally:
+            for each in made:
+                each.close()
+
+    asyncio.run(all_of_it())
+
+
+def ask(batches: Batches, *rows: float) -> asyncio.Task[Answer]:
+    def read(model: Model) -> tuple[Any, int]:
+        if -1.0 in rows:
+            raise SpecError("rows", got="-1", need="more")
+        return torch.tensor(rows), len(rows)
+
+    return asyncio.ensure_future(batches.predict(read, len(rows)))
+
+
+async def asked(*requests: asyncio.Task[Answer]) -> None:
+    """Each has been put where the thread finds it."""
+    while any(each.get_coro().cr_await is None for each in requests):  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+
+
+def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        model.gate.clear()
+        batches = make(model)
+        first = ask(batches, 0)
+        await asked(first)
+        others = [ask(batches, 1, 2), ask(batches, 3), ask(batches, 4, 5, 6, 7, 8), ask(batches, 9)]
+        await asked(*others)
+        model.gate.set()
+        answers = await asyncio.gather(first, *others)
+        assert [each.columns["row"] for each in answers] == [[0], [1, 2], [3], [4, 5, 6, 7, 8], [9]]
+        assert sorted(row for batch in model.batches for row in batch) == list(range(10))
+        assert len(model.batches) < 5
+        assert max(map(len, model.batches)) <= 8
+
+    run(scenario)
+
+
+def test_with_no_rows_together_each_request_is_computed_by_itself() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        batches = make(model, most=0)
+        await asyncio.gather(*(ask(batches, row, row) for row in range(6)))
+        assert model.batches == [[row, row] for row in range(6)]
+
+    run(scenario)
+
+
+def test_a_batch_waits_for_what_comes_in_time() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        batches = make(model, most=3, wait=_PATIENCE)
+        await asyncio.gather(*(ask(batches, row) for row in range(3)))
+        assert model.batches == [[0, 1, 2]]
+
+    run(scenario)
+
+
+def test_one_bad_request_spoils_no_other() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        model.gate.clear()
+        batches = make(model)
+        first = ask(batches, 0)
+        await asked(first)
+        others = [ask(batches, 1), ask(batches, 13), ask(batches, -1), ask(batches, 2)]
+        await asked(*others)
+        model.gate.set()
+        await first
+        good, failed, refused, also_good = await asyncio.gather(*others, return_exceptions=True)
+        assert isinstance(good, Answer)
+        assert good.columns["row"] == [1]
+        assert isinstance(also_good, Answer)
+        assert also_good.columns["row"] == [2]
+        assert isinstance(failed, EnvironmentFault)
+        assert "the model failed: RuntimeError: thirteen" in str(failed)
+        assert isinstance(refused, SpecError)
+
+    run(scenario)
+
+
+def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        models = [FakeModel(number) for number in range(20)]
+        batches = make(models[0])
+        stop = False
+
+        async def client() -> set[str]:
+            seen = set()
+            while not stop:
+                answer = await ask(batches, 1, 2, 3)
+                assert answer.columns["version"] == [float(answer.version[1:])] * 3
+                seen.add(answer.version)
+            return seen
+
+        clients = [asyncio.ensure_future(client()) for _ in range(5)]
+        for before, model in pairwise(models):
+            await ask(batches, 1)
+            await batches.use(cast(Model, model))
+            done = len(before.batches)
+            await ask(batches, 1)
+            assert len(before.batches) == done, "nobody computes with a version that another took over from"
+        stop = True
+        seen = set().union(*await asyncio.gather(*clients))
+        assert len(seen) > 10
+
+    run(scenario)
+
+
+def test_who_comes_when_too_many_wait_is_told_so() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        model.gate.clear()
+        batches = make(model, room=3)
+        waiting = [ask(batches, 1, 2), ask(batches, 3)]
+        await asked(*waiting)
+        with pytest.raises(Busy):
+            await ask(batches, 4)
+        model.gate.set()
+        await asyncio.gather(*waiting)
+        assert (await ask(batches, *range(5))).columns["row"] == list(range(5)), "alone, any request has room"
+
+    run(scenario)
+
+
+def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        model.gate.clear()
+        batches = make(model, room=2)
+        gone, stays = ask(batches, 1), ask(batches, 2)
+        await asked(gone, stays)
+        gone.cancel()
+        model.gate.set()
+        assert (await stays).columns["row"] == [2]
+        assert isinstance(await ask(batches, 3, 4), Answer)
+
+    run(scenario)

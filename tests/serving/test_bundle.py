@@ -1,0 +1,234 @@
+"""A bundle answers as the model that was trained, and says by name what is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from brim.domain.job import JobSpec
+from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.serving.bundle import Model, changed, open_bundle
+from brim.serving.export import Exporter
+from brim.serving.inputs import ColumnReader
+from brim.serving.manifest import MANIFEST
+from brim.train.training_file import functions_of, load
+from brim.train.weights import trained_model
+from serving.trained import TRACED, UNTRACED, WITH_FUNCTION, run_of
+
+STEPS = (10, 20, 30)
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> JobSpec:
+    return run_of(tmp_path_factory.mktemp("traced"), TRACED, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def versions(spec: JobSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Bundles of steps 10 and 30, and deltas from 10 to 20 and from 20 to 30."""
+    folder = tmp_path_factory.mktemp("versions")
+    exporter = Exporter(spec)
+    first = exporter.bundle(folder / "10", step=10)
+    second = exporter.delta(folder / "20", since=str(folder / "10"), step=20)
+    exporter.delta(folder / "30", since=second.manifest.version, step=30)
+    exporter.bundle(folder / "30-whole")
+    assert 0 < second.rows <= 50 < first.rows
+    return folder
+
+
+def trained(spec: JobSpec) -> tuple[dict[str, Tensor], Tensor]:
+    """Inputs of all rows of the training file, and what the trained model makes of them."""
+    module = functions_of(load(spec.file), spec)
+    model = trained_model(module, spec)
+    rows = module.dataset("train").inputs_of(spec.parameters["path"])
+    inputs, _ = rows.take(np.arange(len(rows)))
+    with torch.no_grad():
+        return inputs, module.predict(model(inputs))["sold"]
+
+
+def columns_of(path: Path) -> dict[str, list[Any]]:
+    header, *lines = path.read_text().splitlines()
+    cells = zip(*(line.split(",") for line in lines), strict=True)
+    return {name: list(each) for name, each in zip(header.split(","), cells, strict=True) if name != "sold"}
+
+
+def predictions(model: Model, path: str | int | float | bool) -> Tensor:
+    assert isinstance(model.reader, ColumnReader)
+    return model.predict(*model.reader.read(columns_of(Path(str(path)))))["sold"]
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "program"),
+    [(TRACED, False, True), (WITH_FUNCTION, True, True), (UNTRACED, True, False)],
+)
+def test_raw_rows_are_answered_as_the_trained_model_does_bit_for_bit(
+    source: str, code: bool, program: bool, tmp_path: Path
+) -> None:
+    spec = run_of(tmp_path / "here", source, steps=(5,))
+    made = Exporter(spec).bundle(tmp_path / "bundle").manifest
+    assert (bool(made.code), bool(made.program)) == (code, program)
+    assert bool(made.left_out) == code
+    expected = trained(spec)[1]
+    rows = tmp_path / "rows.csv"
+    Path(str(spec.parameters["path"])).rename(rows)  # what training needed is not needed any more
+    Path(spec.file).unlink()
+    assert torch.equal(predictions(open_bundle(tmp_path / "bundle"), rows), expected)
+
+
+def test_deltas_make_what_a_whole_bundle_has(spec: JobSpec, versions: Path) -> None:
+    path = spec.parameters["path"]
+    before = open_bundle(versions / "10")
+    first = predictions(before, path)
+    between = changed(before, versions / "20")
+    after = changed(between, versions / "30")
+    whole = open_bundle(versions / "30-whole")
+    assert after.version == whole.version
+    assert all(torch.equal(after.state[name], whole.state[name]) for name in whole.state)
+    assert torch.equal(predictions(after, path), predictions(whole, path))
+    assert torch.equal(predictions(whole, path), trained(spec)[1])
+    assert not torch.equal(first, predictions(after, path))
+    assert torch.equal(predictions(open_bundle(versions / "10"), path), first), "files stay as they are"
+
+
+def test_a_program_is_the_same_whatever_its_weights(versions: Path) -> None:
+    """So a delta need not have it."""
+    assert (versions / "10" / "model.pt2").stat().st_size < 100_000
+    assert not (versions / "20" / "model.pt2").exists()
+
+
+def rewritten(directory: Path, copy: Path, **changes: Any) -> Path:
+    """A copy of a bundle, whose manifest says something else, with the right checksum."""
+    copy.mkdir()
+    for path in directory.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    fields = json.loads((copy / MANIFEST).read_bytes())
+    del fields["manifest_sha256"]
+    fields |= changes
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    (copy / MANIFEST).write_text(json.dumps({**fields, "manifest_sha256": digest}))
+    return copy
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "dense.safetensors", "rows-0.safetensors", "columns.json"])
+@pytest.mark.parametrize("how", ["gone", "cut", "bit"])
+def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, how: str) -> None:
+    copy = rewritten(versions / "10", tmp_path / "copy")
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    if how == "gone":
+        (copy / name).unlink()
+    else:
+        (copy / name).write_bytes(content[:-1] if how == "cut" else content)
+    with pytest.raises(EnvironmentFault, match=name):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": 2}, "has format 2, this version of brim reads 1: export it again"),
+        ({"step": "ten"}, "is damaged"),
+        ({"files": {"../../etc/passwd": {"bytes": 1, "sha256": ""}}}, "which is not in this directory"),
+        ({"files": {}}, "it has no checksum of"),
+        ({"base": "00000001-abc"}, "is a delta, which changes version 00000001-abc"),
+    ],
+)
+def test_a_bundle_of_another_kind_is_refused(
+    versions: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=said):
+        open_bundle(rewritten(versions / "10", tmp_path / "copy", **changes))
+
+
+def test_a_manifest_that_was_changed_by_hand(versions: Path, tmp_path: Path) -> None:
+    copy = rewritten(versions / "10", tmp_path / "copy")
+    (copy / MANIFEST).write_text((copy / MANIFEST).read_text().replace('"step": 10', '"step": 11'))
+    with pytest.raises(EnvironmentFault, match="does not have its own checksum"):
+        open_bundle(copy)
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"files": {}}', "[1]"])
+def test_what_is_no_bundle(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(SpecError, match="need a bundle"):
+        open_bundle(tmp_path)
+
+
+def test_a_bundle_that_others_may_write_to_is_not_obeyed(versions: Path, tmp_path: Path) -> None:
+    copy = rewritten(versions / "10", tmp_path / "copy")
+    copy.chmod(0o777)
+    with pytest.raises(SpecError, match="other accounts may write to"):
+        open_bundle(copy)
+
+
+def test_a_delta_for_another_version_is_refused_with_words(versions: Path) -> None:
+    model = open_bundle(versions / "10")
+    state = {name: tensor.clone() for name, tensor in model.state.items()}
+    with pytest.raises(EnvironmentFault, match=r"changes version 00000020-.*, and 00000010-.* is served"):
+        changed(model, versions / "30")
+    with pytest.raises(EnvironmentFault, match="is a bundle"):
+        changed(model, versions / "30-whole")
+    assert all(torch.equal(model.state[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize("name", ["dense.safetensors", "rows-0.safetensors"])
+def test_a_damaged_delta_changes_nothing(versions: Path, tmp_path: Path, name: str) -> None:
+    model = open_bundle(versions / "10")
+    copy = rewritten(versions / "20", tmp_path / "copy")
+    content = bytearray((copy / name).read_bytes())
+    content[-1] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(EnvironmentFault, match=name):
+        changed(model, copy)
+    after = changed(changed(model, versions / "20"), versions / "30")
+    whole = open_bundle(versions / "30-whole")
+    assert all(torch.equal(after.state[each], whole.state[each]) for each in whole.state)
+
+
+def test_a_delta_of_other_columns_does_not_fit(versions: Path, tmp_path: Path) -> None:
+    copy = rewritten(versions / "20", tmp_path / "copy", columns_sha256="0")
+    with pytest.raises(EnvironmentFault, match="its columns were fitted to other rows"):
+        changed(open_bundle(versions / "10"), copy)
+
+
+@pytest.mark.parametrize(
+    ("since", "said"),
+    [
+        ("yesterday", "need a version such as"),
+        ("00000015-0123456789ab", "of whose step 15 the run has no checkpoint"),
+        ("00000010-0123456789ab", "the run's checkpoint of that step is 00000010-"),
+    ],
+)
+def test_a_delta_since_no_version_of_the_run(spec: JobSpec, tmp_path: Path, since: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Exporter(spec).delta(tmp_path / "delta", since=since)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_delta_since_another_model(spec: JobSpec, versions: Path, tmp_path: Path) -> None:
+    other = run_of(tmp_path / "other", TRACED.replace("9000", "9001"), steps=(40,))
+    with pytest.raises(SpecError, match="a version of another model"):
+        Exporter(other).delta(tmp_path / "delta", since=str(versions / "10"))
+    with pytest.raises(SpecError, match="which is this version"):
+        Exporter(spec).delta(tmp_path / "delta", since=str(versions / "30-whole"))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_disk_that_takes_nothing_leaves_nothing(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("brim.serving.export.write_rows", full)
+    with pytest.raises(BrimError, match="No space left"):
+        Exporter(spec).bundle(tmp_path / "bundle")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,154 @@
+"""Raw rows of a request are seen as rows of a file are, and what cannot be one is said by name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim import data
+from brim.errors import SpecError
+from brim.serving.inputs import ColumnReader, TensorReader, columns_of_rows, join
+from brim.train.data.sources import NULL
+
+COLUMNS = [
+    data.vocabulary("color", min_count=2),
+    data.vocabulary("color", "word"),
+    data.hashed("word", buckets=50),
+    data.vocabulary("size", by=lambda size: np.floor(size / 2)),
+    data.hashed("color", "size", buckets=70),
+    data.numeric("size", transform="log", missing="mean"),
+    data.numeric("price", missing=0.5),
+    data.numeric("weight", transform=None),
+]
+TEXT = "color,word,size,price,weight,sold\n" + "".join(
+    f"c{row % 7},{'NA' if row % 5 == 0 else f'w{row % 11}'},{'' if row % 9 == 0 else row % 13},{row / 3},{row},0\n"
+    for row in range(200)
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> data.Columnar:
+    path = tmp_path_factory.mktemp("data") / "rows.csv"
+    path.write_text(TEXT)
+    return data.csv(path, columns=COLUMNS, target=data.target("sold"))
+
+
+def reader_of(trained: data.Columnar) -> ColumnReader:
+    return ColumnReader(trained.encoder, NULL)
+
+
+CELLS = st.fixed_dictionaries(
+    {
+        "color": st.sampled_from(["c1", "c5", "violet", "", "NA", "nül", "3"]),
+        "word": st.sampled_from(["w1", "w10", "", "null", "else"]),
+        "size": st.sampled_from(["", "NaN", "3", "4.75", "1e2", "-7", "0012"]),
+        "price": st.sampled_from(["", "2", "0.1", "1e-30"]),
+        "weight": st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+    }
+)
+
+
+@given(rows=st.lists(CELLS, min_size=1, max_size=20))
+def test_rows_are_encoded_as_those_of_a_file_bit_for_bit(
+    rows: list[dict[str, str]], trained: data.Columnar, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("other") / "other.csv"
+    names = list(rows[0])
+    path.write_text(
+        "\n".join(",".join(each) for each in [names, *([row[name] for name in names] for row in rows)]) + "\n"
+    )
+    of_file = trained.inputs_of(path)
+    expected, _ = of_file.take(np.arange(len(of_file)))
+    got, count = reader_of(trained).read(columns_of_rows(rows))
+    assert count == len(rows) == len(of_file)
+    assert torch.equal(got["ids"], expected["ids"])
+    assert torch.equal(got["numbers"], expected["numbers"])
+    each = [reader_of(trained).read(columns_of_rows([row]))[0] for row in rows]
+    alone = join(each)
+    assert torch.equal(alone["ids"], got["ids"])
+    assert torch.equal(alone["numbers"], got["numbers"]), "a row is seen alike, whatever it is sent with"
+
+
+def test_numbers_and_null_are_cells_too(trained: data.Columnar) -> None:
+    as_text = {
+        "color": ["c1", ""],
+        "word": ["3", "NA"],
+        "size": ["4", ""],
+        "price": ["2.5", ""],
+        "weight": ["1", "0"],
+    }
+    as_json: dict[str, list[Any]] = {
+        "color": ["c1", None], "word": [3.0, None], "size": [4, None], "price": [2.5, None], "weight": [True, 0]
+    }  # fmt: skip
+    one, other = (reader_of(trained).read(each)[0] for each in (as_text, as_json))
+    assert torch.equal(one["ids"], other["ids"])
+    assert torch.equal(one["numbers"], other["numbers"])
+
+
+GOOD: dict[str, list[Any]] = {"color": ["c1"], "word": ["w"], "size": [1], "price": [1], "weight": [1]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"color": None}, "column 'color': got nothing"),
+        ({"colour": ["c1"]}, "did you mean 'color'"),
+        ({"size": ["far"]}, "column 'size' of row 0: got 'far', not a number"),
+        ({"size": ["inf"]}, "not a number"),
+        ({"size": [math.inf]}, "not a number"),
+        ({"size": [10**400]}, "not a number"),
+        ({"weight": [1e300]}, "column 'weight' of row 0: got 1e\\+300, too large"),
+        ({"weight": [None]}, "column 'weight' of row 0: got an empty cell"),
+        ({"size": [1, 2]}, r"columns of \[1, 2\] rows"),
+        ({name: [] for name in GOOD}, "no rows"),
+    ],
+)
+def test_what_is_no_row_is_refused_by_name(trained: data.Columnar, change: dict[str, Any], said: str) -> None:
+    columns = {name: cells for name, cells in {**GOOD, **change}.items() if cells is not None}
+    with pytest.raises(SpecError, match=said):
+        reader_of(trained).read(columns)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [([], "got none"), ([{"a": 1}, {}], "row 1: got one that lacks 'a'"), ([{}, {"a": 1}], "that has 'a'")],
+)
+def test_rows_have_the_same_columns(rows: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        columns_of_rows(rows)
+
+
+SHAPES = {
+    "image": {"dtype": "float32", "shape": ["rows", 2, 2]},
+    "ids": {"dtype": "int64", "shape": ["rows"]},
+}
+
+
+def test_inputs_as_they_go_into_the_model() -> None:
+    made, count = TensorReader(SHAPES).read({"image": [[[1, 2], [3, 4]]], "ids": [7]})
+    assert count == 1
+    assert made["image"].dtype is torch.float32
+    assert made["ids"].tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (3, "inputs: got a int"),
+        ({"image": [[[1, 2], [3, 4]]]}, "inputs: got"),
+        ({"image": [[1, 2]], "ids": [1]}, "shape"),
+        ({"image": [[[1, 2], [3]]], "ids": [1]}, "no array"),
+        ({"image": [[[1, 2], [3, 4]]], "ids": [1, 2]}, "rows"),
+        ({"image": 3, "ids": 4}, "shape"),
+        ({"image": "x", "ids": [1]}, "no array"),
+    ],
+)
+def test_inputs_of_other_shapes_are_refused(inputs: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        TensorReader(SHAPES).read(inputs)

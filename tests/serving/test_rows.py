@@ -1,0 +1,158 @@
+"""Files of rows: what changed between two versions makes the one of the other, and nobody sees half of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from brim.errors import EnvironmentFault
+from brim.serving.rows import (
+    Change,
+    Rows,
+    Sides,
+    change_between,
+    check_change,
+    open_change,
+    open_rows,
+    put,
+    write_change,
+    write_rows,
+)
+
+KEYS = st.one_of(st.integers(0, 40), st.integers(0, 2**63 - 1))
+VALUES = st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf")])
+TABLES = st.dictionaries(KEYS, st.tuples(VALUES, VALUES), max_size=30)
+
+
+def rows_of(table: dict[int, tuple[float, float]]) -> Rows:
+    keys = sorted(table)
+    values = torch.tensor([table[key] for key in keys], dtype=torch.float32).reshape(len(keys), 2)
+    return Rows(torch.tensor(keys, dtype=torch.int64), values)
+
+
+def bits(rows: Rows) -> tuple[list[int], bytes]:
+    return rows.keys.tolist(), rows.values.contiguous().numpy().tobytes()
+
+
+def copy_of(rows: Rows) -> Rows:
+    return Rows(rows.keys.clone(), rows.values.clone())
+
+
+@given(old=TABLES, new=TABLES)
+def test_a_change_makes_one_version_of_another_bit_for_bit(
+    old: dict[int, tuple[float, float]], new: dict[int, tuple[float, float]]
+) -> None:
+    before, after = rows_of(old), rows_of(new)
+    change = change_between(before, after)
+    assert check_change(before, change) == ""
+    assert bits(put(copy_of(before), change)) == bits(after)
+    same = {
+        key for key in old.keys() & new.keys() if bits(rows_of({0: old[key]})) == bits(rows_of({0: new[key]}))
+    }
+    assert set(change.rows.keys.tolist()) == new.keys() - same
+    assert set(change.removed.tolist()) == old.keys() - new.keys()
+
+
+@given(tables=st.lists(TABLES, min_size=2, max_size=6))
+def test_sides_go_through_versions_of_which_the_last_two_can_be_read(
+    tables: list[dict[int, tuple[float, float]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.safetensors"
+    versions = [rows_of(table) for table in tables]
+    write_rows(path, versions[0])
+    file = hashlib.sha256(path.read_bytes()).digest()
+    sides = Sides({"w": path})
+    for before, after in pairwise(versions):
+        read = sides.now["w"]
+        sides.change({"w": change_between(before, after)})
+        assert bits(sides.now["w"]) == bits(after)
+        assert bits(read) == bits(before), "who still reads the version before sees it whole"
+    assert hashlib.sha256(path.read_bytes()).digest() == file, "what is written is this process's own"
+
+
+def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> None:
+    """In place: the memory of a large embedding is not copied for a few rows."""
+    rows = Rows(torch.arange(1000), torch.randn(1000, 4))
+    write_rows(tmp_path / "rows", rows)
+    opened = open_rows(tmp_path / "rows")
+    change = Change(Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64))
+    write_change(tmp_path / "change", change)
+    after = put(opened, open_change(tmp_path / "change"))
+    assert after.values.data_ptr() == opened.values.data_ptr()
+    assert torch.equal(after.values[[3, 999]], torch.ones(2, 4))
+    assert torch.equal(after.values[4:999], rows.values[4:999])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_rows_of_other_types(dtype: torch.dtype, tmp_path: Path) -> None:
+    before = Rows(torch.tensor([1, 5]), torch.randn(2, 3).to(dtype))
+    after = Rows(torch.tensor([1, 5, 2**62]), torch.randn(3, 3).to(dtype))
+    write_rows(tmp_path / "rows", before)
+    write_change(tmp_path / "change", change_between(before, after))
+    got = put(open_rows(tmp_path / "rows"), open_change(tmp_path / "change"))
+    assert torch.equal(got.values.view(torch.uint8), after.values.view(torch.uint8))
+
+
+def header(content: bytes, **changes: object) -> bytes:
+    (length,) = struct.unpack_from("<Q", content)
+    fields = json.loads(content[8 : 8 + length])
+    fields["values"] |= changes
+    text = json.dumps(fields).encode()
+    return struct.pack("<Q", len(text)) + text + content[8 + length :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:5],
+        lambda content: b"\xff" * len(content),
+        lambda content: content[:-1],
+        lambda content: header(content, shape=[10**15, 4]),
+        lambda content: header(content, shape=[-1, 4]),
+        lambda content: header(content, data_offsets=[0, 10**9]),
+        lambda content: header(content, data_offsets=["a", "b"]),
+        lambda content: header(content, dtype="Q8"),
+        lambda content: header(content, shape="x"),
+    ],
+)
+def test_what_is_no_file_of_rows_is_said_to_be_damaged(damage: object, tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    write_rows(path, Rows(torch.arange(4), torch.zeros(4, 4)))
+    assert callable(damage)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(EnvironmentFault, match=str(path)):
+        open_rows(path)
+
+
+@pytest.mark.parametrize("keys", [[1, 0], [1, 1], [-1, 0]])
+def test_keys_that_do_not_ascend_are_damage(keys: list[int], tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows", Rows(torch.tensor(keys), torch.zeros(2, 4)))
+    with pytest.raises(EnvironmentFault, match="ascending keys"):
+        open_rows(tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    ("changed", "removed", "width", "why"),
+    [
+        ([1], [], 3, "its rows are"),
+        ([1], [7], 2, "removes rows that there are not"),
+        ([1], [1], 2, "removes rows that it changes"),
+    ],
+)
+def test_a_change_of_other_rows_does_not_fit(
+    changed: list[int], removed: list[int], width: int, why: str
+) -> None:
+    rows = Rows(torch.arange(4), torch.zeros(4, 2))
+    keys: Tensor = torch.tensor(changed)
+    change = Change(Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64))
+    assert why in check_change(rows, change)

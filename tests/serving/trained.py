@@ -1,0 +1,124 @@
+"""A run that has checkpoints, made without training: weights of any step are drawn by chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from brim.domain.inference import Inference
+from brim.domain.job import JobSpec, WorkerRange
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.places import open_place
+from brim.train.checkpoint import Image
+from brim.train.data import fitted
+from brim.train.training_file import load
+
+ROWS = 400
+FILE = """
+import numpy as np
+import torch
+from functools import cache
+from torch import nn
+from brim import data, param
+
+COLUMNS = [
+    data.vocabulary("color", min_count=2{by}),
+    data.hashed("word", buckets=9000),
+    data.numeric("size", transform="log", missing="mean"),
+    data.numeric("price"),
+]
+
+
+@cache
+def dataset(split):
+    return data.csv(param("path", ""), columns=COLUMNS, target=data.target("sold"), split=split, test=data.last(0.1))
+
+
+class Model(nn.Module):
+    def __init__(self, ids, fields, numbers):
+        super().__init__()
+        self.rows = nn.Embedding(ids, 8)
+        self.head = nn.Sequential(nn.Linear(8 * fields + numbers, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, inputs):
+        rows = self.rows(inputs["ids"]).flatten(1)
+        logit = self.head(torch.cat([rows, inputs["numbers"]], 1)).squeeze(1)
+        {branch}
+        return logit
+
+
+def model():
+    train = dataset("train")
+    return Model(train.vocabulary_size, train.fields, train.numbers)
+
+
+def predict(output):
+    return {{"sold": output.sigmoid()}}
+"""
+TRACED = FILE.format(by="", branch="")
+WITH_FUNCTION = FILE.format(by=", by=lambda number: np.floor(number / 2)", branch="")
+UNTRACED = FILE.format(by="", branch="logit = logit if logit.sum() > 0 else logit * 1.0")
+
+
+def write_rows(path: Path, *, colors: bool = True) -> None:
+    generator = torch.Generator().manual_seed(3)
+    lines = ["color,word,size,price,sold"]
+    for row in range(ROWS):
+        color = int(torch.randint(0, 30, (), generator=generator))
+        size = "" if row % 7 == 0 else f"{row % 13}"
+        lines.append(f"{f'c{color}' if colors else color},w{row * 37 % 91},{size},{row / 8},{row % 2}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
+    """Make a run with a checkpoint of each step.
+
+    A step changes a few rows of the embedding and the rest of the network.
+
+    Returns:
+        The spec of a job that uses the last one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file, rows = folder / "file.py", folder / "rows.csv"
+    file.write_text(source)
+    write_rows(rows, colors="np.floor" not in source)
+    run = folder / "run"
+    run.mkdir()
+    spec = JobSpec(
+        file=str(file),
+        command=(),
+        parameters={"path": str(rows)},
+        workers=WorkerRange(minimum=1, maximum=1),
+        inference=Inference(
+            kind="predict",
+            run=str(run),
+            checkpoints=str(run / "checkpoints"),
+            step=steps[-1],
+            checkpoint=f"step {steps[-1]}",
+        ),
+    )
+    import os
+
+    from brim.train.context import shared_environment
+
+    os.environ |= shared_environment(spec, str(run))
+    module = load(str(file))
+    dataset = module.dataset("train")
+    assert not hasattr(dataset, "_read")
+    os.environ["BRIM_RUN_DIR"] = ""
+    model: nn.Module = module.model()
+    store = Store(open_place(str(run / "checkpoints")))
+    for step in steps:
+        torch.manual_seed(step)
+        with torch.no_grad():
+            model.rows.weight[torch.randperm(len(model.rows.weight))[:50]] += 1.0
+            for tensor in model.head.parameters():
+                tensor += 0.1 * torch.randn_like(tensor)
+        image = Image()
+        tree = image.take({"model": dict(model.state_dict())})
+        checkpoint = Checkpoint(step=step, tree=tree, versions={}, data=bytes(image.data))
+        store.publish(store.draft(checkpoint, writer="w0"))
+    assert (run / fitted.COLUMNS).exists()
+    return spec
