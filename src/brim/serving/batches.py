@@ -157,7 +157,7 @@ class Batches:
                     self._compute([request], model)
             else:
                 done.append((read[0][0].answer, _told(error)))
-        self.batches += 1
+        self.batches += bool(read)
         self._deliver(done)
 
     def _deliver(self, done: list[tuple[asyncio.Future[Any], Any]]) -> None:

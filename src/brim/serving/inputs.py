@@ -54,6 +54,9 @@ def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]
 class ColumnReader:
     """Reads the cells of requests as those of the training data were read.
 
+    A request has few rows, so what numpy takes for a call counts: plain columns are looked up cell by cell, and all
+    numbers are transformed at once, element by element as `Encoder` does it.
+
     Args:
         encoder: with what was fitted to the training rows.
         nulls: texts that mean an empty cell.
@@ -63,8 +66,14 @@ class ColumnReader:
         self._encoder, self._nulls = encoder, frozenset(nulls)
         plan = Plan(encoder.columns, None, None, None)
         self.names = tuple(dict.fromkeys(plan.names))
-        self._must_be_numbers, self._must_be_full = plan.number_names, plan.full_names
-        self._offsets = np.cumsum([0, *encoder.sizes])
+        self._fields = [
+            _Field(encoder, place, column, self._nulls)
+            for place, column in enumerate(encoder.columns)
+            if isinstance(column, Categorical)
+        ]
+        self._offsets = np.cumsum([0, *encoder.sizes])[:-1]
+        self._numbers = _Numbers(encoder)
+        self._by_function = sorted(set(plan.number_names) - set(self._numbers.names))
 
     def read(self, columns: Mapping[str, Sequence[Cell]]) -> tuple[Inputs, int]:
         """Encode rows.
@@ -79,20 +88,25 @@ class ColumnReader:
             SpecError: a column is missing, unknown or of another length, or a cell is not what it must be.
         """
         count = self._check(columns)
-        cells = {name: _Cells(columns[name], self._nulls) for name in self.names}
-        for name in self._must_be_numbers:
-            _refuse(np.isnan(cells[name].numbers) & ~cells[name].empty, name, columns, "not a number")
-        for name in self._must_be_full:
-            _refuse(cells[name].empty, name, columns, "an empty cell")
-        rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
-        return self._encode(rows, columns), count
+        made: dict[str, Tensor] = {}
+        if self._fields:
+            cells = _AllCells(columns, self._nulls)
+            for name in self._by_function:
+                numbers = cells[name].numbers
+                _refuse(np.isnan(numbers) & ~cells[name].empty, name, columns, "not a number")
+            rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
+            ids = np.array([field.ids(rows, columns) for field in self._fields], np.int64).T + self._offsets
+            made["ids"] = torch.from_numpy(ids)
+        if self._numbers.names:
+            made["numbers"] = torch.from_numpy(self._numbers.read(columns, self._nulls))
+        return made, count
 
     def _check(self, columns: Mapping[str, Sequence[Cell]]) -> int:
         for name in self.names:
             if name not in columns:
                 hint = "null in each row where it is empty"
                 raise SpecError(f"column {name!r}", got="nothing", need="one cell in each row", hint=hint)
-        for name in columns.keys() - set(self.names):
+        for name in columns.keys() - self.names:
             hint = did_you_mean(name, self.names)
             raise SpecError(
                 f"column {name!r}", got="an unknown column", need="only those of the model", hint=hint
@@ -103,36 +117,90 @@ class ColumnReader:
             raise SpecError("columns", got=got, need="columns of one length, of at least one row")
         return lengths.pop()
 
-    def _encode(self, rows: Rows, columns: Mapping[str, Sequence[Cell]]) -> dict[str, Tensor]:
-        every = np.ones(rows.size, bool)
-        encoder = self._encoder
-        ids = np.empty((rows.size, encoder.fields), np.int64)
-        numbers = np.empty((rows.size, encoder.numbers), np.float32)
-        field = at = 0
-        for place, column in enumerate(encoder.columns):
-            if isinstance(column, Numeric):
-                with np.errstate(over="ignore"):
-                    numbers[:, at] = encoder.number_of(place, column, rows.column(column.name).numbers)
-                _refuse(np.isinf(numbers[:, at]), column.name, columns, "too large")
-                at += 1
-            else:
-                ids[:, field] = self._ids(place, column, rows, every)
-                ids[:, field] += self._offsets[field]
-                field += 1
-        inputs = {"ids": ids} if field else {}
-        return {
-            name: torch.from_numpy(each)
-            for name, each in {**inputs, **({"numbers": numbers} if at else {})}.items()
-        }
 
-    def _ids(self, place: int, column: Categorical, rows: Rows, every: npt.NDArray[np.bool_]) -> Any:
-        if column.by is not None or len(column.names) > 1:
-            return self._encoder.ids_of(place, column, rows, every)
-        tokens = rows.column(column.name).tokens  # one for each row, "" where it is empty
-        if column.buckets is not None:
-            return [stable_hash(token) % column.buckets for token in tokens]
-        table = self._encoder.tables[place]
-        return [table.get(token, 0) for token in tokens]
+class _Field:
+    """A categorical column: a plain one is a table from cells to ids."""
+
+    def __init__(self, encoder: Encoder, place: int, column: Categorical, nulls: frozenset[str]) -> None:
+        self._encoder, self._place, self._column = encoder, place, column
+        self._is_plain = column.by is None and len(column.names) == 1
+        self._table: dict[str | None, int] = {}
+        if self._is_plain and column.buckets is None:
+            empty = encoder.tables[place].get("", 0)
+            self._table.update(encoder.tables[place])
+            self._table.update(dict.fromkeys((None, *nulls), empty))
+
+    def ids(self, rows: Rows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
+        """The id of each row, from 0 within the field."""
+        if not self._is_plain:
+            every = np.ones(rows.size, bool)
+            ids: list[int] = self._encoder.ids_of(self._place, self._column, rows, every).tolist()
+            return ids
+        name = self._column.name
+        if self._column.buckets is not None:
+            return [stable_hash(token) % self._column.buckets for token in rows.column(name).tokens]
+        cells, find = columns[name], self._table.get
+        if not _TEXTS.issuperset(map(type, cells)):
+            cells = rows.column(name).tokens
+        return [find(cell, 0) for cell in cells]  # type: ignore[arg-type]
+
+
+_TEXTS = {str, type(None)}
+
+
+class _Numbers:
+    """The numeric columns of an encoder, all at once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        found = [(place, each) for place, each in enumerate(encoder.columns) if isinstance(each, Numeric)]
+        self.names = [column.name for _, column in found]
+        moments = [encoder.moments[place] for place, _ in found]
+        self._means, self._deviations = (
+            np.array([[each[part]] for each in moments], np.float64) for part in (0, 1)
+        )
+        self._fill = np.array(
+            [
+                [math.nan if column.missing is None else mean if column.missing == "mean" else column.missing]
+                for (_, column), (_, _, mean) in zip(found, moments, strict=True)
+            ],
+            np.float64,
+        )
+        self._may_be_empty = [column.missing is not None for _, column in found]
+        transforms = [column.transform for _, column in found]
+        self._logged = np.array([transform == "log" for transform in transforms], bool)
+        self._shifted = np.array([transform is not None for transform in transforms], bool)
+
+    def read(self, columns: Mapping[str, Sequence[Cell]], nulls: frozenset[str]) -> npt.NDArray[np.float32]:
+        """What the model sees of the cells, shape [rows, columns]; raises SpecError where one is no number."""
+        values = np.array([_floats(columns[name], nulls) for name in self.names], np.float64)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            for name, may_be_empty, wrong in zip(self.names, self._may_be_empty, bad, strict=True):
+                if wrong.any():
+                    empty = _Cells(columns[name], nulls).empty
+                    _refuse(wrong & ~empty, name, columns, "not a number")
+                    _refuse(wrong & (not may_be_empty), name, columns, "an empty cell")
+            values = np.where(bad, self._fill, values)
+        if self._logged.any():
+            some = values[self._logged]
+            values[self._logged] = np.sign(some) * np.log1p(np.abs(some))
+        values = np.where(self._shifted[:, None], (values - self._means) / self._deviations, values)
+        with np.errstate(over="ignore"):
+            made = np.ascontiguousarray(values.T, np.float32)
+        if np.isinf(made).any():
+            for name, column in zip(self.names, made.T, strict=True):
+                _refuse(np.isinf(column), name, columns, "too large")
+        return made
+
+
+def _floats(cells: Sequence[Cell], nulls: frozenset[str]) -> Any:
+    """The number in each cell; nan where there is none."""
+    if str in map(type, cells):
+        return _Cells(cells, nulls).numbers
+    try:
+        return np.array(cells, np.float64)
+    except OverflowError:
+        return _Cells(cells, nulls).numbers
 
 
 def _refuse(
@@ -140,8 +208,21 @@ def _refuse(
 ) -> None:
     if wrong.any():
         row = int(wrong.argmax())
-        got = what if columns[name][row] is None else f"{columns[name][row]!r}, {what}"
+        cell = columns[name][row]
+        got = what if cell is None or what == "an empty cell" else f"{cell!r}, {what}"
         raise SpecError(f"column {name!r} of row {row}", got=got, need="a number")
+
+
+class _AllCells(dict[str, "_Cells"]):
+    """Cells by the name of their column; only those that somebody asks for are looked at."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Cell]], nulls: frozenset[str]) -> None:
+        super().__init__()
+        self._columns, self._nulls = columns, nulls
+
+    def __missing__(self, name: str) -> _Cells:
+        self[name] = _Cells(self._columns[name], self._nulls)
+        return self[name]
 
 
 class _Cells:

@@ -104,9 +104,10 @@ def load_program(path: Path) -> nn.Module:
     except Exception as error:  # torch raises what it likes
         message = str(error).partition("\n")[0]
         raise EnvironmentFault(f"torch {torch.__version__} cannot read {path}: {message}") from error
-    # What a request may hold is checked before: the program need not check it again.
+    # What a request may hold is checked before; checking it again takes longer than computing a row.
     unguarded = "check_guards" in inspect.signature(program.module).parameters
     module: nn.Module = program.module(check_guards=False) if unguarded else program.module()
+    module._forward_pre_hooks.clear()
     return module
 
 

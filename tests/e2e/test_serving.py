@@ -1,0 +1,369 @@
+"""`brim serve` in a process of its own: requests are answered whatever versions come and whoever calls."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from brim.serving.bundle import changed, open_bundle
+from brim.serving.export import Exporter
+from brim.serving.inputs import ColumnReader
+from e2e.running import DEADLINE, train, until
+from e2e.test_using_a_model import use
+from serving.trained import TRACED, WITH_FUNCTION, run_of
+
+pytestmark = pytest.mark.e2e
+
+ROW = {"color": "c3", "word": "w5", "size": "4", "price": "2.5"}
+_JSON = {"Content-Type": "application/json"}
+ROWS = {"rows": [ROW]}
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from brim.train.data import fitted
+
+    environment, path = dict(os.environ), list(sys.path)
+    monkeypatch.setattr(fitted, "_in_use", None)
+    yield
+    os.environ.clear()
+    os.environ |= environment
+    sys.path[:] = path
+
+
+@dataclass
+class Server:
+    """A server under way, and what it says."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    port: int
+
+    def ask(
+        self,
+        path: str = "/predict",
+        body: Any = None,
+        *,
+        connection: http.client.HTTPConnection | None = None,
+        **headers: str,
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
+        """Status, what the body says, and headers."""
+        call = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        content = body if body is None or isinstance(body, (str, bytes)) else json.dumps(body)
+        call.request("GET" if body is None else "POST", path, content, {**_JSON, **headers})
+        answer = call.getresponse()
+        text = answer.read().decode()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        if connection is None:
+            call.close()
+        return answer.status, json.loads(text) if text.startswith("{") else {"text": text}, found
+
+    @property
+    def version(self) -> str:
+        found: str = self.ask("/version")[1]["version"]
+        return found
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "brim.cli", "serve", str(bundle), *options]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stderr=file, stdout=file, text=True)
+    try:
+        until(lambda: "serving version" in log.read_text() or process.poll() is not None, "the server")
+        assert process.poll() is None, log.read_text()
+        line = next(each for each in log.read_text().splitlines() if each.startswith("serving version"))
+        yield Server(process, log, int(line.rpartition(":")[2]))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A bundle of step 1 and deltas to steps 2 to 21, one after the other."""
+    before, path = dict(os.environ), list(sys.path)
+    exporter = Exporter(run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22))))
+    folder = tmp_path_factory.mktemp("versions")
+    since = exporter.bundle(folder / "1", step=1).manifest.version
+    for step in range(2, 22):
+        since = exporter.delta(folder / str(step), since=since, step=step).manifest.version
+    exporter.bundle(folder / "21-whole", step=21)
+    yield folder
+    os.environ.clear()
+    os.environ |= before
+    sys.path[:] = path
+
+
+def put(version: Path, watched: Path) -> None:
+    """Have a version appear in a directory, whole."""
+    shutil.copytree(version, watched / f".{version.name}")
+    (watched / f".{version.name}").rename(watched / version.name)
+
+
+def expected(versions: Path) -> dict[str, list[float]]:
+    """What each version answers to `ROWS`, computed here."""
+    model = open_bundle(versions / "1")
+    found = {}
+    for step in range(1, 22):
+        if step > 1:
+            model = changed(model, versions / str(step))
+        assert isinstance(model.reader, ColumnReader)
+        inputs = model.reader.read({name: [cell] for name, cell in ROW.items()})
+        found[model.version] = model.predict(*inputs)["sold"].tolist()
+    return found
+
+
+def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_path: Path) -> None:
+    """Requests never pause; each answer is that of the version in its header, to the bit."""
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    put(versions / "1", watched)
+    known = expected(versions)
+    assert len({tuple(values) for values in known.values()}) == 21
+    answers: list[tuple[int, str, Any]] = []
+    stop = threading.Event()
+
+    def call(server: Server) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+        while not stop.is_set():
+            try:
+                status, body, headers = server.ask(body=ROWS, connection=connection)
+                assert headers["brim-version"] == body["version"]
+                answers.append((status, body["version"], body["predictions"]["sold"]))
+            except Exception as error:  # noqa: BLE001 - whatever it is, a request was lost
+                answers.append((0, repr(error), None))
+                return
+        connection.close()
+
+    with serving(watched, tmp_path / "log", "--batch-rows", "0") as server:
+        clients = [threading.Thread(target=call, args=(server,)) for _ in range(4)]
+        for each in clients:
+            each.start()
+        for step in range(2, 22):
+            put(versions / str(step), watched)
+            name = list(known)[step - 1]
+            until(
+                lambda name=name: any(version == name for _, version, _ in answers[-20:]),
+                f"an answer of {name}",
+            )  # type: ignore[misc]
+        stop.set()
+        for each in clients:
+            each.join(DEADLINE)
+        until(lambda: f"version {list(known)[-1]} has taken over" in server.said(), "a word about it")
+    assert {status for status, _, _ in answers} == {200}
+    assert [version for version in known if version not in {each for _, each, _ in answers}] == []
+    assert all(values == known[version] for _, version, values in answers)
+
+
+def test_a_server_begins_with_the_newest_and_later_bundles_take_over(versions: Path, tmp_path: Path) -> None:
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    for name in ("1", "2", "3"):
+        put(versions / name, watched)
+    with serving(watched, tmp_path / "log") as server:
+        until(lambda: server.version.startswith("00000003"), "the deltas that were there")
+        put(versions / "21-whole", watched)
+        until(lambda: server.version.startswith("00000021"), "the later bundle")
+        metrics = server.ask("/metrics")[1]["text"]
+        assert "brim_versions_loaded_total 3" in metrics
+
+
+def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tmp_path: Path) -> None:
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    put(versions / "1", watched)
+    with serving(watched, tmp_path / "log") as server:
+        before = server.ask(body=ROWS)[1]
+        put(versions / "3", watched)  # a delta for step 2
+        damaged = tmp_path / "5-damaged"
+        shutil.copytree(versions / "21-whole", damaged)
+        (damaged / "dense.safetensors").write_bytes(b"nothing")
+        put(damaged, watched)
+        (watched / "nonsense").mkdir()
+        (watched / "nonsense" / "manifest.json").write_text("{")
+        (watched / "other").mkdir()
+        (watched / "a-file").write_text("x")
+        until(lambda: len(server.ask("/version")[1]["not_served"]) == 3, "three that are not served")
+        said = "\n".join(server.ask("/version")[1]["not_served"])
+        assert "dense.safetensors is damaged" in said
+        assert "nonsense/manifest.json is damaged" in said
+        assert "changes version 00000002-" in said
+        assert server.said().count("not served:") == 3, "once each"
+        assert server.ask(body=ROWS)[1] == before
+        put(versions / "2", watched)
+        until(lambda: server.version.startswith("00000003"), "the delta that waited")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"rows": [{**ROW, "size": "far"}]}, 422, "column 'size' of row 0: got 'far', not a number"),
+        ({"rows": [ROW, {**ROW, "price": None}]}, 422, "column 'price' of row 1: got an empty cell"),
+        ({"rows": [{"color": "c3"}]}, 422, "column 'word': got nothing"),
+        ({"rows": [{**ROW, "colour": "c3"}]}, 422, "did you mean 'color'"),
+        ({"rows": []}, 422, "rows: got none"),
+        ({"rows": [ROW], "columns": {}}, 422, "got rows and columns"),
+        ({"row": [ROW]}, 400, "unknown field `row`"),
+        ({"inputs": [1]}, 422, "need rows, or columns"),
+        ('{"rows": [{"size": NaN}]}', 400, "JSON is malformed"),
+        ('{"rows": [{"size": [1]}]}', 400, "got `array`"),
+        ("[" * 100_000, 400, "the body is no request"),
+        (b"\xff\xfe", 400, "the body is no request"),
+        ({"columns": {"color": ["c"] * 70_000}}, 422, "70,000 rows, need 65,536 at most"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_requests(bad: Server, body: Any, status: int, said: str) -> None:
+    got, answer, _ = bad.ask(body=body)
+    assert (got, said in answer["detail"]) == (status, True), answer
+    assert bad.ask(body=ROWS)[0] == 200
+
+
+@pytest.fixture(scope="module")
+def bad(versions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(versions / "1", tmp_path_factory.mktemp("bad") / "log") as server:
+        yield server
+
+
+def test_other_paths_kinds_and_methods(bad: Server) -> None:
+    assert bad.ask("/nothing")[0] == 404
+    assert bad.ask("/predict")[0] == 405
+    assert bad.ask(body="rows", **{"Content-Type": "text/plain"})[0] == 415
+    assert bad.ask("/health")[1] == {"text": "ok\n"}
+
+
+def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    token.chmod(0o600)
+    with serving(versions / "1", tmp_path / "log", "--token-file", str(token)) as server:
+        right = {"Authorization": "Bearer secret"}
+        assert server.ask(body=ROWS, **right)[0] == 200
+        for wrong in ({}, {"Authorization": "Bearer Secret"}, {"Authorization": "Basic secret"}):
+            assert server.ask(body=b"\xff", **wrong)[0] == 401, "it is not looked at"
+            assert server.ask("/version", **wrong)[0] == 401
+            assert server.ask("/metrics", **wrong)[0] == 401
+        assert server.ask("/health")[0] == 200
+        with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as stranger:
+            stranger.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            assert stranger.recv(1000).startswith(b"HTTP/1.1 401"), "no body is waited for"
+
+
+@pytest.mark.parametrize("how", [b"Content-Length: 99999999", b"Transfer-Encoding: chunked"])
+def test_a_body_has_an_end(bad: Server, how: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", bad.port), timeout=DEADLINE) as endless:
+        endless.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + how + b"\r\n\r\n"
+        )
+        if b"chunked" in how:
+            with contextlib.suppress(OSError):  # it listens no more
+                for _ in range(40):
+                    endless.sendall(b"80000\r\n" + b" " * (1 << 19) + b"\r\n")
+        else:
+            assert endless.recv(1000).startswith(b"HTTP/1.1 413")
+    assert bad.ask(body=ROWS)[0] == 200
+    assert 'status="413"' in bad.ask("/metrics")[1]["text"]
+
+
+def test_a_body_that_stops_coming_holds_up_nobody(bad: Server) -> None:
+    with socket.create_connection(("127.0.0.1", bad.port), timeout=DEADLINE) as slow:
+        slow.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+        )
+        assert bad.ask(body=ROWS)[0] == 200
+        assert slow.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_a_server_that_is_ended_answers_what_it_has_heard(versions: Path, tmp_path: Path) -> None:
+    with serving(versions / "1", tmp_path / "log", "--batch-wait", "1000", "--batch-rows", "2") as server:
+        found: list[int] = []
+        client = threading.Thread(target=lambda: found.append(server.ask(body=ROWS)[0]))
+        client.start()
+        until(lambda: b":" in Path(f"/proc/{server.process.pid}/net/tcp").read_bytes(), "a connection")
+        until(lambda: _established(server.port), "the request")
+        server.process.send_signal(signal.SIGTERM)
+        client.join(DEADLINE)
+        assert server.process.wait(DEADLINE) == 0, server.said()
+        assert found == [200]
+
+
+def _established(port: int) -> bool:
+    table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return any(
+        int(line.split()[1].rpartition(":")[2], 16) == port and line.split()[3] == "01" for line in table
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "0.0.0.0:0"], "need a token for requests from other hosts"),
+        (["--listen", "here"], "need HOST:PORT"),
+        (["--token-file", "nowhere"], "need a file with a token"),
+        (["--batch-rows", "-1"], "--batch-rows"),
+    ],
+)
+def test_options_that_cannot_be(versions: Path, options: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "brim.cli", "serve", str(versions / "1"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> None:
+    """Of the same rows computed together: a file of them is one chunk there and one request here."""
+    file = tmp_path / "file.py"
+    file.write_text(
+        WITH_FUNCTION + "\n\ndef loss(output, target):\n"
+        "    return nn.functional.binary_cross_entropy_with_logits(output, target)\n\n\n"
+        "def optimizer(model):\n    return torch.optim.Adagrad(model.parameters(), lr=0.1)\n"
+    )
+    run_of(tmp_path / "data", WITH_FUNCTION, steps=(1,))
+    rows, run = tmp_path / "data" / "rows.csv", tmp_path / "run"
+    train(run, str(file), "--set", f"path={rows}", "--workers", "1")
+    output = tmp_path / "out.parquet"
+    use(tmp_path / "job", "predict", str(run), "--input", str(rows), "--output", str(output))
+    bundle = tmp_path / "bundle"
+    export = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "export",
+        str(run),
+        "--output",
+        str(bundle),
+        "--format",
+        "bundle",
+    ]
+    done = subprocess.run(export, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert "not in the bundle: packages that the training file imports" in done.stderr
+    with rows.open() as lines:
+        sent = [{name: cell for name, cell in row.items() if name != "sold"} for row in csv.DictReader(lines)]
+    with serving(bundle, tmp_path / "log") as server:
+        answer = server.ask(body={"rows": sent})[1]
+    got = np.array(answer["predictions"]["sold"], np.float32)
+    assert np.array_equal(got, pq.read_table(output).column("sold").to_numpy())
+    assert len(set(got.tolist())) > 100
