@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +20,9 @@ from brim.runs.options import STATE, choice, option
 from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
 from brim.storage.places import absolute
+
+if TYPE_CHECKING:
+    from brim.serving.export import Exported
 
 __all__ = ["export"]
 
@@ -39,8 +45,15 @@ _SERVED = ("bundle", "delta")
     metavar="VERSION|DIR",
     help="With delta: the version that it changes, or the directory of its bundle or delta.",
 )
+@option(
+    "--follow",
+    is_flag=True,
+    help="With bundle: go on with a delta for each new checkpoint, in a directory for each below --output.",
+)
 @STATE
-def export(trained: str, output: str, format: str, since: str | None, state: Path | None) -> int:
+def export(
+    trained: str, output: str, format: str, since: str | None, follow: bool, state: Path | None
+) -> int:
     """Save a trained model, the newest checkpoint of RUN or CHECKPOINT, in files.
 
     \b
@@ -48,6 +61,7 @@ def export(trained: str, output: str, format: str, since: str | None, state: Pat
     brim export latest --output flights-model --format onnx
     brim export latest --output versions/1 --format bundle
     brim export latest --output versions/2 --format delta --since versions/1
+    brim export latest --output versions --format bundle --follow
 
     DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
     model.pt2 or model.onnx, which take any number of rows. These load without brim. A bundle is what brim serve
@@ -58,8 +72,10 @@ def export(trained: str, output: str, format: str, since: str | None, state: Pat
         got = "nothing" if since is None else f"{since!r}, beside --format {format}"
         need = "the version that a delta changes" if since is None else "--format delta"
         raise SpecError("--since", got=got, need=need, hint="--format delta --since DIR")
+    if follow and format != "bundle":
+        raise SpecError("--follow", got=f"--format {format}", need="--format bundle", hint="leave it out")
     directory = Path(absolute(output))
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and (not directory.is_dir() or (any(directory.iterdir()) and not follow)):
         what = "a directory with files in it" if directory.is_dir() else "a file"
         raise SpecError(
             "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
@@ -75,14 +91,28 @@ def export(trained: str, output: str, format: str, since: str | None, state: Pat
 
             write(spec, directory, format=format)
         else:
-            from brim.serving.export import Exporter
+            from brim.serving.export import Exporter, export_each
 
             exporter = Exporter(spec)
-            made = exporter.bundle(directory) if base is None else exporter.delta(directory, since=base)
-            for each in made.manifest.left_out:
-                click.echo(f"not in the bundle: {each}", err=True)
-            click.echo(
-                f"version {made.manifest.version}, {counted(made.rows, 'row')} of embeddings", err=True
-            )
+            if follow:
+                directory.mkdir(parents=True, exist_ok=True)
+                export_each(exporter, directory, stop=_stopped(), say=_say)
+            else:
+                _say(exporter.bundle(directory) if base is None else exporter.delta(directory, since=base))
     click.echo(output)
     return EXIT_DONE
+
+
+def _say(made: Exported) -> None:
+    for each in made.manifest.left_out:
+        click.echo(f"not in the bundle: {each}", err=True)
+    kind = f"changed since {made.manifest.base}" if made.manifest.base else "in a bundle"
+    click.echo(f"version {made.manifest.version}: {counted(made.rows, 'row')} of embeddings {kind}", err=True)
+
+
+def _stopped() -> threading.Event:
+    """Set by Ctrl-C and SIGTERM, which end what follows a run."""
+    stop = threading.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: stop.set())
+    return stop

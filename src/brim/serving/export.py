@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+import threading
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from brim.domain.job import JobSpec
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.serving.manifest import (
+    MANIFEST,
     Manifest,
     Table,
     new_directory,
@@ -41,22 +44,10 @@ from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
 
-__all__ = ["CODE", "COLUMNS", "DENSE", "PROGRAM", "Exported", "Exporter"]
+__all__ = ["COLUMNS", "DENSE", "Exported", "Exporter", "export_each"]
 
+_LOOK = 0.1  # seconds between two looks for a checkpoint
 COLUMNS, DENSE, PROGRAM, CODE = fitted.COLUMNS, "dense.safetensors", "model.pt2", "code"
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What was written.
-
-    Args:
-        manifest: of the bundle or delta.
-        rows: how many of all embeddings are in it.
-    """
-
-    manifest: Manifest
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +59,26 @@ class _Weights:
     tables: dict[str, Rows]
     dense: dict[str, Tensor]
     columns_sha256: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Args:
+        manifest: of the bundle or delta.
+        rows: how many of all embeddings are in it.
+        weights: of this version, whole.
+    """
+
+    manifest: Manifest
+    rows: int
+    weights: _Weights
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.bytes for file in self.manifest.files.values())
 
 
 class Exporter:
@@ -133,21 +144,22 @@ class Exporter:
             )
             _describe(draft, manifest)
             manifest = write_manifest(draft, manifest)
-        return Exported(manifest, sum(len(rows.keys) for rows in weights.tables.values()))
+        return Exported(manifest, sum(len(rows.keys) for rows in weights.tables.values()), weights)
 
-    def delta(self, directory: Path, *, since: str, step: int | None = None) -> Exported:
+    def delta(self, directory: Path, *, since: str | Exported, step: int | None = None) -> Exported:
         """Write what changed since a version: rows of embeddings, and all other weights.
 
         Args:
-            since: a version, of which the run has the checkpoint, or the directory of a bundle or a delta.
+            since: a version, of which the run has the checkpoint; the directory of a bundle or a delta; or what
+                was written here before.
             step: as for `bundle`.
 
         Raises: as `bundle`; and SpecError, where there is nothing that a delta could change.
         """
-        base = self._base(since)
+        base = since.weights if isinstance(since, Exported) else self._base(since)
         served, step = self._served(step)
         weights = self._weights(served, step)
-        _check_base(base, weights, since)
+        _check_base(base, weights, base.version if isinstance(since, Exported) else since)
         with new_directory(directory) as draft:
             changes = {name: change_between(base.tables[name], rows) for name, rows in weights.tables.items()}
             tables = [
@@ -159,7 +171,8 @@ class Exporter:
             manifest = self._manifest(step, weights, base=base.version, tables=tables)
             _describe(draft, manifest)
             manifest = write_manifest(draft, manifest)
-        return Exported(manifest, sum(len(c.rows.keys) + len(c.removed) for c in changes.values()))
+        rows = sum(len(each.rows.keys) + len(each.removed) for each in changes.values())
+        return Exported(manifest, rows, weights)
 
     def _served(self, step: int | None) -> tuple[Served, int]:
         step = self._inference.step if step is None else step
@@ -243,6 +256,58 @@ class Exporter:
             columns_sha256=weights.columns_sha256,
             **more,
         )
+
+
+def export_each(
+    exporter: Exporter, folder: Path, *, stop: threading.Event, say: Callable[[Exported], None]
+) -> None:
+    """Write each new checkpoint of a run as a version, until `stop`.
+
+    The first is a bundle, and so is each that comes when the deltas since the last bundle outgrew it; the others are
+    deltas. What is older than the bundle before the last one is removed.
+
+    Args:
+        folder: for a directory for each version, named by its step.
+        say: is told of each version.
+
+    Raises: as `Exporter.bundle`.
+    """
+    last: Exported | None = None
+    whole: list[tuple[int, Path]] = []
+    written, room = 0, 0  # bytes of deltas since the last bundle, and of that bundle
+    while True:
+        step = max(exporter.steps(), default=0)
+        if last is None or step > last.manifest.step:
+            directory = folder / f"{step:08d}"
+            try:
+                if last is None or written > room:
+                    if directory.exists():  # an earlier exporter made it, which nobody knows anything of
+                        directory = folder / f"{step:08d}-{uuid.uuid4().hex[:8]}"
+                    last = exporter.bundle(directory, step=step)
+                    written, room = 0, last.size_bytes
+                    whole.append((step, directory))
+                else:
+                    last = exporter.delta(directory, since=last, step=step)
+                    written += last.size_bytes
+            except EnvironmentFault:
+                if step in exporter.steps():
+                    raise
+            else:  # where it fails, the run has removed that checkpoint: there is a later one
+                say(last)
+                _remove_older(folder, whole)
+        if stop.wait(_LOOK):
+            return
+
+
+def _remove_older(folder: Path, whole: list[tuple[int, Path]]) -> None:
+    """Remove what was written here before the bundle before the last one."""
+    if len(whole) < 3:
+        return
+    del whole[0]
+    for directory in folder.iterdir():
+        number = directory.name.partition("-")[0]
+        if number.isdecimal() and int(number) < whole[0][0] and (directory / MANIFEST).exists():
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_dense(draft: Path, dense: Mapping[str, Tensor]) -> None:

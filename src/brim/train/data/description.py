@@ -86,6 +86,7 @@ def describe(
         samples=order.samples,
         batch_size=global_batch_size,
         collate=collate_fn,
+        loaders=data.loaders if isinstance(data, SizedStream) else None,
     )
     return _cut(description, shards)
 

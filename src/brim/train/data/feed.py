@@ -130,7 +130,7 @@ class Feed:
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
         self._generators: list[OwnGenerator] | None = None
-        self._quick = given.collate is None and is_quick(given.dataset)
+        self._quick = given.collate is None and not given.streams and is_quick(given.dataset)
         wanted = (given.loaders or 0) if loaders is None else loaders
         self.loaders = 0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
         self._loaders: Loaders[_Work] | None = None

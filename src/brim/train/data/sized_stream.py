@@ -19,7 +19,10 @@ class SizedStream(IterableDataset[Any]):
         dataset: the stream itself.
         samples: per epoch, or None if it has a length.
         shards: that it is read in, or None for one iteration.
+        loaders: processes that read it, where nobody says how many; None leaves it to the job.
     """
+
+    loaders: int | None = None
 
     def __init__(self, dataset: Any, samples: int | None, shards: int | None) -> None:
         self.dataset, self.samples, self.shards = dataset, samples, shards
