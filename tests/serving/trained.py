@@ -117,7 +117,7 @@ def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
             for tensor in model.head.parameters():
                 tensor += 0.1 * torch.randn_like(tensor)
         image = Image()
-        tree = image.take({"model": dict(model.state_dict())})
+        tree = image.take({"model": dict(model.state_dict()), "optimizer": {"state": {}, "param_groups": []}})
         checkpoint = Checkpoint(step=step, tree=tree, versions={}, data=bytes(image.data))
         store.publish(store.draft(checkpoint, writer="w0"))
     assert (run / fitted.COLUMNS).exists()
