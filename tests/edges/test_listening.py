@@ -28,3 +28,13 @@ def test_who_has_the_port_is_named_only_where_it_is_taken() -> None:
 def test_an_address_of_ipv6_has_brackets_in_words() -> None:
     with pytest.raises(EnvironmentFault, match=r"cannot listen on \[2001:db8::1\]:4001: "):
         listen_on("2001:db8::1", 4001, backlog=1, hint="")
+
+
+def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> None:
+    """Headers and body are two pieces: the second would wait for 40 ms, as long as others take to acknowledge."""
+    with (
+        listen_on("127.0.0.1", 0, backlog=1, hint="") as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

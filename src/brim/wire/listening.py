@@ -35,7 +35,10 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family = found[0][0]
         both = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
-        return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
+        listener = socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
+        # Connections inherit it. asyncio sees to it only for sockets that it makes itself.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         who = holder_of(port) if error.errno == errno.EADDRINUSE else ""
