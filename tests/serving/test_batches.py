@@ -44,12 +44,15 @@ class FakeModel:
         return {"row": inputs, "version": torch.full_like(inputs, self.number)}
 
 
-def run(scenario: Callable[[Callable[..., Batches]], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Callable[..., Batches]], Awaitable[None]], *, here: bool = False) -> None:
+    """Run a scenario; `here`: the event loop computes, else a thread beside it."""
+
     async def all_of_it() -> None:
         made: list[Batches] = []
 
         def batches(model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000) -> Batches:
-            made.append(Batches(cast(Model, model), most=most, wait=wait, room=room))
+            at_once = 1000 if here else 0
+            made.append(Batches(cast(Model, model), most=most, wait=wait, room=room, at_once=at_once))
             return made[-1]
 
         try:
@@ -95,24 +98,36 @@ def test_what_waits_is_computed_together_and_each_gets_its_own_rows() -> None:
     run(scenario)
 
 
-def test_with_no_rows_together_each_request_is_computed_by_itself() -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_with_no_rows_together_each_request_is_computed_by_itself(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model, most=0)
         await asyncio.gather(*(ask(batches, row, row) for row in range(6)))
         assert model.batches == [[row, row] for row in range(6)]
 
-    run(scenario)
+    run(scenario, here=here)
 
 
-def test_a_batch_waits_for_what_comes_in_time() -> None:
+def test_what_the_event_loop_finds_together_is_one_batch() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        batches = make(model)
+        await asyncio.gather(*(ask(batches, row) for row in range(6)))
+        assert model.batches == [[0, 1, 2, 3, 4, 5]]
+
+    run(scenario, here=True)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_batch_waits_for_what_comes_in_time(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model, most=3, wait=_PATIENCE)
         await asyncio.gather(*(ask(batches, row) for row in range(3)))
         assert model.batches == [[0, 1, 2]]
 
-    run(scenario)
+    run(scenario, here=here)
 
 
 def test_one_bad_request_spoils_no_other() -> None:
@@ -138,7 +153,8 @@ def test_one_bad_request_spoils_no_other() -> None:
     run(scenario)
 
 
-def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone() -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone(here: bool) -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         models = [FakeModel(number) for number in range(20)]
         batches = make(models[0])
@@ -163,7 +179,7 @@ def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone() -> None:
         seen = set().union(*await asyncio.gather(*clients))
         assert len(seen) > 10
 
-    run(scenario)
+    run(scenario, here=here)
 
 
 def test_who_comes_when_too_many_wait_is_told_so() -> None:

@@ -1,12 +1,16 @@
-"""Requests that wait together are computed together, by one thread, on one version of the model."""
+"""Requests that wait together are computed together, on one version of the model; one batch at a time.
+
+Small batches are computed by the thread of the event loop: handing them to another takes longer than computing them.
+While it computes, requests gather in their connections, and those that are found together are the next batch.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-import time
+import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +22,7 @@ from brim.serving.inputs import Inputs, join
 
 __all__ = ["Answer", "Batches", "Busy"]
 
-_TO_END = 10.0  # seconds that the batch under way is waited for
+_AT_ONCE = 256  # rows that the event loop computes by itself: some milliseconds
 
 
 class Answer(NamedTuple):
@@ -44,31 +48,32 @@ class _Request:
     answer: asyncio.Future[Answer]
 
 
-@dataclass(slots=True)
-class _Mark:
-    """Reached once every batch before it is computed."""
-
-    reached: asyncio.Future[None]
+_Done = list[tuple[asyncio.Future[Answer], Any]]
 
 
 class Batches:
-    """Computes requests in a thread of its own. Its methods are called by the thread of the event loop.
+    """Computes requests. All its methods are called by the thread of the event loop.
 
     Args:
         model: that answers at first.
         most: rows of a batch; a request with more is a batch of its own. 0: each request is.
         wait: seconds that a batch waits for further requests.
         room: rows that may wait.
+        at_once: rows of a batch up to which the event loop computes it.
+
+    Attributes:
+        batches: that were computed so far.
     """
 
-    def __init__(self, model: Model, *, most: int, wait: float, room: int) -> None:
-        self._model, self._most, self._wait, self._room = model, most, wait, room
-        self._loop = asyncio.get_running_loop()
-        self._waiting: queue.SimpleQueue[_Request | _Mark | None] = queue.SimpleQueue()
+    def __init__(self, model: Model, *, most: int, wait: float, room: int, at_once: int = _AT_ONCE) -> None:
+        self._model, self._most, self._wait, self._room, self._at_once = model, most, wait, room, at_once
+        self._waiting: deque[_Request] = deque()
         self._rows = 0  # that wait or are being computed
-        self.batches = 0  # so far
-        self._thread = threading.Thread(target=self._run, name="brim-predict", daemon=True)
-        self._thread.start()
+        self._came = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+        self._beside: asyncio.Future[_Done] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brim-predict")
+        self.batches = 0
 
     @property
     def model(self) -> Model:
@@ -88,9 +93,12 @@ class Batches:
         """
         if self._rows and self._rows + size > self._room:
             raise Busy("too many rows are waiting: ask again")
-        request = _Request(read, size, self._loop.create_future())
+        request = _Request(read, size, asyncio.get_running_loop().create_future())
         self._rows += size
-        self._waiting.put(request)
+        self._waiting.append(request)
+        self._came.set()
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
         try:
             return await request.answer
         finally:
@@ -99,70 +107,76 @@ class Batches:
     async def use(self, model: Model) -> None:
         """Have another version answer; returns once nothing is computed with the one before."""
         self._model = model
-        mark = _Mark(self._loop.create_future())
-        self._waiting.put(mark)
-        await mark.reached
+        if self._beside is not None:
+            await asyncio.wait([self._beside])
 
     def close(self) -> None:
-        """Compute what waits, and no more."""
-        self._waiting.put(None)
-        self._thread.join(_TO_END)
+        """Wait for the batch under way."""
+        self._thread.shutdown()
 
-    # In the thread -----------------------------------------------------------------------------------------
+    async def _work(self) -> None:
+        """Compute until nothing waits."""
+        try:
+            while self._waiting:
+                await self._gather()
+                batch = self._next()
+                if sum(request.size for request in batch) <= self._at_once:
+                    done = self._compute(batch, self._model)
+                else:
+                    done = await self._compute_beside(batch)
+                for future, result in done:
+                    _settle(future, result)
+                await asyncio.sleep(0)  # what has come meanwhile is heard before the next batch
+        finally:
+            self._working = None
 
-    def _run(self) -> None:
-        left: _Request | _Mark | None = None
-        while True:
-            first = left or self._waiting.get()
-            left = None
-            if first is None:
-                return
-            if isinstance(first, _Mark):
-                self._deliver([(first.reached, None)])
-                continue
-            batch, left, ends = self._gather(first)
-            self._compute(batch, self._model)
-            if ends:
-                return
+    async def _gather(self) -> None:
+        """Wait for further requests, as long as a batch may."""
+        if not self._wait:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._wait):
+                while sum(request.size for request in self._waiting) < self._most:
+                    self._came.clear()
+                    await self._came.wait()
 
-    def _gather(self, first: _Request) -> tuple[list[_Request], _Request | _Mark | None, bool]:
-        """Those that are computed with the first, what was taken too much, and whether that was the end."""
-        batch, rows, end = [first], first.size, time.monotonic() + self._wait
-        while rows < self._most:
-            left = end - time.monotonic()
-            try:
-                each = self._waiting.get(timeout=left) if left > 0 else self._waiting.get_nowait()
-            except queue.Empty:
-                break
-            if not isinstance(each, _Request) or rows + each.size > self._most:
-                return batch, each, each is None
-            batch.append(each)
-            rows += each.size
-        return batch, None, False
+    def _next(self) -> list[_Request]:
+        batch = [self._waiting.popleft()]
+        rows = batch[0].size
+        while self._waiting and rows + self._waiting[0].size <= self._most:
+            batch.append(self._waiting.popleft())
+            rows += batch[-1].size
+        return batch
 
-    def _compute(self, batch: Sequence[_Request], model: Model) -> None:
+    async def _compute_beside(self, batch: Sequence[_Request]) -> _Done:
+        loop = asyncio.get_running_loop()
+        self._beside = loop.run_in_executor(self._thread, self._compute, batch, self._model)
+        try:
+            return await self._beside
+        finally:
+            self._beside = None
+
+    def _compute(self, batch: Sequence[_Request], model: Model) -> _Done:
+        """The answer, or the error, of each request."""
         read: list[tuple[_Request, Inputs, int]] = []
-        done: list[tuple[asyncio.Future[Any], Any]] = []
+        done: _Done = []
         for request in batch:
             try:
                 read.append((request, *request.read(model)))
             except Exception as error:  # noqa: BLE001 - whatever a request does, the others are answered
                 done.append((request.answer, _told(error)))
+        if not read:
+            return done
+        self.batches += 1
         try:
-            answers = _predict(model, [(inputs, rows) for _, inputs, rows in read]) if read else []
-            done += [(request.answer, answer) for (request, _, _), answer in zip(read, answers, strict=True)]
+            answers = _predict(model, [(inputs, rows) for _, inputs, rows in read])
         except Exception as error:  # noqa: BLE001 - the user's model, whose caller is told
-            if len(read) > 1:  # one of them is to blame, the others are not
-                for request, _, _ in read:
-                    self._compute([request], model)
-            else:
-                done.append((read[0][0].answer, _told(error)))
-        self.batches += bool(read)
-        self._deliver(done)
-
-    def _deliver(self, done: list[tuple[asyncio.Future[Any], Any]]) -> None:
-        if done and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_settle, done)
+            if len(read) == 1:
+                return [*done, (read[0][0].answer, _told(error))]
+            for request, _, _ in read:  # one of them is to blame, the others are not
+                done += self._compute([request], model)
+            return done
+        return [*done, *((request.answer, each) for (request, _, _), each in zip(read, answers, strict=True))]
 
 
 def _predict(model: Model, requests: Sequence[tuple[Inputs, int]]) -> list[Answer]:
@@ -187,11 +201,10 @@ def _told(error: Exception) -> BrimError:
     return EnvironmentFault(f"the model failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
 
-def _settle(done: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, result in done:
-        if future.done():  # who asked has gone
-            continue
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+def _settle(future: asyncio.Future[Answer], result: Any) -> None:
+    if future.done():  # who asked has gone
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
