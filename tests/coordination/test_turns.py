@@ -1,0 +1,180 @@
+"""Turns are granted one at a time, commits are numbered in their order, and nobody runs too far ahead."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from brim.coordination.turns import Allotment, Answer, Applied, Granted, Proceed, Turns
+from brim.errors import ProtocolError
+
+
+def turns(*members: str, ahead: int = 9) -> Turns:
+    made = Turns(ahead=ahead)
+    made.begin(1, members)
+    return made
+
+
+def test_turns_come_in_the_order_of_asking() -> None:
+    made = turns("a", "b", "c")
+    assert made.ask("b", 1, 5) == [Granted("b", 5)]
+    assert made.ask("c", 1, 5) == made.ask("a", 1, 5) == []
+    assert made.commit("b", 1, 5, b"x") == [
+        Applied("b", 5, b"x", False),
+        Proceed("b", 5, False),
+        Granted("c", 6),
+    ]
+    assert made.commit("c", 1, 6, b"y")[-1] == Granted("a", 7)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_who_is_too_far_ahead_waits_for_the_slowest(ahead: int) -> None:
+    made = turns("fast", "slow", ahead=ahead)
+    for step in range(ahead):
+        made.ask("fast", 1, step)
+        assert Proceed("fast", step, False) in made.commit("fast", 1, step, b"")
+    made.ask("fast", 1, ahead)
+    assert made.commit("fast", 1, ahead, b"") == [Applied("fast", ahead, b"", False)]
+    made.ask("slow", 1, 0)
+    answers = made.commit("slow", 1, ahead + 1, b"")
+    assert answers[1:] == [Proceed("fast", ahead, False), Proceed("slow", ahead + 1, False)]
+
+
+def test_nobody_waits_for_who_has_no_batches() -> None:
+    made = turns("a", "b", ahead=0)
+    made.ask("a", 1, 0)
+    made.commit("a", 1, 0, b"")
+    assert made.rest("b", 1) == [Proceed("a", 0, False)]
+    made.level()
+    made.ask("a", 1, 1)
+    assert made.commit("a", 1, 1, b"") == [Applied("a", 1, b"", False)]
+
+
+def test_a_hold_ends_with_the_next_commit() -> None:
+    made = turns("a", "b")
+    made.ask("a", 1, 0)
+    made.ask("b", 1, 0)
+    made.hold(0)
+    made.hold(1)
+    assert made.commit("a", 1, 0, b"") == [Applied("a", 0, b"", True), Proceed("a", 0, True)]
+    assert made.ask("a", 1, 1) == []
+
+
+def test_a_death_ends_the_round_and_a_strangers_does_not() -> None:
+    made = turns("a", "b")
+    made.ask("a", 1, 0)
+    made.lose("c")
+    assert made.commit("a", 1, 0, b"")
+    made.ask("a", 1, 1)
+    made.lose("b")
+    assert made.commit("a", 1, 1, b"") == made.ask("b", 1, 0) == made.rest("b", 1) == []
+    made.begin(2, ["a"])
+    assert made.commit("a", 1, 1, b"") == []
+    assert made.ask("a", 2, 1) == [Granted("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("member", "verb", "step"),
+    [("c", "ask", 0), ("a", "ask", 0), ("b", "ask", 3), ("b", "commit", 0), ("a", "commit", 1)],
+)
+def test_what_is_illegal_is_refused(member: str, verb: str, step: int) -> None:
+    made = turns("a", "b")
+    made.ask("a", 1, 0)
+    with pytest.raises(ProtocolError):
+        made.ask(member, 1, step) if verb == "ask" else made.commit(member, 1, step, b"")
+    assert made.commit("a", 1, 0, b"")[0] == Applied("a", 0, b"", False)
+
+
+class Schedule:
+    """Workers, a hub and the state, in an order that chance chooses; some die, in their turn too, and others come."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.batches, self.ahead = self.random.randrange(0, 25), self.random.randrange(0, 4)
+        self.turns, self.round, self.born = Turns(ahead=self.ahead), 0, 0
+        self.committed: list[int] = []  # the batch of each step
+        self.names = [self._name() for _ in range(self.random.randrange(2, 6))]
+        self.begin()
+
+    def _name(self) -> str:
+        self.born += 1
+        return f"w{self.born}"
+
+    def begin(self) -> None:
+        """A round: what is not committed is free, whoever had it."""
+        self.round += 1
+        self.turns.begin(self.round, self.names)
+        left = sorted(set(range(self.batches)) - set(self.committed))
+        base = len(self.committed)
+        self.allotment = Allotment(free=left, members=len(self.names), base=base)
+        self.batch = {name: self.allotment.first(rank) for rank, name in enumerate(self.names)}
+        self.state = dict.fromkeys(self.names, "computing")
+        self.seen = dict.fromkeys(self.names, base)
+        self.counts: Counter[str] = Counter()
+        self.held = False
+
+    def run(self) -> None:
+        for _ in range(2000):
+            if set(self.state.values()) == {"resting"}:
+                assert sorted(self.committed) == list(range(self.batches))
+                return
+            if self.held or self.random.random() < 0.02:
+                self._change_members()
+                continue
+            ready = [name for name, state in self.state.items() if state in ("computing", "holding")]
+            assert ready, f"nobody can go on: {self.state}"
+            self._act(self.random.choice(ready))
+        raise AssertionError("it does not end")
+
+    def _change_members(self) -> None:
+        if not self.held:
+            dead = self.random.choice(self.names)
+            self.turns.lose(dead)
+            holder = next((name for name, state in self.state.items() if state == "holding"), None)
+            if holder not in (None, dead):  # its commit comes too late
+                assert not self.turns.commit(holder, self.round, len(self.committed), b"")
+            self.names.remove(dead)
+        while len(self.names) < 2 or self.random.random() < 0.3:
+            self.names.append(self._name())
+        self.begin()
+
+    def _act(self, name: str) -> None:
+        if self.random.random() < 0.01:
+            self.turns.hold(self.round)
+        batch = self.batch[name]
+        if batch is None:
+            self.state[name] = "resting"
+            self._take(self.turns.rest(name, self.round))
+        elif self.state[name] == "computing":
+            self.state[name] = "asking"
+            self._take(self.turns.ask(name, self.round, self.seen[name]))
+        else:
+            step = len(self.committed)
+            self.batch[name] = self.allotment.next(step)
+            self.state[name] = "waiting"
+            self._take(self.turns.commit(name, self.round, step, str(batch).encode()))
+
+    def _take(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            match answer:
+                case Granted(name, step):
+                    assert "holding" not in self.state.values()
+                    assert step == len(self.committed)
+                    self.state[name], self.seen[name] = "holding", step
+                case Applied(name, step, payload, hold):
+                    assert step == len(self.committed)
+                    self.committed.append(int(payload))
+                    self.counts[name] += 1
+                    self.seen[name], self.held = step + 1, hold
+                case Proceed(name, _, hold):
+                    self.state[name] = "computing"
+                    slowest = min(self.counts[each] for each in self.names if self.state[each] != "resting")
+                    assert hold or self.counts[name] - slowest <= self.ahead
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_every_batch_counts_once_in_any_order_of_events(part: int) -> None:
+    for seed in range(100):
+        Schedule(100 * part + seed).run()
