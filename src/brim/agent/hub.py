@@ -6,10 +6,12 @@ the commit. Where a round spans agents, it passes complete arrivals on to the ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.membership import World
+from brim.coordination.turns import TURN, Answer, Turns
 
 __all__ = ["Hub", "PassOn"]
 
@@ -37,6 +39,7 @@ class Hub:
         self._barrier = Barrier()
         self._is_root = True
         self.members: tuple[str, ...] = ()
+        self.turns: Turns | None = None  # of a job whose workers apply whole batches in turns
 
     @property
     def round(self) -> int:
@@ -47,16 +50,50 @@ class Hub:
         self.members = tuple(member.worker for member in world.members if member.agent == self._agent)
         self._is_root = len(self.members) == world.world_size
         self._barrier.begin(world.round, self.members)
+        if self.turns is not None:
+            self.turns.begin(world.round, self.members)
 
     def hold(self, round: int) -> None:
         self._barrier.hold(round)
+        if self.turns is not None:
+            self.turns.hold(round)
 
     def close(self) -> None:
         """The job ends with what its workers have: nobody is released any more."""
         self._barrier.close()
+        if self.turns is not None:
+            self.turns.close()
 
-    def arrive(self, worker: str, round: int, point: Point, payload: bytes) -> Release | PassOn | None:
-        """Raises ProtocolError as `Barrier.arrive` does."""
+    def lose(self, worker: str) -> None:
+        """A worker is dead: where it was a member, no step of this round counts any more."""
+        if self.turns is not None:
+            self.turns.lose(worker)
+
+    def arrive(
+        self, worker: str, round: int, point: Point, payload: bytes
+    ) -> Release | PassOn | Sequence[Answer] | None:
+        """Raises ProtocolError as `Barrier.arrive` and `Turns` do."""
+        if self.turns is not None and len(self.members) > 1:
+            return self._arrive_by_turns(self.turns, worker, round, point, payload)
+        return self._arrive_together(worker, round, point, payload)
+
+    def _arrive_by_turns(
+        self, turns: Turns, worker: str, round: int, point: Point, payload: bytes
+    ) -> Release | PassOn | Sequence[Answer] | None:
+        if point.phase == TURN:
+            return turns.ask(worker, round, point.step)
+        if is_commit(point):
+            return turns.commit(worker, round, point.step, payload)
+        answers = turns.rest(worker, round)
+        release = self._arrive_together(worker, round, point, payload)
+        if release is None:
+            return answers
+        turns.level()
+        return release
+
+    def _arrive_together(
+        self, worker: str, round: int, point: Point, payload: bytes
+    ) -> Release | PassOn | None:
         release = self._barrier.arrive(worker, round, point, payload)
         if release is None or self._is_root or point.phase in _LOCAL_PHASES:
             return release

@@ -18,9 +18,10 @@ from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import Prints
 from brim.agent.workers import Callbacks, Template, Workers, signal_words, start_template
-from brim.coordination.barrier import Point, Release
+from brim.coordination.barrier import COMMIT, Point, Release
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import World
+from brim.coordination.turns import TURN, Answer, Applied, Granted, Proceed, Turns
 from brim.coordination.waits import Doing, Hung, Late, Waits
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
@@ -186,6 +187,8 @@ class Agent:
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
         self._waits = Waits(limit=spec.hang_timeout)
         self._memory = Memory(limit=spec.memory)
+        if spec.asynchronous is not None:
+            self._hub.turns = Turns(ahead=spec.asynchronous)
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
         self._log_limit.limit = spec.log_limit
         self._flush_after = 0.0 if spec.faults else _FLUSH
@@ -217,6 +220,8 @@ class Agent:
     async def _take_part(self, configure: Configure) -> None:
         """Start as a host that comes to a run: with the file, and in the directory, that the others have."""
         try:
+            if configure.spec.asynchronous is not None:
+                raise _needs_one_host()
             os.chdir(find_source(configure.spec, Path.cwd(), sha256=configure.source_sha256))
         except SpecError as error:
             self._failed(failure_of(error))
@@ -359,6 +364,7 @@ class Agent:
         self._post(WorkerStarted(worker=worker, pid=pid))
 
     def _gone(self, worker: str, status: int | None, reason: str) -> None:
+        self._hub.lose(worker)
         self._forget(worker)
         by_itself = status == 0 and worker not in self._may_end
         if by_itself and worker not in self._joined:  # starting it again would not help
@@ -457,7 +463,37 @@ class Agent:
             case Release():
                 self._release(answer)
             case _:
+                for each in answer:
+                    self._answer(arrival.round, each)
+
+    def _answer(self, round: int, answer: Answer) -> None:
+        """Whose turn it is, or was."""
+        match answer:
+            case Granted(worker, step):
+                self._send(worker, Released(round=round, step=step, phase=TURN, hold=False))
+                self._expect(worker, _adding_up(step + 1, round))
+            case Applied(_, step, payload, hold):
+                record = self._record(round, step, self._clock.wall(), [payload], held=hold)
+                self._note_commit(record)
+                if hold:
+                    self._flush()
+            case Proceed(worker, step, hold):
+                self._send(worker, Released(round=round, step=step, phase=COMMIT, hold=hold))
+                if not hold:
+                    self._expect(worker, _in_step(step + 2, round))
+            case _:
                 assert_never(answer)
+
+    def _send(self, worker: str, message: Released) -> None:
+        assert self._workers is not None
+        self._workers.send(worker, message)
+
+    def _record(self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool) -> CommitRecord:
+        """The record of a step that counts; the master will hear of it, whatever becomes of this process."""
+        self._committed_at = max(at, self._committed_at)  # between two clocks' readings time goes by
+        record = CommitRecord(round=round, step=step + 1, at=self._committed_at, payloads=payloads, held=held)
+        self._master.foretell(record)
+        return record
 
     def _commit(self, release: Release, made: list[Made]) -> None:
         """This hub is the root: its release is the commit, of one step or of several of a worker alone.
@@ -469,12 +505,7 @@ class Agent:
         records = []
         for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
             held = release.hold and step == release.point.step
-            self._committed_at = max(at, self._committed_at)  # between two clocks' readings time goes by
-            record = CommitRecord(
-                round=release.round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
-            )
-            self._master.foretell(record)
-            records.append(record)
+            records.append(self._record(release.round, step, at, payloads, held=held))
         self._release(release)
         for record in records:
             self._note_commit(record)
@@ -570,6 +601,15 @@ class Agent:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _needs_one_host() -> SpecError:
+    return SpecError(
+        "--async",
+        got="another host",
+        need="one host: asynchronous workers share the network in its memory",
+        hint="train without --async on several hosts",
+    )
 
 
 def _in_step(step: int, round: int) -> Doing:

@@ -75,6 +75,8 @@ class StepRecord:
         lr: the learning rate that it was applied with: one number where all parameter groups had the same, else that
             of each. None where nobody said it.
         tables: what all ranks had to do with each table of an embedding.
+        staleness: of asynchronous training, the steps that were applied between the state that its gradients were
+            computed on and its own.
     """
 
     at: float
@@ -87,6 +89,7 @@ class StepRecord:
     seconds: dict[str, float]
     lr: float | tuple[float | None, ...] | None = None
     tables: dict[str, TableTraffic] = field(default_factory=dict)
+    staleness: int | None = None
 
     def learning_rates(self) -> dict[str, float]:
         """By name: `lr`, or `lr/0` and so on where the parameter groups have rates of their own."""

@@ -140,6 +140,9 @@ class JobSpec:
         embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same bits.
         servers: members beside the workers that take no share of the batch, and own the tables of embeddings that are
             trained by rows.
+        asynchronous: how many batches a worker may be ahead of the slowest, where each computes and applies whole
+            batches by itself; the result depends on timing, so `exact` is false then. None: all workers compute each
+            step together.
         agents: nodes to wait for before the first round.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
             processes are started.
@@ -176,6 +179,7 @@ class JobSpec:
     embeddings: str = "auto"
     delay: int = 0
     servers: int = 0
+    asynchronous: int | None = None
     agents: int = 1
     directory: str = ""
     inference: Inference | None = None
@@ -185,6 +189,8 @@ class JobSpec:
             object.__setattr__(self, "micro_batches", default_micro_batches(self.workers))
         if not self.command:
             object.__setattr__(self, "epochs", self.epochs or 1)
+        if self.asynchronous is not None:
+            object.__setattr__(self, "exact", False)
         self.validate()
 
     def validate(self) -> None:
@@ -199,6 +205,7 @@ class JobSpec:
         self._check_batches()
         self._check_choices()
         self._check_quantities()
+        self._check_asynchronous()
         self._check_servers()
         self._check_faults()
 
@@ -341,6 +348,27 @@ class JobSpec:
                 )
         if self.inference is not None:
             raise SpecError("--ps", got=f"{self.servers} servers", need="a job that trains", hint="--ps 0")
+
+    def _check_asynchronous(self) -> None:
+        if self.asynchronous is None:
+            return
+        if not 0 <= self.asynchronous <= LARGEST_COUNT:
+            raise SpecError(
+                "--async", got=str(self.asynchronous), need="a whole number from 0", hint="--async 4"
+            )
+        for name, got, need in (
+            ("--transport distributed", self.transport == "distributed", "shared memory"),
+            ("--agents", self.agents > 1, "one host"),
+            ("--ps", self.servers > 0, "workers alone"),
+            ("--delay", self.delay > 0, "rows that change at once"),
+        ):
+            if got:
+                raise SpecError(
+                    "--async",
+                    got=f"it beside {name}",
+                    need=f"{need}: asynchronous workers share the network in the memory of one host",
+                    hint=f"leave out {name.split()[0]}, or --async",
+                )
 
     def _check_faults(self) -> None:
         wanted = self.workers.maximum

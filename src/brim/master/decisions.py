@@ -456,7 +456,7 @@ class Decisions:
                 self._root.hold(round)
             case WriteCheckpoint(worker):
                 self._root.barrier.close()
-                self._telling.worker(worker, wire.WriteNow())
+                self._telling.worker(worker, wire.WriteNow(recorded=self.progress.step))
             case Dismiss(worker):
                 self._telling.worker(worker, wire.Dismissed())
             case Kill(worker, reason):

@@ -29,6 +29,7 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
     return {
         **fields,
         **({} if reports[0].lr is None else {"lr": reports[0].lr}),
+        **({} if reports[0].staleness is None else {"staleness": reports[0].staleness}),
         **({"tables": tables} if tables else {}),
     }
 

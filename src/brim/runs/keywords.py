@@ -37,7 +37,12 @@ def context_of(command: click.Command, caller: str, given: Mapping[str, Any], *w
 
 def keyword_of(option: click.Option) -> str:
     """`set` of `--set`, `exact` of `--exact/--no-exact`."""
-    return max(option.opts, key=len).removeprefix("--").replace("-", "_")
+    return _as_keyword(max(option.opts, key=len).removeprefix("--"))
+
+
+def _as_keyword(name: str) -> str:
+    """The keyword for an option; Python has `async` for itself."""
+    return {"async": "asynchronous"}.get(name, name.replace("-", "_"))
 
 
 def _words(caller: str, name: str, value: Any, options: Mapping[str, click.Option]) -> Iterator[str]:
@@ -107,7 +112,7 @@ def _spoken(text: str) -> str:
 
 
 def _keyword(found: re.Match[str]) -> str:
-    name, value = found[1].replace("-", "_"), found[2]
+    name, value = _as_keyword(found[1]), found[2]
     if name.startswith("no_"):
         return f"{name.removeprefix('no_')}=False"
     if name in ("set", "env") and value:

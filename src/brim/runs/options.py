@@ -410,6 +410,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--async", "asynchronous"),
+        {
+            "type": whole(least=0),
+            "metavar": "K",
+            "help": "Have each worker apply batches by itself, at most K ahead of the slowest: quicker where workers "
+            "are uneven, but the result depends on timing. [default: all workers compute each step together]",
+            "show_default": False,
+        },
+    ),
+    (
         ("--listen",),
         {"type": ADDRESS, "help": "Address at which other hosts can join. [default: none can]"},
     ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_deadline", "request_of", "submission"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_LEFT_OUT = ("run_dir", "resume", "listen", "agents", "spares", "as_json")
+_LEFT_OUT = ("run_dir", "resume", "listen", "agents", "spares", "asynchronous", "as_json")
 _OWN_FIELDS = {"listen": None, "agents": 1, "spares": 0, "run_dir": None, "resume": False, "as_json": False}
 _OF_THE_SUBMISSION = ("deadline", "tenant", "priority", "key")
 

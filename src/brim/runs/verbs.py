@@ -69,6 +69,7 @@ class RunOptions(JobOptions, total=False):
     run_dir: str | os.PathLike[str]
     resume: bool
     spares: int
+    asynchronous: int
     listen: str
     agents: int
     logger: str | Sequence[str]

@@ -23,6 +23,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.heir import succession
 from brim.storage.places import location_of, open_place
+from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
 from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
@@ -54,6 +55,9 @@ class Checkpoints:
         context: the worker's place among others; a process by itself leaves checkpoints to its script.
         tell: sends a message to the master, from any thread.
         listen: hears the master for so many seconds, without leaving what this thread is at.
+
+    Attributes:
+        asynchrony: this worker's part in asynchronous training, or None.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Checkpoints:
         self._bases: Bases | None = None  # where there is a writer
         self._is_owed = False  # a checkpoint that was due before its bases were there
         self._passes = 0  # for the next checkpoint
+        self.asynchrony: Asynchrony | None = None
         if context is not None:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
 
@@ -84,6 +89,11 @@ class Checkpoints:
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
         self._bases = Bases(self._store, writer=writer)
+
+    def catch_up(self, recorded: int) -> None:
+        """Have the state after the last step on record, where another worker made it."""
+        if self.asynchrony is not None:
+            self.asynchrony.catch_up(recorded)
 
     def permit(self, answer: Publish) -> None:
         """The master's answer to a draft."""

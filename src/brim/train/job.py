@@ -30,6 +30,7 @@ from brim.domain.seeds import mix
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
 from brim.train import left_over
 from brim.train.accumulate import Accumulator
+from brim.train.asynchronous.turn import Asynchrony
 from brim.train.attributes import Attributes
 from brim.train.carried import Carried, check_names
 from brim.train.chance import Sources
@@ -94,6 +95,7 @@ class MicroBatch:
 class _Round:
     """A round that this worker is in."""
 
+    number: int
     exchange: Exchange
     accumulator: Accumulator
     rows: RowSums  # of embeddings
@@ -108,9 +110,15 @@ class _Round:
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """A step under way on this worker."""
+    """A step under way on this worker.
+
+    Args:
+        number: steps that were committed when it began.
+        batch: whose samples it is of; that of the same number, but for asynchronous training.
+    """
 
     number: int
+    batch: int
     span: Span
     todo: deque[int]
     due: bool
@@ -118,6 +126,7 @@ class _Step:
     done: list[tuple[Request, int]] = field(default_factory=list)  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
+    staleness: int | None = None
 
     def places(self, span: Span) -> Span:
         """Of samples of an epoch in this step."""
@@ -218,6 +227,12 @@ class Job:
         )
         self._start_method = context.start_method if context else "alone"
         self._tables = context.tables if context else None
+        self._asynchrony: Asynchrony | None = None
+        if context is not None and spec.asynchronous is not None:
+            if scaler is not None:
+                raise _not_asynchronous("a GradScaler, whose scale follows from step to step")
+            self._asynchrony = Asynchrony(self._state, self._embeddings, context.memory)
+            self._checkpoints.asynchrony = self._asynchrony
         self._epochs = 0  # planned; 0 before the loop
         self._over = False
         self._lines_between = False  # of the user's, which run between `epochs` and `batches`
@@ -300,6 +315,8 @@ class Job:
             SpecError: the loop has begun, the name is taken, or `start` is something else.
         """
         self._check_before_loop("job.carry")
+        if self._asynchrony is not None:
+            raise _not_asynchronous("job.carry, by which each step starts from what the one before it left")
         carried = Carried(name, start, dim=dim, device=self.device)
         self._state.register(name, carried)
         self._carried[name] = carried
@@ -580,6 +597,8 @@ class Job:
             self._stop_reading()
             self._round.exchange.close()
         self._round = self._step = None
+        if self._asynchrony is not None:
+            self._asynchrony.is_amid = False
         self._contributions.reset()
         self._contributions.clear()
 
@@ -587,16 +606,19 @@ class Job:
         """The round at hand, or the next one once it is there."""
         if self._round is None:
             exchange = self.members.next_round(self._checkpoints)
-            parts = parts_of(self.spec, len(self.members.workers))
+            parts, rank = parts_of(self.spec, len(self.members.workers)), self.members.rank
             plan = ReductionPlan(parts, (self.members.world_size,), self.members.shares)
-            blocks = plan.rank_blocks(self.members.rank)
+            if self._asynchrony is not None:  # each computes whole steps, as who is alone
+                parts, rank, plan = 1, 0, ReductionPlan(1, (1,), (1,))
+            blocks = plan.rank_blocks(rank)
             self._round = _Round(
+                number=self.members.round,
                 exchange=exchange,
                 accumulator=Accumulator(parts, blocks, exchange.rows),
                 rows=RowSums(parts, blocks),
                 rank=self.members.rank,
                 parts=parts,
-                mine=plan.micro_batches(self.members.rank),
+                mine=plan.micro_batches(rank),
             )
             self._contributions.begin()
             # Someone of this host may still be adding up in the round before, in the memory that all share: what
@@ -640,8 +662,11 @@ class Job:
         if patience is None or patience > _ANSWER or self._state.due:
             self.members.settle(None if self._state.due else patience)
         if round.held:
-            self._at_hold = self.members.world_size > 1  # one by itself compares nothing, and has no digests
-            self._agree()  # the master may have this state written
+            if self._asynchrony is None:
+                self._at_hold = (
+                    self.members.world_size > 1
+                )  # one by itself compares nothing, and has no digests
+                self._agree()  # the master may have this state written
             raise RoundChanged
         if self._state.due:
             self._embeddings.check_unchanged()
@@ -704,6 +729,9 @@ class Job:
         self._state.keep_put()
         self._state.order = feed.order_crc32(self.epoch) if feed.order == "sampler" else 0
         end = (self.epoch + 1) * self._schedule.steps_per_epoch
+        if self._asynchrony is not None:
+            yield from self._asynchronous_epoch(self._asynchrony, feed, end)
+            return
         while self.committed < end and self._state.stop_after is None:
             with self._while_it_lasts():
                 yield from self._steps(self._in_round(), feed, end)
@@ -721,7 +749,42 @@ class Job:
                 )
                 loaders = self._part_of(feed.loaders)
                 round.reads = feed.read(wanted, loaders=loaders, meanwhile=self.members.poll)
-            yield from self._micro_batches(round, round.reads)
+            yield from self._micro_batches(round, round.reads, self.committed)
+
+    def _asynchronous_epoch(self, asynchrony: Asynchrony, feed: Feed, end: int) -> Iterator[MicroBatch]:
+        """This worker's batches of an epoch, and the state that came of all workers' batches."""
+        asynchrony.begin_epoch(self._schedule.steps_per_epoch)
+        is_over = False
+        while not is_over:
+            with self._while_it_lasts():
+                yield from self._turns(asynchrony, self._in_round(), feed, end)
+                is_over = True
+        self._step = None
+
+    def _turns(self, asynchrony: Asynchrony, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
+        """Batches until none is left; what others apply meanwhile is taken over with each turn."""
+        base, members = self.committed, self.members.world_size
+        allotment = asynchrony.allotment(members)
+        if members > 1:
+            self._checkpoints.await_copy()  # others are going to change the tables that it is taken of
+            if round.rank == 0:
+                asynchrony.settle(round.number)
+            self.members.arrive(base, "settled")
+            asynchrony.begin()
+        batch = allotment.first(round.rank)
+        while batch is not None:
+            self._between_steps(round, patience=0.01 * round.pace)
+            number = end - self._schedule.steps_per_epoch + batch
+            wanted = requests(self._schedule, parts=1, micro_batches=round.mine, after=number)
+            loaders = self._part_of(feed.loaders)
+            round.reads = feed.read(islice(wanted, 1), loaders=loaders, meanwhile=self.members.poll)
+            yield from self._micro_batches(round, round.reads, number)
+            self._stop_reading()
+            batch = None if self._state.stop_after is not None else allotment.next(self.committed - 1)
+        if members > 1:
+            self.members.arrive(end, "epoch")
+            asynchrony.end()
+            round.commits = self.committed - base  # of all: so they find out alike whether all stand here
 
     def _part_of(self, loaders: int) -> int:
         """This worker's part of the processes that read on its host: at least one, where there are any.
@@ -734,14 +797,15 @@ class Job:
         part = cut(Span(0, loaders), len(neighbours))[self.members.rank - neighbours.start]
         return max(len(part), min(loaders, 1))
 
-    def _micro_batches(self, round: _Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
+    def _micro_batches(self, round: _Round, reads: Iterator[Read], batch: int) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""
         number = self.committed
         step = self._step = _Step(
             number=number,
-            span=self._schedule.span(number),
+            batch=batch,
+            span=self._schedule.span(batch),
             todo=deque(round.mine),
-            due=round.rank == 0 and self._checkpoints.is_due(number + 1),
+            due=round.rank == 0 and not self._takes_turns and self._checkpoints.is_due(number + 1),
             since=time.perf_counter(),
         )
         round.accumulator.begin()
@@ -781,7 +845,7 @@ class Job:
             self._contributions.watch()
         self._contributions.reset()
         self._embeddings.begin()
-        self._sources.seed(mix(self.spec.seed, step.number, read.request.micro))
+        self._sources.seed(mix(self.spec.seed, step.batch, read.request.micro))
         span = read.request.span
         carried = {name: each.of(step.places(span)) for name, each in self._carried.items()}
         since = self._spent("data", started)
@@ -902,7 +966,15 @@ class Job:
         self._skip_empty(round, step)
         self._spent("compute", micro.since)
 
+    @property
+    def _takes_turns(self) -> bool:
+        return self._asynchrony is not None and self.members.world_size > 1
+
     def _commit(self, round: _Round, step: _Step) -> Outcome:
+        if self._asynchrony is not None:
+            step.staleness = 0
+            if self._takes_turns:
+                return self._commit_in_turn(self._asynchrony, round, step)
         started = time.perf_counter()
         if self.device.type == "cuda":  # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(self.device)
@@ -938,9 +1010,43 @@ class Job:
         if outcome is None:  # before the commit, others may still have been adding up
             outcome = self._prepare(round, total)
         self._apply(total, outcome, samples=len(step.span))
+        if self._asynchrony is not None:
+            self._asynchrony.mark(step.batch % self._schedule.steps_per_epoch)
         self._spent("apply", started)
         round.commits += 1
         round.held = held
+        return outcome
+
+    def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> Outcome:
+        """Apply a batch to the newest state, to which others have come meanwhile; none of them does so now."""
+        started = time.perf_counter()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            started = self._spent("compute", started)
+        if self._embeddings.weights:
+            round.exchange.put_rows(round.rows.blocks())
+        total = round.accumulator.only()
+        outcome = self._contributions.outcome(total)
+        before = self.members.turn(step.number)
+        started = self._spent("wait", started)
+        with asynchrony.turn(round.number):
+            step.staleness = before - step.number
+            self._checkpoints.await_copy()
+            self._contributions.reset()
+            asynchrony.refresh(before)
+            self._contributions.begin()
+            if round.rank == 0 and any(map(self._checkpoints.is_due, range(step.number + 1, before + 1))):
+                self._checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
+            report = msgspec.msgpack.encode(self._report(round, step))
+            self._prepare(round, total, outcome)
+            self._apply(total, outcome, samples=len(step.span))
+            asynchrony.mark(step.batch % self._schedule.steps_per_epoch)
+            asynchrony.store()
+        started = self._spent("apply", started)
+        round.held = self.members.commit(before, report)
+        round.pace = time.perf_counter() - step.since
+        self._spent("wait", started)
+        round.commits += 1
         return outcome
 
     def _report(self, round: _Round, step: _Step) -> StepReport:
@@ -950,10 +1056,11 @@ class Job:
             start, stop = request.span.start, request.span.stop
             parts.append(MicroReport(round.rank, request.micro, start, stop, crc32, loss))
         report = StepReport(
-            epoch=self._schedule.epoch_of(step.number),
+            epoch=self._schedule.epoch_of(step.batch),
             parts=parts,
             seconds=dict(self._seconds),
-            lr=self._optimization.learning_rate() if round.rank == 0 else None,
+            lr=self._optimization.learning_rate() if round.rank == 0 or self._takes_turns else None,
+            staleness=step.staleness,
             tables=self._embeddings.traffic(self._owned(round)) if self._embeddings.weights else {},
         )
         self._seconds.clear()
@@ -1054,7 +1161,7 @@ class Job:
         text = f"the loss of step {number + 1} (epoch {self.epoch + 1}) is {outcome.losses[0]}"
         if self.spec.on_nan == "stop":
             raise self._not_finite(text)
-        if is_first and self.members.rank == 0:
+        if is_first and (self.members.rank == 0 or self._takes_turns):
             does = "its update is left out" if self.spec.on_nan == "skip" else "training goes on"
             self.members.tell(Warn(message=f"{text}; {does}; the last checkpoint before it is kept"))
         if is_first:
@@ -1111,6 +1218,7 @@ class Job:
         # some came from elsewhere, and servers do not come by a line within a loop over batches: then each measures
         # everything, and comes to the same.
         all_here = self._step is None or len(self.members.workers) == self.members.world_size
+        all_here = all_here and not self._is_amid_turns
         if self._round is not None and self._round.commits and not self._over and all_here:
             with self._while_it_lasts():
                 return measure(
@@ -1122,6 +1230,10 @@ class Job:
         return measure(rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved)
 
     @property
+    def _is_amid_turns(self) -> bool:
+        return self._asynchrony is not None and self._asynchrony.is_amid
+
+    @property
     def _is_within_step(self) -> bool:
         step = self._step
         return step is not None and step.number == self.committed and bool(step.done or step.micro)
@@ -1130,8 +1242,16 @@ class Job:
         """Return the payloads of all workers, in rank order, on every worker.
 
         Raises:
-            SpecError: called within the loop over batches of a job with servers, which would wait for it.
+            SpecError: called within the loop over batches of a job with servers, which would wait for it, or of an
+                asynchronous one.
         """
+        if self._is_amid_turns:
+            raise SpecError(
+                "job.gather",
+                got="a call within an epoch",
+                need="a call between epochs: with --async workers are at different batches within one",
+                hint="train without --async",
+            )
         workers = self.members.workers
         if self._step is not None and len(workers) < self.members.world_size:
             raise SpecError(
@@ -1160,6 +1280,8 @@ class Job:
         self._state.epoch += 1
         for each in self._carried.values():
             each.begin_epoch()
+        if self._asynchrony is not None:
+            self._asynchrony.end_epoch()
         self._step = None
         # Every worker says so, and the master takes the first: whoever should have may be dying.
         self.members.tell(Evaluated(epoch=self.epoch, step=self.committed, metrics=measured))
@@ -1248,6 +1370,15 @@ def _nothing_to_serve(spec: JobSpec) -> SpecError:
         need="nn.Embedding or nn.EmbeddingBag on the CPU, of a million elements or with sparse=True, and SGD without "
         "momentum, Adagrad or SparseAdam: servers own these tables, and nothing else",
         hint="--ps 0",
+    )
+
+
+def _not_asynchronous(what: str) -> SpecError:
+    return SpecError(
+        "--async",
+        got=f"it beside {what}",
+        need="steps that may be applied in any order",
+        hint="train without --async",
     )
 
 

@@ -16,6 +16,7 @@ from brim.clock import SystemClock
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
+from brim.coordination.turns import TURN
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.process import close_in_children
@@ -94,6 +95,10 @@ class Kept(Protocol):
         """Take what is in storage, up to the last step on record; where it came from, and what is wrong with newer."""
         ...
 
+    def catch_up(self, recorded: int) -> None:
+        """Have the state after the last step on record, where another member of this host made it."""
+        ...
+
     def now(self) -> None:
         """Have this very state in storage when this returns."""
         ...
@@ -119,6 +124,11 @@ class Members(Protocol):
     @property
     def workers(self) -> tuple[int, ...]:
         """Ranks that compute; the others are servers."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """The number of the round."""
         ...
 
     @property
@@ -184,6 +194,14 @@ class Members(Protocol):
         """Wait until all members stand here; raises RoundChanged where that will not be."""
         ...
 
+    def turn(self, step: int) -> int:
+        """Wait until it is this worker's turn to apply a batch, computed on the state after so many steps.
+
+        Returns:
+            Steps that are committed now; `commit` ends the turn. Raises RoundChanged where there will be none.
+        """
+        ...
+
     def commit(self, step: int, report: bytes) -> bool:
         """Have a step count: behind this there is no way back, so its update must follow.
 
@@ -233,6 +251,7 @@ class Loner:
     rank = 0
     world_size = 1
     workers = (0,)
+    round = 1
     neighbours = range(1)
     shares: tuple[int, ...] = ()
     names = ("this process",)
@@ -259,6 +278,9 @@ class Loner:
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
+
+    def turn(self, step: int) -> int:
+        return step
 
     def commit(self, step: int, report: bytes) -> bool:
         return self.arrive(step, COMMIT, report).hold
@@ -296,7 +318,7 @@ class Membership:
         self._shelf: Shelf | None = None
         self._world: World | None = None
         self._next: InstallRound | None = None
-        self._writes = False
+        self._writes: WriteNow | None = None
         # Of a worker alone. Told is never more than one commit, and while it has no answer nothing more is made.
         self._telling = threading.RLock()
         self._made: list[Made] = []  # steps that count once they are told
@@ -326,6 +348,10 @@ class Membership:
     @property
     def workers(self) -> tuple[int, ...]:
         return self._round.workers
+
+    @property
+    def round(self) -> int:
+        return self._round.round
 
     @property
     def neighbours(self) -> range:
@@ -369,7 +395,8 @@ class Membership:
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
-        if spec.transport != "distributed" and spec.workers.maximum + spec.servers > 1:
+        most = spec.workers.maximum + spec.servers
+        if spec.transport != "distributed" and spec.asynchronous is None and most > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
@@ -411,7 +438,7 @@ class Membership:
                 self._inheritance.settle(on_me=False)
                 raise SystemExit(0)
             case WriteNow():  # the job ends here: the step that is under way is given up
-                self._writes = True
+                self._writes = message
                 raise RoundChanged
             case Released(round=round) if self._world is not None and round < self._world.round:
                 return  # of a round that is over
@@ -446,6 +473,9 @@ class Membership:
         """Whether the agent has something to say to one that waits for another worker, which is no hang of its own."""
         self._moves += 1
         return self._link.pending()
+
+    def turn(self, step: int) -> int:
+        return self.arrive(step, TURN).step
 
     def commit(self, step: int, report: bytes) -> bool:
         if self.world_size > 1:
@@ -505,7 +535,8 @@ class Membership:
             self._listener.drop_waiting(self._is_over)
             try:
                 self._install(named, kept)
-                self._inheritance.settle(on_me=self.rank == 0 and len(named.world.hosts) == 1)
+                knows_all = self._context.spec.asynchronous is None  # of other workers' last steps, too
+                self._inheritance.settle(on_me=knows_all and self.rank == 0 and len(named.world.hosts) == 1)
                 return self._exchange(named.world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
@@ -517,15 +548,16 @@ class Membership:
         while True:
             if self._orphaned:
                 self._leave_behind(kept)
-            if self._writes:
-                self._write(kept)
+            if self._writes is not None:
+                self._write(self._writes, kept)
             if self._next is not None:
                 return self._next
             with contextlib.suppress(RoundChanged):
                 self._take(self._receive())
 
-    def _write(self, kept: Kept) -> None:
-        self._writes = False
+    def _write(self, asked: WriteNow, kept: Kept) -> None:
+        self._writes = None
+        kept.catch_up(asked.recorded or 0)
         kept.now()
         self.tell(NowWritten())
 
@@ -570,6 +602,8 @@ class Membership:
                 self.tell(Warn(message=f"{problem}; going on from {restored}"))
         elif me in world.donors:
             self._fetch(world, members[world.donors[me]], state)
+        elif self._has_state:
+            kept.catch_up(named.recorded or 0)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
             greeting = _state_greeting(world.round, worker)
             peer = self._listener.accept(greeting, timeout=self._patience, cancelled=self._is_called)
@@ -619,7 +653,7 @@ class Membership:
         layout, spec = self._layout, self._context.spec
         assert layout is not None, "join comes first"
         plan = ReductionPlan(sum(world.shares), tuple(world.hosts.values()), world.shares)
-        if world.world_size == 1:
+        if world.world_size == 1 or spec.asynchronous is not None:
             return Alone()
         if spec.transport == "distributed":
             return Distributed(

@@ -69,6 +69,9 @@ class Parts:
             self.committed += 1
         return str(self._directory) if self.committed else "", problems
 
+    def catch_up(self, recorded: int) -> None:
+        """Nobody else changes the state of this worker."""
+
     def now(self) -> None:
         """Nothing is left to be written: every committed step is."""
 

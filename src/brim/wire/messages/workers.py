@@ -115,7 +115,8 @@ class MicroReport(msgspec.Struct, frozen=True, array_like=True):
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank brings to the commit of a step; `seconds` says where its time went.
 
-    The first rank says the learning rate, which is the same everywhere: see `StepRecord`.
+    The first rank says the learning rate, which is the same everywhere: see `StepRecord`. So is `staleness`, of
+    asynchronous training alone.
     """
 
     epoch: int
@@ -123,6 +124,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float]
     lr: float | list[float] | None = None
     tables: dict[str, TableTraffic] = {}
+    staleness: int | None = None
 
 
 # worker → agent -------------------------------------------------------------------------------------------
@@ -275,7 +277,9 @@ class Released(Message, frozen=True):
 
 
 class WriteNow(Message, frozen=True):
-    """Write a checkpoint: the job ends at this boundary."""
+    """Write a checkpoint: the job ends at this boundary, behind the last step on record."""
+
+    recorded: int | None = None
 
 
 class Publish(Message, frozen=True):

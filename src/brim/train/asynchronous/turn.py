@@ -1,0 +1,135 @@
+"""A worker's part in turns: the state that it takes from the shared memory, changes, and leaves there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from brim.coordination.turns import Allotment
+from brim.errors import SpecError
+from brim.train.asynchronous.applied import Applied
+from brim.train.asynchronous.home import Home
+from brim.train.digests import Digests, describe_difference, digests_of
+from brim.train.embeddings import Embeddings
+from brim.train.job_state import JobState
+from brim.wire.peer import Interrupted
+
+__all__ = ["APPLIED", "Asynchrony"]
+
+APPLIED = "brim: applied batches"  # its name among the states that a user registers
+_PATIENCE = 60.0  # seconds: a turn that takes longer is one of a process that hangs, which its agent ends
+
+
+class Asynchrony:
+    """The state of a job that its workers change in turns.
+
+    Args:
+        state: on this worker.
+        embeddings: whose tables all workers of the host share.
+        descriptor: of the memory for the rest.
+
+    Attributes:
+        is_amid: workers are at different batches now, so nothing can be done together.
+    """
+
+    def __init__(self, state: JobState, embeddings: Embeddings, descriptor: int) -> None:
+        self._state, self._embeddings, self._home = state, embeddings, Home(descriptor)
+        self._applied = Applied()
+        self._is_settled = False  # the shared memory has what this worker had, or what came of it
+        self._known: Digests = {}
+        self.is_amid = False
+        state.register(APPLIED, self._applied)
+
+    # Epochs ------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, batches: int) -> None:
+        self._applied.begin(batches)
+
+    def end_epoch(self) -> None:
+        self._applied.end()
+
+    def allotment(self, members: int) -> Allotment:
+        """Return who computes what from here on."""
+        free = self._applied.left(stopped=self._state.stop_after is not None)
+        return Allotment(free=free, members=members, base=self._state.committed)
+
+    def mark(self, batch: int) -> None:
+        """A batch of this epoch is applied."""
+        self._applied.mark(batch)
+
+    # Turns -------------------------------------------------------------------------------------------------
+
+    def settle(self, round: int) -> None:
+        """Put the state where all find it. All have it alike, and wait."""
+        with self._home.locked(patience=_PATIENCE):
+            self._home.round = round
+            self._home.begin(self._state.get(), self._state.committed)
+
+    def begin(self) -> None:
+        """The state is where all find it: from here on workers are at different batches."""
+        self._is_settled = self.is_amid = True
+        self._known = _by_hand(self._state.get())
+
+    @contextlib.contextmanager
+    def turn(self, round: int) -> Iterator[None]:
+        """Be the one who changes the state.
+
+        Raises:
+            Interrupted: the round is over, and another goes on from the last commit.
+        """
+        with self._home.locked(patience=_PATIENCE):
+            if self._home.round != round:
+                raise Interrupted
+            self._check_unchanged()
+            yield
+
+    def refresh(self, step: int) -> None:
+        """Have the state after so many steps, which others may have made."""
+        if self._state.committed != step:
+            self._state.put(self._home.load(step))
+            self._state.keep_put()
+
+    def store(self) -> None:
+        """Leave the state to all; it counts once it is committed."""
+        tree = self._state.get()
+        self._home.store(tree, self._state.committed)
+        self._known = _by_hand(tree)
+
+    def end(self) -> None:
+        """All have applied their last batch: have the state that came of it."""
+        self.refresh(self._home.newest)
+        self.is_amid = False
+
+    def catch_up(self, step: int) -> None:
+        """Have the state of the last commit, and let nobody finish a turn of a round that is over."""
+        self.is_amid = False
+        if not self._is_settled:
+            return
+        with self._home.locked(patience=_PATIENCE):
+            self._home.round = 0
+            self._embeddings.take_back(step)
+            self.refresh(step)
+
+    def _check_unchanged(self) -> None:
+        """Check that no line of the script changed what the state of another worker will replace.
+
+        Raises:
+            SpecError: one did.
+        """
+        now = _by_hand(self._state.get())
+        if now != self._known:
+            what = describe_difference([self._known, now], ["it", "now"]).partition(", which")[0]
+            raise SpecError(
+                "your training loop",
+                got=f"{what} changed by hand within an epoch",
+                need="a change between epochs, on all workers: with --async they are at different batches within one",
+                hint="give a scheduler to brim.join, or train without --async",
+            )
+
+
+def _by_hand(tree: Mapping[str, Any]) -> Digests:
+    """What of a state scripts change by hand: rates and the like, and what they registered."""
+    optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
+    registered = {name: each for name, each in tree["registered"].items() if name != APPLIED}
+    return digests_of({"optimizer": [each["param_groups"] for each in optimizers], "registered": registered})
