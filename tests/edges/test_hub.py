@@ -5,6 +5,7 @@ import pytest
 from brim.agent.hub import Hub, PassOn, is_commit
 from brim.coordination.barrier import COMMIT, Point, Release
 from brim.coordination.membership import Member, World
+from brim.coordination.turns import TURN, Applied, Granted, Proceed, Turns
 from brim.errors import ProtocolError
 
 
@@ -54,3 +55,17 @@ def test_a_stranger_is_refused() -> None:
     hub.begin(world(1, w1="A", w2="B"))
     with pytest.raises(ProtocolError):
         hub.arrive("w2", 1, Point(0, COMMIT), b"")
+
+
+def test_where_workers_take_turns_a_commit_is_one_members() -> None:
+    hub = Hub("A")
+    hub.turns = Turns(ahead=0)
+    hub.begin(world(1, w1="A", w2="A"))
+    assert hub.arrive("w1", 1, Point(4, TURN), b"") == [Granted("w1", 4)]
+    assert hub.arrive("w1", 1, Point(4, COMMIT), b"x") == [Applied("w1", 4, b"x", False)]
+    assert hub.arrive("w2", 1, Point(9, "epoch"), b"") == [Proceed("w1", 4, False)]
+    assert hub.arrive("w1", 1, Point(9, "epoch"), b"") == Release(1, Point(9, "epoch"), False, (b"", b""))
+    hub.lose("w2")
+    assert hub.arrive("w1", 1, Point(5, TURN), b"") == []
+    hub.begin(world(2, w1="A"))
+    assert hub.arrive("w1", 2, Point(5, COMMIT), b"y") == Release(2, Point(5, COMMIT), False, (b"y",))

@@ -71,7 +71,7 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
 def _render(known: dict[str, Any], history: RunHistory) -> str:
     from brim.domain.quantities import format_bytes
     from brim.runs.times import clock_time
-    from brim.telemetry.history import describe_event
+    from brim.telemetry.history import describe_event, describe_staleness
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
     training = f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
@@ -79,6 +79,8 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
         f"{known['run']}: {known['state']}",
         f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} samples/s",
     ]
+    if history.staleness:
+        lines.append(f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}")
     if known["state"] == "running":
         uneven = history.round is not None and history.round.is_uneven
         names = [

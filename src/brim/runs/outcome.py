@@ -82,6 +82,7 @@ def facts_of(history: RunHistory) -> dict[str, Any]:
             for life in history.workers.values()
             if life.until is None
         ],
+        **_asynchronous(history),
     }
 
 
@@ -96,6 +97,13 @@ def _tables(history: RunHistory) -> list[dict[str, Any]]:
         }
         for table in (history.started.tables if history.started else [])
     ]
+
+
+def _asynchronous(history: RunHistory) -> dict[str, Any]:
+    """What is so of asynchronous training alone."""
+    if history.ahead is None:
+        return {}
+    return {"async": history.ahead, "staleness": dict(sorted(history.staleness.items()))}
 
 
 def _share(life: WorkerLife, history: RunHistory) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "read_history"]
+__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "describe_staleness", "read_history"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +52,9 @@ class RunHistory:
     Args:
         keep_steps: hold every step, which the ledger and the report need; else the last alone, so that
             following a run of millions of steps costs no memory.
+
+    Attributes:
+        staleness: of asynchronous training, how many steps had each.
     """
 
     keep_steps: bool = True
@@ -67,6 +71,7 @@ class RunHistory:
     failed: Failed | None = None
     ended: RunEnded | None = None
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
+    staleness: Counter[int] = field(default_factory=Counter)
     _lead: float | None = None
 
     @property
@@ -84,6 +89,12 @@ class RunHistory:
     @property
     def spec(self) -> dict[str, object]:
         return dict(self.started.spec) if self.started else {}
+
+    @property
+    def ahead(self) -> int | None:
+        """Batches that a worker may be ahead of others, where training is asynchronous."""
+        asked = self.spec.get("asynchronous")
+        return asked if isinstance(asked, int) else None
 
     @property
     def verb(self) -> str:
@@ -135,6 +146,8 @@ class RunHistory:
         self.steps.append(step)
         self.commits += 1
         self.recent.append(step)
+        if step.staleness is not None:
+            self.staleness[step.staleness] += 1
 
     def add(self, event: Event) -> None:
         """Fold one event in."""
@@ -240,6 +253,9 @@ def describe_event(event: Event, history: RunHistory) -> str:
             subject = event.file or " ".join(event.command)
             doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
             text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
+            if history.ahead is not None:
+                batches = f"{history.ahead:,} {'batch' if history.ahead == 1 else 'batches'}"
+                text += f"; asynchronous, at most {batches} ahead: the result depends on timing"
             late = event.spec.get("delay")
             delay = f", {counted(late, 'step')} late" if late else ""
             names = _named([table.name for table in event.tables])
@@ -300,6 +316,21 @@ def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
     ):
         return ""
     return f"{event.worker} {event.state}{because(event.reason)}"
+
+
+def describe_staleness(staleness: Mapping[int, int]) -> str:
+    """Between which state and which a step's gradients were computed and applied, in words.
+
+    >>> describe_staleness({0: 10, 2: 85, 1: 4, 7: 1})
+    'staleness 2 steps in the median, at most 7'
+    """
+    values = sorted(staleness)
+    half, seen = sum(staleness.values()) / 2, 0
+    for value in values:
+        seen += staleness[value]
+        if seen >= half:
+            break
+    return f"staleness {counted(value, 'step')} in the median, at most {values[-1]}"
 
 
 def because(reason: str) -> str:

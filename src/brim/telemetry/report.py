@@ -64,6 +64,7 @@ def render_report(history: RunHistory) -> str:
         _timeline(history, times),
         _time_spent(history, times),
         _metrics(history),
+        _staleness(history),
         _rounds(history, times),
         _tables(history),
         _workers(history, times),
@@ -120,7 +121,6 @@ def _facts(history: RunHistory) -> str:
     last = history.epochs[max(history.epochs)].metrics if history.epochs else {}
     metrics = summary.get("metrics") or last
     seconds = summary.get("seconds") or {}
-    exact = history.spec.get("exact", True)
     sizes = summary.get("world_sizes") or sorted({each.world_size for each in _of(history, RoundFormed)})
     servers = max((each.servers for each in _of(history, RoundFormed)), default=0)
     redone = summary.get("steps_redone", len(history.steps) - len(lasting(history.steps, history.restores)))
@@ -136,15 +136,19 @@ def _facts(history: RunHistory) -> str:
         ("speed", f"{summary['samples_per_second']:,.0f}", "samples per second")
         if summary.get("samples_per_second")
         else ("speed", f"{history.samples_per_second():,.0f}", "samples per second, lately"),
-        (
-            "arithmetic",
-            "exact" if exact else "inexact",
-            "same bits at any number of workers" if exact else "depends on the workers",
-        ),
+        _arithmetic(history),
     ]
     digest = summary.get("weights_sha256")
     weights = f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
     return f'<section aria-label="Facts">{tiles(facts)}{weights}</section>'
+
+
+def _arithmetic(history: RunHistory) -> tuple[str, str, str]:
+    if history.ahead is not None:
+        return "arithmetic", "asynchronous", f"at most {history.ahead} ahead: depends on timing"
+    if history.spec.get("exact", True):
+        return "arithmetic", "exact", "same bits at any number of workers"
+    return "arithmetic", "inexact", "depends on the workers"
 
 
 def _first_step(seconds: dict[str, Any]) -> str:
@@ -307,6 +311,18 @@ def _metrics(history: RunHistory) -> str:
     )
     figure = f'<figure class="small">{svg}</figure>' if drawn else ""
     return f"<section><h2>Metrics</h2>{figure}{table(('epoch', 'step', *names), rows)}</section>"
+
+
+def _staleness(history: RunHistory) -> str:
+    if not history.staleness:
+        return ""
+    total = sum(history.staleness.values())
+    rows = [
+        (f"{value:,}", f"{steps:,}", f"{100 * steps / total:.1f} %")
+        for value, steps in sorted(history.staleness.items())
+    ]
+    said = "Steps that others applied between the state that a step was computed on and its own."
+    return f"<section><h2>Staleness</h2><p>{said}</p>{table(('staleness', 'steps', 'share'), rows)}</section>"
 
 
 def _rounds(history: RunHistory, times: _RunTime) -> str:

@@ -1,0 +1,107 @@
+"""Asynchronous training applies every batch once, within its bound, through deaths, resizes and pauses."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import DIGITS, FILES, PACED, ledger, lines, started, train
+
+pytestmark = pytest.mark.e2e
+
+CLICKS = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "64")
+SMALL = (DIGITS, "--epochs", "3", "--global-batch-size", "32")
+
+
+def check_bound(steps: list[dict[str, Any]], *, ahead: int) -> None:
+    """Within a round and an epoch nobody begins a batch who is further ahead of who still has batches."""
+    for _, phase in itertools.groupby(steps, key=lambda step: (step["round"], step["epoch"])):
+        ranks = [step["parts"][0][0] for step in phase]
+        counts: Counter[int] = Counter()
+        for at, rank in enumerate(ranks):
+            slowest = min(counts[each] for each in set(ranks[at:]))
+            assert counts[rank] - slowest <= ahead, (rank, counts)
+            counts[rank] += 1
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(tmp_path: Path, workers: int) -> None:
+    run = tmp_path / "run"
+    summary = train(run, *CLICKS, "--async", "1", "--workers", str(workers))
+    assert summary["exit"] == "done"
+    assert summary["steps"] == 192
+    assert ledger(run)["exact"]
+    steps = lines(run / "steps.jsonl")
+    assert [step["step"] for step in steps] == list(range(1, 193))
+    check_bound(steps, ahead=1)
+    assert {part[0] for step in steps for part in step["parts"]} == set(range(workers))
+    stale = max(step["staleness"] for step in steps)
+    assert stale == 0 if workers == 1 else stale >= workers - 1
+
+
+def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_turns(tmp_path: Path) -> None:
+    """Gradients that depend on nothing give the same sum in any order: to the bit, tables and all."""
+    job = (str(FILES / "sums.py"), "--epochs", "2", "--global-batch-size", "64")
+    exact = train(tmp_path / "exact", *job, "--workers", "1")
+    run = tmp_path / "run"
+    summary = train(run, *job, "--workers", "3", "--async", "2", "--set", "deaths=3,17,18,40,51")
+    assert {path.name for path in run.glob("death-*")} == {f"death-{step}" for step in (3, 17, 18, 40, 51)}
+    assert ledger(run)["exact"]
+    assert summary["weights_sha256"] == exact["weights_sha256"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    at = sorted(rng.sample(range(5, 180), 8))
+    faults = [f"kill rank {rng.randrange(3)} at step {step}" for step in at[:6]]
+    faults += [f"add 1 at step {at[6]}", f"remove 2 at step {at[7]}"]
+    run = tmp_path / "run"
+    summary = train(
+        run, *CLICKS, "--async", "2", "--workers", "3", "--micro-batches", "8", "--faults", "; ".join(faults)
+    )
+    assert summary["exit"] == "done"
+    assert summary["steps"] == 192
+    assert summary["steps_redone"] <= 7  # the batches that were under way, and not an epoch of them
+    assert ledger(run)["exact"]
+    check_bound(lines(run / "steps.jsonl"), ahead=2)
+
+
+def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    fault = "term rank 0 at step 20; term rank 0 at step 21; term rank 1 at step 20; term rank 1 at step 21"
+    with started(run, "train", *SMALL, "--async", "2", "--workers", "2", "--faults", fault) as first:
+        assert first.finish()["exit"] == "suspended"
+    before = lines(run / "steps.jsonl")[-1]["step"]
+    assert before < 47
+    summary = train(run, *SMALL, "--resume", "--async", "2", "--workers", "3")
+    assert summary["exit"] == "done"
+    assert summary["steps"] == 141
+    assert summary["steps_redone"] == 0
+    assert ledger(run)["exact"]
+
+
+def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    faults = "; ".join(f"kill rank {rank} at step 60" for rank in range(3))
+    job = (*SMALL, "--async", "2", "--workers", "3", "--checkpoint-every", "10", "--spares", "0")
+    summary = train(run, *job, "--faults", faults)
+    assert summary["exit"] == "done"
+    assert ledger(run)["exact"]
+    restored = [event for event in lines(run / "events.jsonl") if event["kind"] == "restored"]
+    assert [0 < event["step"] <= 60 for event in restored] == [True]
+
+
+def test_a_slow_worker_is_waited_for_only_at_the_bound(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with started(run, "train", *SMALL, *PACED, "--async", "3", "--workers", "2") as paced:
+        paced.wait_for_step(4)
+        paced.hurry()
+        assert paced.finish()["exit"] == "done"
+    check_bound(lines(run / "steps.jsonl"), ahead=3)
+    assert ledger(run)["exact"]

@@ -1,0 +1,162 @@
+"""The state that asynchronous workers share stays whole, whoever dies, and goes from one to the other as it was."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import InternalError, SpecError
+from brim.train.asynchronous.applied import Applied
+from brim.train.asynchronous.home import Home
+from brim.train.asynchronous.turn import Asynchrony
+from brim.train.embeddings import Embeddings
+from brim.train.job_state import JobState
+from brim.train.optimization import Optimization
+from brim.wire.peer import Interrupted
+
+
+@pytest.fixture
+def memory() -> Any:
+    descriptor = os.memfd_create("test")
+    yield descriptor
+    os.close(descriptor)
+
+
+def tree(value: float, *, size: int = 3) -> dict[str, Any]:
+    tensors = {"a": torch.full((size, 2), value), "b": torch.tensor(int(value)), "none": torch.zeros(0)}
+    return {"tensors": tensors, "plain": {"rate": value, 3: (None, "text")}}
+
+
+def same(left: Any, right: Any) -> bool:
+    named = left["tensors"].items()
+    alike = all(torch.equal(each, right["tensors"][name]) for name, each in named)
+    return bool(alike) and left["plain"] == right["plain"]
+
+
+def test_what_one_process_stores_another_loads(memory: int) -> None:
+    mine, theirs = Home(memory), Home(memory)
+    mine.begin(tree(1.5), 7)
+    mine.store(tree(2.5), 8)
+    assert theirs.newest == 8
+    assert same(theirs.load(7), tree(1.5))
+    assert same(theirs.load(8), tree(2.5))
+    with pytest.raises(InternalError):
+        theirs.load(9)
+
+
+def test_the_last_commit_stays_whole_while_the_next_is_written_again_and_again(memory: int) -> None:
+    mine, theirs = Home(memory), Home(memory)
+    mine.begin(tree(1.0), 0)
+    mine.store(tree(2.0), 1)
+    for size in (3, 3000, 3):  # a step that does not count, and one that needs more room
+        mine.store(tree(9.0, size=size), 2)
+        assert same(theirs.load(1), tree(2.0))
+    theirs.store(tree(3.0), 2)
+    assert same(mine.load(2), tree(3.0))
+    assert same(mine.load(1), tree(2.0))
+
+
+def test_an_image_that_was_not_finished_is_none(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = Home(memory), Home(memory)
+    mine.begin(tree(1.0), 0)
+    mine.store(tree(2.0), 1)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "_foreach_copy_", die)
+    with pytest.raises(KeyboardInterrupt):
+        mine.store(tree(3.0), 2)
+    monkeypatch.undo()
+    assert theirs.newest == 1
+    assert same(theirs.load(1), tree(2.0))
+
+
+def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
+    applied = Applied()
+    assert applied.left(stopped=True) == []
+    applied.begin(5)
+    assert applied.left(stopped=True) == []
+    applied.mark(0)
+    applied.mark(3)
+    applied.begin(5)
+    assert applied.left(stopped=False) == [1, 2, 4]
+    assert applied.left(stopped=True) == [1, 2]
+    other = Applied()
+    other.load_state_dict(applied.state_dict())
+    other.mark(1)
+    assert other.left(stopped=False) == [2, 4]
+    assert applied.left(stopped=False) == [1, 2, 4]
+
+
+def worker(memory: int) -> tuple[JobState, Asynchrony, torch.optim.Optimizer]:
+    spec = JobSpec(file="file.py", parameters={}, workers=WorkerRange(minimum=1, maximum=2), asynchronous=1)
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    optimization = Optimization(model, [optimizer])
+    state = JobState(model, optimization, Embeddings(model, [optimizer], spec), spec=spec)
+    asynchrony = Asynchrony(state, Embeddings(model, [optimizer], spec), memory)
+    asynchrony.begin_epoch(4)
+    return state, asynchrony, optimizer
+
+
+def step(state: JobState, asynchrony: Asynchrony, *, before: int, batch: int) -> None:
+    with asynchrony.turn(1):
+        asynchrony.refresh(before)
+        with torch.no_grad():
+            state.get()["model"]["weight"].add_(1.0)
+        state.committed += 1
+        asynchrony.mark(batch)
+        asynchrony.store()
+
+
+def test_turns_build_on_each_other_and_one_that_does_not_count_is_forgotten(memory: int) -> None:
+    (first, a, _), (second, b, _) = worker(memory), worker(memory)
+    start = first.get()["model"]["weight"].clone()
+    a.settle(1)
+    a.begin()
+    b.begin()
+    step(first, a, before=0, batch=0)
+    step(second, b, before=1, batch=1)
+    assert torch.equal(second.get()["model"]["weight"], start + 2.0)
+    assert b.allotment(2).free == [2, 3]
+    b.catch_up(1)
+    assert torch.equal(second.get()["model"]["weight"], start + 1.0)
+    assert b.allotment(2).free == [1, 2, 3]
+    with pytest.raises(Interrupted), a.turn(1):
+        raise AssertionError("a turn of a round that is over")
+
+
+def test_what_a_script_changes_by_hand_within_an_epoch_is_refused(memory: int) -> None:
+    state, asynchrony, optimizer = worker(memory)
+    asynchrony.settle(1)
+    asynchrony.begin()
+    step(state, asynchrony, before=0, batch=0)
+    optimizer.param_groups[0]["lr"] = 0.5
+    with pytest.raises(SpecError, match="lr' changed by hand"):
+        step(state, asynchrony, before=1, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"), [({"transport": "distributed"}, "distributed"), ({"agents": 2}, "--agents")]
+)
+def test_what_cannot_be_asynchronous_is_refused(fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        JobSpec(
+            file="f.py",
+            parameters={},
+            workers=WorkerRange(minimum=1, maximum=2),
+            asynchronous=1,
+            **fields,
+        )
+
+
+def test_the_result_of_asynchronous_training_is_not_exact() -> None:
+    workers = WorkerRange(minimum=1, maximum=9)
+    assert not JobSpec(file="f.py", parameters={}, workers=workers, asynchronous=0).exact
