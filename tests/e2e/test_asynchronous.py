@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,16 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
     assert ledger(run)["exact"]
     restored = [event for event in lines(run / "events.jsonl") if event["kind"] == "restored"]
     assert [0 < event["step"] <= 60 for event in restored] == [True]
+
+
+def test_a_loop_that_stops_early_leaves_no_gap(tmp_path: Path) -> None:
+    run, loop = tmp_path / "run", str(FILES / "stopping_loop.py")
+    options = ("--async", "2", "--workers", "3", "--faults", "kill rank 1 at step 120")
+    with started(run, "run", *options, "--", sys.executable, loop) as stopping:
+        summary = stopping.finish()
+    assert summary["exit"] == "done", stopping.err
+    assert 130 < summary["steps"] < 145
+    assert ledger(run)["exact"]
 
 
 def test_a_slow_worker_is_waited_for_only_at_the_bound(tmp_path: Path) -> None:

@@ -260,6 +260,7 @@ _FIXED = {
     "delay": "--delay",
     "seed": "--seed",
     "exact": "--no-exact",
+    "asynchronous": "--async",
     "clip_norm": "--clip-norm",
     "threads": "--threads",
 }

@@ -345,9 +345,11 @@ class Job:
     def stop(self) -> None:
         """End the job early, as done: after the current step, or at once between steps or epochs.
 
-        Within a step, a call on one worker is enough; elsewhere all workers must call it.
+        Within a step, and within an epoch of asynchronous training, a call on one worker is enough; elsewhere all
+        workers must call it.
         """
-        if self._step is not None and self._step.number == self.committed:
+        is_within_step = self._step is not None and self._step.number == self.committed
+        if is_within_step or self._is_amid_turns:
             self._stop_asked = True
         else:
             self._state.stop_after = self.epoch + 1
