@@ -665,9 +665,8 @@ class Job:
             self.members.settle(None if self._state.due else patience)
         if round.held:
             if self._asynchrony is None:
-                self._at_hold = (
-                    self.members.world_size > 1
-                )  # one by itself compares nothing, and has no digests
+                # One by itself compares nothing, and has no digests.
+                self._at_hold = self.members.world_size > 1
                 self._agree()  # the master may have this state written
             raise RoundChanged
         if self._state.due:

@@ -97,7 +97,12 @@ class Home:
         self._write(1 if int(self._head(0)[_STEP]) == step else 0, tree, step)
 
     def load(self, step: int) -> Any:
-        """Return a copy of the state after so many steps.
+        """Return a copy of the state after so many steps; raises as `view` does."""
+        skeleton, tensors = self.view(step)
+        return unflatten(skeleton, [each.clone() for each in tensors])
+
+    def view(self, step: int) -> tuple[Any, list[Tensor]]:
+        """Return the state after so many steps as `flatten` gives it, with the tensors of this memory.
 
         Raises:
             InternalError: it is not here.
@@ -107,7 +112,7 @@ class Home:
             if has == step + 1:
                 memory = self._map(offset, capacity)
                 skeleton, specs = json.loads(bytes(memory[:header].numpy()))
-                return unflatten(skeleton, [view.clone() for view in _views(memory, header, specs)])
+                return skeleton, _views(memory, header, specs)
         raise InternalError(f"the state after step {step} is not in the workers' shared memory")
 
     def _head(self, slot: int) -> Tensor:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 from brim.coordination.turns import Allotment
 from brim.errors import SpecError
 from brim.train.asynchronous.applied import Applied
@@ -13,6 +15,7 @@ from brim.train.asynchronous.home import Home
 from brim.train.digests import Digests, describe_difference, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
+from brim.train.state import flatten
 from brim.wire.peer import Interrupted
 
 __all__ = ["APPLIED", "Asynchrony"]
@@ -86,9 +89,22 @@ class Asynchrony:
 
     def refresh(self, step: int) -> None:
         """Have the state after so many steps, which others may have made."""
-        if self._state.committed != step:
+        if self._state.committed != step and not self._copy(step):
             self._state.put(self._home.load(step))
             self._state.keep_put()
+
+    @torch.no_grad()
+    def _copy(self, step: int) -> bool:
+        """Copy tensors in place, where nothing else differs: quicker than to put the state; whether that was so."""
+        there, theirs = self._home.view(step)
+        here, own = flatten(self._state.get())
+        if set(here["registered"]) != {APPLIED} or here["extra"] or not _is_like(here, there):
+            return False  # what the user's objects give may be copies
+        if [(each.dtype, each.shape) for each in own] != [(each.dtype, each.shape) for each in theirs]:
+            return False
+        torch._foreach_copy_(own, theirs)
+        self._state.committed = there["committed"]
+        return True
 
     def store(self) -> None:
         """Leave the state to all; it counts once it is committed."""
@@ -126,6 +142,13 @@ class Asynchrony:
                 need="a change between epochs, on all workers: with --async they are at different batches within one",
                 hint="give a scheduler to brim.join, or train without --async",
             )
+
+
+def _is_like(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Whether two states, without their tensors, are those of different steps and else the same."""
+    return here.keys() == there.keys() and all(
+        here[name] == there[name] for name in here if name != "committed"
+    )
 
 
 def _by_hand(tree: Mapping[str, Any]) -> Digests:
