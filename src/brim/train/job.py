@@ -104,6 +104,9 @@ class _Round:
     mine: range  # those of this rank
     reads: Generator[Read] | None = None
     commits: int = 0
+    looked_at: int = (
+        0  # the last step behind which a checkpoint would have been begun, where workers take turns
+    )
     pace: float = 0.0  # seconds of its last step, to the commit
     held: bool = False  # its last commit was the last
 
@@ -772,6 +775,7 @@ class Job:
                 asynchrony.settle(round.number)
             self.members.arrive(base, "settled")
             asynchrony.begin()
+            round.looked_at = base
         batch = allotment.first(round.rank)
         while batch is not None:
             self._between_steps(round, patience=0.01 * round.pace)
@@ -1036,8 +1040,10 @@ class Job:
             self._contributions.reset()
             asynchrony.refresh(before)
             self._contributions.begin()
-            if round.rank == 0 and any(map(self._checkpoints.is_due, range(step.number + 1, before + 1))):
-                self._checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
+            if round.rank == 0:
+                fresh, round.looked_at = range(round.looked_at + 1, before + 1), before
+                if any(map(self._checkpoints.is_due, fresh)):
+                    self._checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
             report = msgspec.msgpack.encode(self._report(round, step))
             self._prepare(round, total, outcome)
             self._apply(total, outcome, samples=len(step.span))
