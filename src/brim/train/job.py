@@ -352,7 +352,7 @@ class Job:
         workers must call it.
         """
         is_within_step = self._step is not None and self._step.number == self.committed
-        if is_within_step or self._is_amid_turns:
+        if is_within_step or self._is_amid_epoch:
             self._stop_asked = True
         else:
             self._state.stop_after = self.epoch + 1
@@ -602,8 +602,6 @@ class Job:
             self._stop_reading()
             self._round.exchange.close()
         self._round = self._step = None
-        if self._asynchrony is not None:
-            self._asynchrony.is_amid = False
         self._contributions.reset()
         self._contributions.clear()
 
@@ -758,11 +756,13 @@ class Job:
     def _asynchronous_epoch(self, asynchrony: Asynchrony, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """This worker's batches of an epoch, and the state that came of all workers' batches."""
         asynchrony.begin_epoch(self._schedule.steps_per_epoch)
-        is_over = False
-        while not is_over:
-            with self._while_it_lasts():
-                yield from self._turns(asynchrony, self._in_round(), feed, end)
-                is_over = True
+        try:
+            while asynchrony.is_in_epoch:
+                with self._while_it_lasts():
+                    yield from self._turns(asynchrony, self._in_round(), feed, end)
+                    asynchrony.is_in_epoch = False
+        finally:
+            asynchrony.is_in_epoch = False  # also where the loop is left
         self._step = None
 
     def _turns(self, asynchrony: Asynchrony, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
@@ -1031,7 +1031,6 @@ class Job:
         if self._embeddings.weights:
             round.exchange.put_rows(round.rows.blocks())
         total = round.accumulator.only()
-        outcome = self._contributions.outcome(total)
         before = self.members.turn(step.number)
         started = self._spent("wait", started)
         with asynchrony.turn(round.number):
@@ -1043,9 +1042,10 @@ class Job:
             if round.rank == 0:
                 fresh, round.looked_at = range(round.looked_at + 1, before + 1), before
                 if any(map(self._checkpoints.is_due, fresh)):
+                    self._embeddings.check_unchanged()
                     self._checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
             report = msgspec.msgpack.encode(self._report(round, step))
-            self._prepare(round, total, outcome)
+            outcome = self._prepare(round, total)
             self._apply(total, outcome, samples=len(step.span))
             asynchrony.mark(step.batch % self._schedule.steps_per_epoch)
             asynchrony.store()
@@ -1225,7 +1225,7 @@ class Job:
         # some came from elsewhere, and servers do not come by a line within a loop over batches: then each measures
         # everything, and comes to the same.
         all_here = self._step is None or len(self.members.workers) == self.members.world_size
-        all_here = all_here and not self._is_amid_turns
+        all_here = all_here and not self._is_amid_epoch
         if self._round is not None and self._round.commits and not self._over and all_here:
             with self._while_it_lasts():
                 return measure(
@@ -1237,8 +1237,8 @@ class Job:
         return measure(rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved)
 
     @property
-    def _is_amid_turns(self) -> bool:
-        return self._asynchrony is not None and self._asynchrony.is_amid
+    def _is_amid_epoch(self) -> bool:
+        return self._asynchrony is not None and self._asynchrony.is_in_epoch
 
     @property
     def _is_within_step(self) -> bool:
@@ -1252,7 +1252,7 @@ class Job:
             SpecError: called within the loop over batches of a job with servers, which would wait for it, or of an
                 asynchronous one.
         """
-        if self._is_amid_turns:
+        if self._is_amid_epoch:
             raise SpecError(
                 "job.gather",
                 got="a call within an epoch",

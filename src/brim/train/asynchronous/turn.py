@@ -33,7 +33,7 @@ class Asynchrony:
         descriptor: of the memory for the rest.
 
     Attributes:
-        is_amid: workers are at different batches now, so nothing can be done together.
+        is_in_epoch: workers are at different batches now, so nothing can be done together.
     """
 
     def __init__(self, state: JobState, embeddings: Embeddings, descriptor: int) -> None:
@@ -41,13 +41,14 @@ class Asynchrony:
         self._applied = Applied()
         self._is_settled = False  # the shared memory has what this worker had, or what came of it
         self._known: Digests = {}
-        self.is_amid = False
+        self.is_in_epoch = False
         state.register(APPLIED, self._applied)
 
     # Epochs ------------------------------------------------------------------------------------------------
 
     def begin_epoch(self, batches: int) -> None:
         self._applied.begin(batches)
+        self.is_in_epoch = True
 
     def end_epoch(self) -> None:
         self._applied.end()
@@ -71,7 +72,7 @@ class Asynchrony:
 
     def begin(self) -> None:
         """The state is where all find it: from here on workers are at different batches."""
-        self._is_settled = self.is_amid = True
+        self._is_settled = True
         self._known = _by_hand(self._state.get())
 
     @contextlib.contextmanager
@@ -115,11 +116,9 @@ class Asynchrony:
     def end(self) -> None:
         """All have applied their last batch: have the state that came of it."""
         self.refresh(self._home.newest)
-        self.is_amid = False
 
     def catch_up(self, step: int) -> None:
         """Have the state of the last commit, and let nobody finish a turn of a round that is over."""
-        self.is_amid = False
         if not self._is_settled:
             return
         with self._home.locked(patience=_PATIENCE):
