@@ -23,7 +23,6 @@ from brim.serving.manifest import (
     MANIFEST,
     Manifest,
     Table,
-    new_directory,
     read_manifest,
     verify,
     version_of,
@@ -32,7 +31,7 @@ from brim.serving.manifest import (
 from brim.serving.program import Served, save_program, served_of, tables_of
 from brim.serving.rows import Rows, change_between, open_rows, open_tensors, write_change, write_rows
 from brim.storage.checkpoints import Store
-from brim.storage.files import write_through
+from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
 from brim.storage.places import open_place
 from brim.train.context import shared_environment

@@ -6,13 +6,10 @@ Either is written beside its place and renamed: it is whole or absent.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +17,7 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import sync_directory, write_through
+from brim.storage.files import write_through
 from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular, read_regular
 
@@ -28,7 +25,6 @@ __all__ = [
     "MANIFEST",
     "Manifest",
     "Table",
-    "new_directory",
     "read_manifest",
     "verify",
     "version_of",
@@ -105,27 +101,6 @@ def version_of(step: int, weights_sha256: str) -> str:
     '00000575-1a2b3c4d5e6f'
     """
     return f"{step:08d}-{weights_sha256[:12]}"
-
-
-@contextlib.contextmanager
-def new_directory(directory: Path) -> Iterator[Path]:
-    """Fill a draft that becomes `directory` at the end, whole, or leaves nothing.
-
-    Raises:
-        EnvironmentFault: the disk did not take it.
-    """
-    draft = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        if directory.exists():
-            directory.rmdir()
-        draft.rename(directory)
-        sync_directory(directory.parent)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {directory}: {error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_manifest(draft: Path, manifest: Manifest) -> Manifest:

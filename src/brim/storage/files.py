@@ -10,9 +10,11 @@ import secrets
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from brim.errors import EnvironmentFault
 from brim.untrusted import NotRegularError, open_regular
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "is_locked",
     "lock",
     "nearby",
+    "new_directory",
     "partial_of",
     "sync_directory",
     "write_through",
@@ -197,3 +200,24 @@ def nearby(path: Path, suffixes: tuple[str, ...] = ()) -> str:
     names = [child.name for child in folder.iterdir() if not suffixes or child.suffix in suffixes]
     close = difflib.get_close_matches(path.name, sorted(names), n=1)
     return f"did you mean {str(folder / close[0])!r}?" if close else f"ls {folder}"
+
+
+@contextlib.contextmanager
+def new_directory(directory: Path) -> Iterator[Path]:
+    """Fill a draft that becomes `directory` at the end, whole, or leaves nothing.
+
+    Raises:
+        EnvironmentFault: the disk did not take it.
+    """
+    draft = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        if directory.exists():
+            directory.rmdir()
+        draft.rename(directory)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write {directory}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

@@ -8,8 +8,6 @@ import io
 import json
 import logging
 import os
-import shutil
-import uuid
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +19,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import sync_directory, write_through
+from brim.errors import SpecError
+from brim.storage.files import new_directory, write_through
 from brim.train.context import shared_environment
 from brim.train.data.datasets import columnar_in
 from brim.train.evaluation import feed_of
@@ -61,21 +59,11 @@ def export(spec: JobSpec, directory: Path, *, format: str) -> None:
     os.environ |= shared_environment(spec, "")  # what `brim.param` reads
     module = functions_of(load(spec.file), spec)
     model = trained_model(module, spec).cpu()
-    draft = directory.with_name(f".{directory.name}-{uuid.uuid4().hex[:8]}")
-    try:
-        draft.mkdir(parents=True)
+    with new_directory(directory) as draft:
         state = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
         write_through(draft / WEIGHTS, save(state))
         about = FORMATS[format](draft, model, module)
         _describe(draft, spec, model, state, about)
-        if directory.exists():
-            directory.rmdir()
-        draft.rename(directory)
-        sync_directory(directory.parent)
-    except OSError as error:
-        raise EnvironmentFault(f"cannot write {directory}: {error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
