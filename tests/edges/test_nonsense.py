@@ -467,6 +467,16 @@ def test_what_is_no_manifest_is_refused(
     assert store.steps() == [4]
 
 
+def test_a_manifest_that_names_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
+    store = a_checkpoint(tmp_path)
+    for name in ("a\0b", "", ".."):
+        fields = fields_of(tmp_path)
+        fields["file"] |= {"name": name}
+        put_manifest(tmp_path, fields)
+        with pytest.raises(EnvironmentFault, match="damaged"):
+            store.load(3)
+
+
 def test_a_manifest_names_no_file_of_others(tmp_path: Path) -> None:
     store = a_checkpoint(tmp_path)
     ours = tmp_path / "precious"

@@ -105,6 +105,9 @@ class State:
     def start(self) -> None:
         pass
 
+    def get_keyed(self) -> dict[str, Any]:
+        return {}
+
     def take_back(self) -> None:
         if self.undone is not None:
             for name, field in self.table.fields.items():

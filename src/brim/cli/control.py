@@ -124,7 +124,9 @@ def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Pa
     from brim.runs.directories import find_run
 
     if workers is None and servers is None:
-        raise SpecError("WORKERS", got="nothing", need="how many", hint=f"brim resize {run} 4")
+        raise SpecError(
+            "WORKERS", got="nothing", need="a number of workers, or --ps N", hint=f"brim resize {run} 4"
+        )
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
         if workers is None or servers is not None:

@@ -182,7 +182,7 @@ class Store:
         name = f"{_folder(step)}/{_MANIFEST}"
         where = self._place.where(name)
         manifest = _read_manifest(self._place.read(name), where)
-        if manifest.step != step or "/" in manifest.file.name:  # what it names may be removed
+        if manifest.step != step or not _is_name(manifest.file.name):  # what it names may be removed
             raise EnvironmentFault(
                 f"{where} is damaged: it is of step {manifest.step}, in {manifest.file.name!r}"
             )
@@ -462,7 +462,12 @@ def _official(names: Collection[str]) -> list[int]:
 
 def _is_part(name: str) -> bool:
     folder, _, file = name.partition("/")
-    return folder == FOLDER and bool(file) and "/" not in file
+    return folder == FOLDER and _is_name(file)
+
+
+def _is_name(file: str) -> bool:
+    """Whether this may name a file of a folder."""
+    return file not in ("", ".", "..") and not {"/", "\0"} & set(file)
 
 
 def _unnamed(
