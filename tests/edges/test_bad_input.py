@@ -171,7 +171,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "run no such script": ("run -- python lop.py", {}, "lop.py", "no such file", "a Python file", "hint"),
     "status of nothing": ("status nix", {}, "RUN", "'nix'", "a path, a name under runs", "none here yet"),
     "resize no number": ("resize old many", {}, "WORKERS", "'many'", "from 1", "hint"),
-    "resize without number": ("resize old", {}, "WORKERS", "nothing", "a number of workers", "--help"),
+    "resize without number": ("resize old", {}, "WORKERS", "nothing", "a number of workers", "brim resize old 4"),
     "logs of no worker": ("logs old --worker w9", {}, "--worker", "'w9'", "a worker of old", "hint"),
     "ledger of nothing": ("ledger", {}, "RUN", "'latest'", "a run", "none here yet"),
     "resume of nothing": ("resume nix", {}, "RUN", "'nix'", "a path, a name under runs", "none here yet"),
