@@ -333,3 +333,62 @@ def test_a_module_can_be_given_rows() -> None:
     keys = mix(torch.tensor([4, 9])).sort().values
     hold(embedding, Held(keys, torch.tensor([[1.0, 2.0], [3.0, 4.0]])))
     assert embedding(unmix(keys)).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (torch.tensor([1, 1]), "an id stands there twice"),
+        (torch.tensor([1, -2]), "-2 is negative"),
+        (torch.tensor([1.0, 2.0]), "float32 of shape"),
+    ],
+)
+def test_ids_of_a_state_that_cannot_be_are_refused(ids: Tensor, words: str) -> None:
+    embedding = brim.Embedding(2)
+    state = {**embedding.state_dict(), "ids": ids, "weight": torch.ones(2, 2)}
+    with pytest.raises(RuntimeError, match=words):
+        embedding.load_state_dict(state)
+
+
+def test_a_state_may_have_ids_of_32_bits() -> None:
+    embedding = brim.Embedding(2)
+    ids = torch.tensor([0, 1, 2], dtype=torch.int32)
+    embedding.load_state_dict({**embedding.state_dict(), "ids": ids, "weight": torch.ones(3, 2)})
+    assert torch.equal(embedding(ids), torch.ones(3, 2))
+
+
+def test_after_the_job_the_best_rows_can_be_loaded_again() -> None:
+    net = keyed()
+    trained(net, lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), data())
+    best = copy.deepcopy(net.state_dict())
+    assert len(best["rows.ids"])
+    net.load_state_dict(best)
+    assert torch.equal(net.state_dict()["rows.weight"], best["rows.weight"])
+
+
+def test_rows_are_converted_with_their_module_or_refused() -> None:
+    embedding = brim.Embedding(2)
+    hold(embedding, Held(mix(torch.tensor([7])), torch.ones(1, 2)))
+    assert embedding.double()(torch.tensor([7])).dtype is torch.float64
+    with pytest.raises(SpecError, match="a conversion to float16"):
+        embedding.half()
+
+
+def test_a_frozen_embedding_is_refused_since_its_rows_would_be_in_no_checkpoint() -> None:
+    net = keyed()
+    net.rows.requires_grad_(False)
+    with pytest.raises(SpecError, match=r"a brim\.Embedding that is frozen"):
+        trained(net, lambda parameters: torch.optim.SGD(parameters, lr=0.1), data())
+
+
+def test_a_lookup_in_inference_mode_leaves_the_next_one_its_gradient() -> None:
+    net = keyed()
+    spec = JobSpec(
+        command=("loop.py",), parameters={}, workers=WorkerRange.parse("1"), epochs=1, global_batch_size=64
+    )
+    job = Job(net, torch.optim.SGD(net.parameters(), lr=0.1), spec=spec, context=None)
+    for batch in job.batches(data()):
+        with torch.inference_mode():
+            net(batch.inputs)
+        job.step(functional.binary_cross_entropy_with_logits(net(batch.inputs), batch.target))
+    assert len(held_by(net.rows).keys)

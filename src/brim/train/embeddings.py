@@ -237,7 +237,14 @@ class Embeddings:
         users = _users_of(model)
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
-            if any(isinstance(each, Embedding) for each in modules) and weight.requires_grad:
+            if any(isinstance(each, Embedding) for each in modules):
+                if not weight.requires_grad:
+                    raise SpecError(
+                        f"embedding {name.removesuffix('.weight')!r}",
+                        got="a brim.Embedding that is frozen",
+                        need="one that is trained: rows that nobody trains are in no checkpoint",
+                        hint="a parameter group with lr=0, or nn.Embedding.from_pretrained(rows)",
+                    )
                 self._all.append(
                     self._keyed(name, weight, modules, optimizers, obstacle or _is_compiled(model))
                 )
@@ -308,6 +315,9 @@ class Embeddings:
         finally:
             for module, kind in own:
                 module.__class__ = kind
+            for each in self._all:
+                if isinstance(each, KeyedRows):
+                    each.is_jobs = False
 
     # Micro-batches -----------------------------------------------------------------------------------------
 
@@ -322,7 +332,8 @@ class Embeddings:
             values = mix(ids.long()) if as_keys else ids
             distinct, places = torch.unique(values, return_inverse=True)
             distinct, places = distinct.long(), places.to(ids.dtype)
-            self._seen[key] = ids.clone(), distinct, places
+            if not torch.is_inference_mode_enabled():  # what is made there can be in no backward pass
+                self._seen[key] = ids.clone(), distinct, places
         return distinct, places
 
     def begin(self) -> None:

@@ -182,7 +182,7 @@ class JobState:
             ("--delay", "delay", self._spec.delay),
         ):
             if tree.get(key, 0) != got:  # a checkpoint of an older brim knows of no delay
-                raise _other_job(field, got, tree[key])
+                raise _other_job(field, got, tree.get(key, 0))
         self._found = {key: tree[key] for key in ("samples", "global_batch_size")}
         self._found[SAMPLES] = tree.get(SAMPLES, "")  # a checkpoint of an older brim has none
         self._check_data()

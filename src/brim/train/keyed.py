@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -24,7 +24,13 @@ _IDS = "ids"  # of the rows, in the state dict
 
 
 class Source(Protocol):
-    """Where an embedding looks up rows."""
+    """Where an embedding looks up rows.
+
+    Attributes:
+        is_jobs: a job trains them, so that nobody else may replace them.
+    """
+
+    is_jobs: bool
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the distinct keys of ids, ascending, and of each id the place of its key among them."""
@@ -151,6 +157,20 @@ class Embedding(nn.Module):
             keys, self.dim, kind=self.init, scale=self.scale, seed=int(self.seed), dtype=self.weight.dtype
         )
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Embedding:
+        """Have rows converted and moved with the module."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.weight.dtype not in _FLOATS:
+            raise SpecError(
+                f"embedding {self.name or 'brim.Embedding'!r}",
+                got=f"a conversion to {str(self.weight.dtype).removeprefix('torch.')}",
+                need="torch.float32 or torch.float64: convert the other modules, or use torch.autocast",
+            )
+        if not self._source.is_jobs:
+            held = self._source.held()
+            self._source = _Plain(self, Held(held.keys.to(self.weight.device), held.rows.to(self.weight)))
+        return self
+
     # Copies ------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
@@ -182,17 +202,32 @@ class Embedding(nn.Module):
             errors.append(
                 f"{prefix}weight: {len(ids)} ids have rows of shape {list(rows.shape)}, not [_, {self.dim}]"
             )
-        elif not isinstance(self._source, _Plain):
+        elif self._source.is_jobs:
             errors.append(f"{prefix}weight: a job has the rows; load them before its loop")
+        elif why := _why_no_ids(ids):
+            errors.append(f"{prefix}{_IDS}: {why}")
         else:
-            keys, order = mix(ids).sort()
+            keys, order = mix(ids.long()).sort()
             self._source = _Plain(self, Held(keys, rows[order].to(self.weight.dtype)))
         own[prefix + "weight"] = self.weight
         super()._load_from_state_dict(own, prefix, local_metadata, strict, *lists)
 
 
+def _why_no_ids(ids: Tensor) -> str:
+    """Why these cannot be the ids of rows; empty where they can."""
+    if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
+        return (
+            f"{str(ids.dtype).removeprefix('torch.')} of shape {list(ids.shape)}, not int64 of one dimension"
+        )
+    if len(ids) and int(ids.min()) < 0:
+        return f"{int(ids.min())} is negative"
+    return "" if len(torch.unique(ids)) == len(ids) else "an id stands there twice"
+
+
 class _Plain:
     """Rows that nobody trains: those of an embedding outside of a job."""
+
+    is_jobs = False
 
     def __init__(self, module: Embedding, held: Held) -> None:
         self._module, self._held = module, held

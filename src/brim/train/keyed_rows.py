@@ -43,6 +43,7 @@ class KeyedRows(TrainedByRows):
 
     Attributes:
         table: where its rows are while the job runs.
+        is_jobs: the job's loop has not ended.
         refused: ids that would have got a row, if there were room, since somebody asked.
 
     Raises:
@@ -60,6 +61,7 @@ class KeyedRows(TrainedByRows):
         committed: Callable[[], int],
     ) -> None:
         self._module, self._distinct, self._committed = module, distinct, committed
+        self.is_jobs = True
         self._label = module.name or name.removesuffix(".weight")
         if why := moves_others(place, lazily=True):
             raise self._refusal(why)

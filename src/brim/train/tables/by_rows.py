@@ -24,9 +24,9 @@ LAZILY = "SGD, Adagrad, Adam, AdamW, RMSprop or SparseAdam, without weight decay
 _LAZY: dict[type, tuple[str, ...]] = {
     torch.optim.SGD: ("dampening", "weight_decay", "fused"),
     torch.optim.Adagrad: ("weight_decay", "fused"),
-    torch.optim.Adam: ("weight_decay", "fused"),
-    torch.optim.AdamW: ("weight_decay", "fused"),
-    torch.optim.RMSprop: ("weight_decay",),
+    torch.optim.Adam: ("weight_decay", "fused", "capturable", "differentiable"),
+    torch.optim.AdamW: ("weight_decay", "fused", "capturable", "differentiable"),
+    torch.optim.RMSprop: ("weight_decay", "capturable", "differentiable"),
     torch.optim.SparseAdam: (),
 }
 # What an optimizer keeps of the whole parameter before its first step, where it makes that together with the rows'.

@@ -126,7 +126,13 @@ class KeyedTable:
         """
         self._heads.zero_()
         self.roster.clear()
-        keys = tree[KEYS]
+        keys, weight = tree[KEYS], tree["fields"][WEIGHT]
+        if weight.shape[1:] != self.fields[WEIGHT].shape[1:] or weight.dtype != self.dtype:
+            raise SpecError(
+                f"embedding {self.name!r}",
+                got=f"a state with rows of {weight.shape[1]} numbers of {weight.dtype}",
+                need=f"rows of {self.fields[WEIGHT].shape[1]} numbers of {self.dtype}, as the model has them",
+            )
         places = self.roster.index.reserve(keys)
         if len(places) and int(places.min()) < 0:
             raise SpecError(
