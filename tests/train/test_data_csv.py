@@ -93,6 +93,16 @@ def test_crossed_columns_are_one_field(table: Path) -> None:
     assert len(set(crossed)) == 5
 
 
+def test_crosses_of_more_combinations_than_64_bits_have_stay_apart(tmp_path: Path) -> None:
+    rows, columns = 2_000, [f"c{number}" for number in range(6)]
+    table = tmp_path / "wide.csv"
+    lines = [",".join([*(f"{column}-{row}" for column in columns), "1"]) for row in range(rows)]
+    table.write_text("\n".join([",".join([*columns, "late"]), *lines, *lines]) + "\n")
+    crossed = [row[0] for row in ids(table, data.vocabulary(*columns))]
+    assert crossed[:rows] == crossed[rows:]
+    assert len(set(crossed)) == rows
+
+
 def test_crosses_of_few_and_of_many_values_agree(tmp_path: Path) -> None:
     path, rng = tmp_path / "many.csv", np.random.default_rng(0)
     pairs = rng.integers(0, 200, (300, 2)).tolist()

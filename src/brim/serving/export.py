@@ -20,7 +20,6 @@ from torch import Tensor
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.serving.manifest import (
-    MANIFEST,
     Manifest,
     Table,
     read_manifest,
@@ -272,7 +271,8 @@ def export_each(
     Raises: as `Exporter.bundle`.
     """
     last: Exported | None = None
-    whole: list[tuple[int, Path]] = []
+    whole: list[int] = []  # steps of bundles
+    ours: list[tuple[int, Path]] = []  # all that was written here and is there
     written, room = 0, 0  # bytes of deltas since the last bundle, and of that bundle
     while True:
         step = max(exporter.steps(), default=0)
@@ -284,7 +284,7 @@ def export_each(
                         directory = folder / f"{step:08d}-{uuid.uuid4().hex[:8]}"
                     last = exporter.bundle(directory, step=step)
                     written, room = 0, last.size_bytes
-                    whole.append((step, directory))
+                    whole.append(step)
                 else:
                     last = exporter.delta(directory, since=last, step=step)
                     written += last.size_bytes
@@ -292,21 +292,21 @@ def export_each(
                 if step in exporter.steps():
                     raise
             else:  # where it fails, the run has removed that checkpoint: there is a later one
+                ours.append((step, directory))
                 say(last)
-                _remove_older(folder, whole)
+                if len(whole) > 2:
+                    del whole[0]
+                ours = _without_older(ours, than=whole[0])
         if stop.wait(_LOOK):
             return
 
 
-def _remove_older(folder: Path, whole: list[tuple[int, Path]]) -> None:
-    """Remove what was written here before the bundle before the last one."""
-    if len(whole) < 3:
-        return
-    del whole[0]
-    for directory in folder.iterdir():
-        number = directory.name.partition("-")[0]
-        if number.isdecimal() and int(number) < whole[0][0] and (directory / MANIFEST).exists():
+def _without_older(ours: list[tuple[int, Path]], *, than: int) -> list[tuple[int, Path]]:
+    """Remove what is older than the bundle of a step; the rest."""
+    for step, directory in ours:
+        if step < than:
             shutil.rmtree(directory, ignore_errors=True)
+    return [each for each in ours if each[0] >= than]
 
 
 def _write_dense(draft: Path, dense: Mapping[str, Tensor]) -> None:

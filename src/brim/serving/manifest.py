@@ -168,6 +168,8 @@ def verify(directory: Path, manifest: Manifest) -> None:
     for name, known in manifest.files.items():
         path = directory / name
         try:
+            check_ours(path.parent, field=str(path.parent))
+            check_ours(path, field=str(path))
             right = path.stat().st_size == known.bytes and _sha256(path) == known.sha256
         except OSError as error:
             raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error

@@ -158,6 +158,9 @@ class Fitter:
         return Encoder(self.columns, self.target, tables, moments)
 
 
+_LARGEST_CODE = 1 << 62  # of several cells taken together
+
+
 def apply(function: Callable[..., Any], arrays: Sequence[Floats], what: str) -> npt.NDArray[Any]:
     """Call a user's `by=` and check that it answered for each element.
 
@@ -187,13 +190,16 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
     else:
         combined, bound = np.zeros(rows.size, np.int64), 1
         for cell in cells:
-            combined = combined * (len(cell.tokens) + 1) + (cell.codes + 1)
-            bound *= len(cell.tokens) + 1
+            width = len(cell.tokens) + 1
+            if bound * width > _LARGEST_CODE:  # never more than there are rows, so that the next product fits
+                distinct, combined = _compact(combined, bound)
+                bound = len(distinct)
+            combined = combined * width + (cell.codes + 1)
+            bound *= width
         present, codes = _compact(combined, bound)
-        picked = []
-        for cell in reversed(cells):
-            present, code = np.divmod(present, len(cell.tokens) + 1)
-            picked.insert(0, code - 1)
+        first = np.empty(len(present), np.int64)  # a row of each
+        first[codes[::-1]] = np.arange(rows.size)[::-1]
+        picked = [cell.codes[first] for cell in cells]
     if column.by is not None:
         numbers = [
             np.append(cell.token_numbers, np.nan)[code] for cell, code in zip(cells, picked, strict=True)
