@@ -12,7 +12,8 @@ import contextlib
 import faulthandler
 import os
 import signal
-import tempfile
+
+from brim.process import anonymous_file
 
 __all__ = ["VARIABLE", "Stacks", "show_no_more", "show_when_asked"]
 
@@ -44,7 +45,7 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self.file = _anonymous_file()
+        self.file = anonymous_file("brim-stack")
         os.write(self.file, b" " * 20 + b"\n")  # all who have the descriptor write behind this
 
     @property
@@ -95,10 +96,3 @@ def readable(dump: str) -> str:
 def _is_ours(frame: str) -> bool:
     file = frame.split('"')[1]
     return file.startswith(("<frozen", _OURS))
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("brim-stack")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

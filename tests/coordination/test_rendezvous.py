@@ -871,3 +871,21 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
     (command, *_) = rendezvous.handle(Held(1, 1))
     assert isinstance(command, Install)
     assert command.world.shares == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("agents", "have", "givers"),
+    [
+        ("a", [True], {}),
+        ("aabb", [True, False, False, False], {2: 0}),
+        ("aabb", [False, True, True, True], {}),
+        ("aabbc", [False, False, False, True, False], {0: 2, 4: 2}),
+        ("ab", [False, False], {0: None, 1: None}),
+    ],
+)
+def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
+    agents: str, have: list[bool], givers: dict[int, int | None]
+) -> None:
+    members = tuple(Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents))
+    world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * len(members))
+    assert world.givers(have) == givers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,40 @@ def test_a_bundle_that_others_may_write_to_is_not_obeyed(versions: Path, tmp_pat
     copy.chmod(0o777)
     with pytest.raises(SpecError, match="other accounts may write to"):
         open_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "."])
+def test_a_file_of_a_bundle_that_others_may_write_to_is_not_obeyed(
+    versions: Path, tmp_path: Path, name: str
+) -> None:
+    copy = rewritten(versions / "10", tmp_path / "copy")
+    (copy / name).chmod(0o666 if name != "." else 0o777)
+    with pytest.raises(SpecError, match="other accounts may write to"):
+        open_bundle(copy)
+
+
+def test_each_version_runs_its_own_helper_modules(tmp_path: Path) -> None:
+    source = UNTRACED.replace("import torch\n", "import torch\nimport served_scale\n", 1)
+    runs: dict[str, JobSpec] = {}
+    for scale in ("one", "two"):
+        _write_helper(tmp_path / scale, scale)
+        runs[scale] = run_of(tmp_path / scale, source, steps=(10,))
+    bundles = []
+    for scale, run in runs.items():
+        _write_helper(tmp_path / scale, scale)
+        bundles.append(tmp_path / f"bundle-{scale}")
+        Exporter(run).bundle(bundles[-1])
+    sys.modules.pop("served_scale", None)
+    for bundle, scale in zip(bundles, ("one", "two"), strict=True):
+        open_bundle(bundle)
+        assert scale == sys.modules["served_scale"].NAME
+
+
+def _write_helper(folder: Path, scale: str) -> None:
+    """Have the next import in this process find the helper of this folder."""
+    sys.modules.pop("served_scale", None)
+    folder.mkdir(exist_ok=True)
+    (folder / "served_scale.py").write_text(f"NAME = {scale!r}\n")
 
 
 def test_a_delta_for_another_version_is_refused_with_words(versions: Path) -> None:

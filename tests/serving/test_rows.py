@@ -16,7 +16,7 @@ from torch import Tensor
 
 from brim.errors import EnvironmentFault
 from brim.serving.rows import (
-    Change,
+    RowChange,
     Rows,
     Sides,
     change_between,
@@ -84,7 +84,7 @@ def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> Non
     rows = Rows(torch.arange(1000), torch.randn(1000, 4))
     write_rows(tmp_path / "rows", rows)
     opened = open_rows(tmp_path / "rows")
-    change = Change(Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64))
+    change = RowChange(Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64))
     write_change(tmp_path / "change", change)
     after = put(opened, open_change(tmp_path / "change"))
     assert after.values.data_ptr() == opened.values.data_ptr()
@@ -154,5 +154,5 @@ def test_a_change_of_other_rows_does_not_fit(
 ) -> None:
     rows = Rows(torch.arange(4), torch.zeros(4, 2))
     keys: Tensor = torch.tensor(changed)
-    change = Change(Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64))
+    change = RowChange(Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64))
     assert why in check_change(rows, change)

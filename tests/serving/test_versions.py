@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from brim.serving.manifest import Manifest
+from brim.serving.manifest import BundleManifest
 from brim.serving.versions import Found, next_of
 
 
 def at(step: int, base: int | None = None) -> Found:
-    manifest = Manifest(
+    manifest = BundleManifest(
         version=f"v{step}",
         step=step,
         base="" if base is None else f"v{base}",

@@ -11,7 +11,7 @@ from torch import nn
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import InternalError, SpecError
-from brim.train.asynchronous.applied import Applied
+from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.embeddings import Embeddings
@@ -78,7 +78,7 @@ def test_an_image_that_was_not_finished_is_none(memory: int, monkeypatch: pytest
 
 
 def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
-    applied = Applied()
+    applied = AppliedBatches()
     assert applied.left(stopped=True) == []
     applied.begin(5)
     assert applied.left(stopped=True) == []
@@ -87,7 +87,7 @@ def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
     applied.begin(5)
     assert applied.left(stopped=False) == [1, 2, 4]
     assert applied.left(stopped=True) == [1, 2]
-    other = Applied()
+    other = AppliedBatches()
     other.load_state_dict(applied.state_dict())
     other.mark(1)
     assert other.left(stopped=False) == [2, 4]

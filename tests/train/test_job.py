@@ -22,7 +22,7 @@ from brim.train.job import Job
 from brim.train.job_state import JobState
 from brim.train.join import join
 from brim.train.membership import Kept, Loner
-from brim.train.rows import Part, Rows
+from brim.train.rows import OwnedRows, Rows
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,
@@ -151,7 +151,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
     for batch in job.batches([(torch.tensor([1]), torch.zeros(1))] * 20, global_batch_size=16, epochs=2):
         if job.committed == 1:
             before = table.fields["weight"].clone()
-            torn = Part(Rows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
+            torn = OwnedRows(Rows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
             job._embeddings.update([torn], step=job.committed + 1)
             assert not torch.equal(table.fields["weight"], before)
             job._checkpoints.now()

@@ -18,7 +18,7 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import SpecError
 from brim.train import embeddings
 from brim.train.job import Job
-from brim.train.keyed import Embedding, Held, held_by, hold
+from brim.train.keyed import Embedding, HeldRows, held_by, hold
 from brim.train.state import weights_sha256
 from brim.train.tables.keys import mix, unmix
 
@@ -331,7 +331,7 @@ def test_a_second_job_goes_on_with_the_rows_of_the_first() -> None:
 def test_a_module_can_be_given_rows() -> None:
     embedding: Embedding = brim.Embedding(2)
     keys = mix(torch.tensor([4, 9])).sort().values
-    hold(embedding, Held(keys, torch.tensor([[1.0, 2.0], [3.0, 4.0]])))
+    hold(embedding, HeldRows(keys, torch.tensor([[1.0, 2.0], [3.0, 4.0]])))
     assert embedding(unmix(keys)).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
@@ -368,7 +368,7 @@ def test_after_the_job_the_best_rows_can_be_loaded_again() -> None:
 
 def test_rows_are_converted_with_their_module_or_refused() -> None:
     embedding = brim.Embedding(2)
-    hold(embedding, Held(mix(torch.tensor([7])), torch.ones(1, 2)))
+    hold(embedding, HeldRows(mix(torch.tensor([7])), torch.ones(1, 2)))
     assert embedding.double()(torch.tensor([7])).dtype is torch.float64
     with pytest.raises(SpecError, match="a conversion to float16"):
         embedding.half()

@@ -16,7 +16,7 @@ from torch.nn import functional
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.embeddings import Embeddings
 from brim.train.job import Job
-from brim.train.rows import Part, Rows
+from brim.train.rows import OwnedRows, Rows
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import Table
 from train.test_embeddings import OPTIMIZERS, data, net, small_ones_too, spec
@@ -212,8 +212,8 @@ def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> 
     worker.show()
     before = [table.fields["weight"].clone() for table in server.tables]
     rows = [Rows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables]
-    server.update([Part(each.copy(), owner=0, start=2) for each in rows], step=1)
-    nothing = [Part(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0) for each in rows]
+    server.update([OwnedRows(each.copy(), owner=0, start=2) for each in rows], step=1)
+    nothing = [OwnedRows(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0) for each in rows]
     worker.update(nothing, step=1)
     assert not any(
         torch.equal(table.fields["weight"], old) for table, old in zip(server.tables, before, strict=True)

@@ -8,14 +8,13 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import ProtocolError
-from brim.process import WORKER, children_of, end_family, state_of, variable_of
+from brim.process import WORKER, anonymous_file, children_of, end_family, state_of, variable_of
 from brim.stacks import Stacks
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
@@ -133,7 +132,7 @@ class Workers:
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
-        self._memory, self._tables = _anonymous_file(), _anonymous_file()
+        self._memory, self._tables = anonymous_file("brim"), anonymous_file("brim-tables")
         self._ready = asyncio.Event()
         self._waiting: set[str] = set()
         self._asked: set[str] = set()  # the template has not answered yet
@@ -438,11 +437,3 @@ def _reason(process: _Process) -> str:
 def signal_words(number: int) -> str:
     """Why a worker has ended that a signal ended, which this agent had no reason to send."""
     return f"signal {number}"
-
-
-def _anonymous_file() -> int:
-    """Memory that has no name, so that nothing is left of it once its processes are gone."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("brim")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

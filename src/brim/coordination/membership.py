@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -147,6 +147,23 @@ class World:
         """The ranks of this worker's host that compute: they come before its servers."""
         ranks = self.ranks_beside(worker)
         return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
+
+    def givers(self, have: Sequence[bool]) -> dict[int, int | None]:
+        """Say who brings what each host has once to the hosts that lack it.
+
+        Args:
+            have: of each rank, whether its host has it as far as the rank knows.
+
+        Returns:
+            The first rank of each host that lacks it, and the first rank of a host that has it; None where none has.
+        """
+        firsts: dict[str, int] = {}
+        hosts: dict[str, bool] = {}
+        for rank, member in enumerate(self.members):
+            firsts.setdefault(member.agent, rank)
+            hosts[member.agent] = hosts.get(member.agent, False) or have[rank]
+        giver = next((firsts[agent] for agent, has in hosts.items() if has), None)
+        return {firsts[agent]: giver for agent, has in hosts.items() if not has}
 
 
 # Events -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ __all__ = [
     "Restore",
     "Session",
     "StepRecord",
+    "TableFacts",
+    "TableTraffic",
     "as_plain",
     "audit",
     "lasting",
@@ -54,8 +56,24 @@ class Part(NamedTuple):
     crc32: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """A table of an embedding: `bytes` are those that it takes on each host, the optimizer's share among them."""
+
+    name: str
+    rows: int
+    dim: int
+    bytes: int
+
+
 class TableTraffic(NamedTuple):
-    """Rows of a table that a step read and changed; `hottest` samples ids and how often each was looked up."""
+    """Rows of a table that a rank, or a step, had to do with.
+
+    Args:
+        read: distinct ones of each micro-batch.
+        changed: that were applied.
+        hottest: a sample of one micro-batch: ids and how often each was looked up, most often first.
+    """
 
     read: int
     changed: int

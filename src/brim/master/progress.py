@@ -39,7 +39,7 @@ def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for report in reports for name in report.tables):
         each = [report.tables[name] for report in reports if name in report.tables]
-        hottest = next((traffic.hottest for traffic in each if traffic.hottest), [])
+        hottest = next((traffic.hottest for traffic in each if traffic.hottest), ())
         sums = [sum(traffic.read for traffic in each), sum(traffic.changed for traffic in each)]
         found[name] = [*sums, hottest] if hottest else sums
     return found

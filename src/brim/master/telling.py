@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
@@ -165,7 +165,7 @@ class Telling:
             versions=facts.versions,
             host=next((agent.host for agent in self.out.agents.values()), ""),
             start_method=facts.start_method,
-            tables=[msgspec.structs.asdict(each) for each in facts.tables],
+            tables=[asdict(each) for each in facts.tables],
         )
         self.out.event(
             "dataset",

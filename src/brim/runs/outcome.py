@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from brim.domain.accounting import lasting
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
@@ -90,7 +89,7 @@ def _tables(history: RunHistory) -> list[dict[str, Any]]:
     rates = history.table_rates()
     return [
         {
-            **msgspec.structs.asdict(table),
+            **asdict(table),
             "rows_read_per_second": rates.get(table.name, (0.0, 0.0))[0],
             "rows_changed_per_second": rates.get(table.name, (0.0, 0.0))[1],
             "hottest": [{"id": id, "lookups": count} for id, count in history.hottest(table.name)],

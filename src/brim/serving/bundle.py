@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault
 from brim.serving.export import COLUMNS, DENSE
 from brim.serving.inputs import ColumnReader, Inputs, TensorReader
-from brim.serving.manifest import Manifest, read_manifest, verify
+from brim.serving.manifest import BundleManifest, read_manifest, verify
 from brim.serving.program import Program, State, load_program, served_of
-from brim.serving.rows import Change, Sides, check_change, open_change, open_tensors
+from brim.serving.rows import RowChange, Sides, check_change, open_change, open_tensors
 from brim.storage.job_file import read_job
 from brim.train.context import shared_environment
 from brim.train.data import fitted
@@ -38,7 +39,7 @@ class Model:
         sides: of the rows.
     """
 
-    manifest: Manifest
+    manifest: BundleManifest
     program: Program
     reader: ColumnReader | TensorReader
     state: State
@@ -79,11 +80,13 @@ def open_bundle(directory: Path) -> Model:
     return Model(manifest, Program(module), reader, state, sides)
 
 
-def _with_code(directory: Path, manifest: Manifest) -> tuple[Encoder | None, nn.Module]:
+def _with_code(directory: Path, manifest: BundleManifest) -> tuple[Encoder | None, nn.Module]:
     """What the training file makes: columns with functions, and the model."""
     spec = replace(read_job(directory), file=str(directory / manifest.code))
     os.environ |= shared_environment(spec, "")
     fitted.use(directory)
+    _forget_code()
+    _code.append(Path(spec.file).resolve().parent)
     file = functions_of(load(spec.file), spec)
     torch.manual_seed(mix(spec.seed))
     module = served_of(file, call(lambda: file.model()))
@@ -91,6 +94,21 @@ def _with_code(directory: Path, manifest: Manifest) -> tuple[Encoder | None, nn.
         return None, module
     data = columnar_in(call(lambda: file.dataset("train")))
     return (None if data is None else data.encoder), module
+
+
+_code: list[Path] = []  # the directory of the code that was loaded last
+
+
+def _forget_code() -> None:
+    """Have the next version import its own modules where an earlier one has modules of the same names."""
+    while _code:
+        directory = _code.pop()
+        if str(directory) in sys.path:
+            sys.path.remove(str(directory))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if file and Path(file).is_relative_to(directory):
+                del sys.modules[name]
 
 
 def _state_of(dense: State, sides: Sides) -> State:
@@ -122,7 +140,7 @@ def changed(model: Model, directory: Path) -> Model:
     return replace(model, manifest=manifest, state=_state_of(dense, model.sides))
 
 
-def _why_not(model: Model, manifest: Manifest, dense: State, changes: dict[str, Change]) -> str:
+def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict[str, RowChange]) -> str:
     if manifest.columns_sha256 != model.manifest.columns_sha256:
         return "its columns were fitted to other rows"
     if changes.keys() != model.sides.now.keys():

@@ -20,8 +20,8 @@ from torch import Tensor
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.serving.manifest import (
-    Manifest,
-    Table,
+    BundledTable,
+    BundleManifest,
     read_manifest,
     verify,
     version_of,
@@ -69,7 +69,7 @@ class Exported:
         weights: of this version, whole.
     """
 
-    manifest: Manifest
+    manifest: BundleManifest
     rows: int
     weights: _Weights
 
@@ -124,7 +124,7 @@ class Exporter:
             if untraced:
                 left_out = [f"a traced program: {untraced}", *left_out]
             tables = [
-                Table(name=name, file=f"rows-{index}.safetensors")
+                BundledTable(name=name, file=f"rows-{index}.safetensors")
                 for index, name in enumerate(weights.tables)
             ]
             for table in tables:
@@ -161,7 +161,8 @@ class Exporter:
         with new_directory(directory) as draft:
             changes = {name: change_between(base.tables[name], rows) for name, rows in weights.tables.items()}
             tables = [
-                Table(name=name, file=f"rows-{index}.safetensors") for index, name in enumerate(changes)
+                BundledTable(name=name, file=f"rows-{index}.safetensors")
+                for index, name in enumerate(changes)
             ]
             for table in tables:
                 write_change(draft / table.file, changes[table.name])
@@ -241,9 +242,9 @@ class Exporter:
             left_out.append(f"environment variables: {', '.join(sorted(self._spec.env))}")
         return f"{CODE}/{file.name}", left_out
 
-    def _manifest(self, step: int, weights: _Weights, **more: Any) -> Manifest:
+    def _manifest(self, step: int, weights: _Weights, **more: Any) -> BundleManifest:
         store = Store(open_place(self._inference.checkpoints))
-        return Manifest(
+        return BundleManifest(
             version=weights.version,
             step=step,
             weights_sha256=weights.sha256,
@@ -334,7 +335,7 @@ def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
         )
 
 
-def _describe(draft: Path, manifest: Manifest) -> None:
+def _describe(draft: Path, manifest: BundleManifest) -> None:
     """`README.md`, for people."""
     what = (
         f"What changed since version `{manifest.base}`" if manifest.base else "A trained model to be served"

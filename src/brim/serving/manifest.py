@@ -23,8 +23,8 @@ from brim.untrusted import open_regular, read_regular
 
 __all__ = [
     "MANIFEST",
-    "Manifest",
-    "Table",
+    "BundleManifest",
+    "BundledTable",
     "read_manifest",
     "verify",
     "version_of",
@@ -42,7 +42,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     """An embedding whose rows are in a file of their own.
 
     Args:
@@ -54,7 +54,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     file: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
     """See the fields.
 
     Args:
@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     code: str = ""
     left_out: list[str] = []
-    tables: list[Table] = []
+    tables: list[BundledTable] = []
     files: dict[str, _File] = {}
 
 
@@ -103,7 +103,7 @@ def version_of(step: int, weights_sha256: str) -> str:
     return f"{step:08d}-{weights_sha256[:12]}"
 
 
-def write_manifest(draft: Path, manifest: Manifest) -> Manifest:
+def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
     """Write the manifest of all files of a draft, which are synced first; return it."""
     files = {}
     for path in sorted(each for each in draft.rglob("*") if each.is_file()):
@@ -119,7 +119,7 @@ def write_manifest(draft: Path, manifest: Manifest) -> Manifest:
     return whole
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> BundleManifest:
     """Read what a bundle or a delta says of itself.
 
     Raises:
@@ -147,7 +147,7 @@ def read_manifest(directory: Path) -> Manifest:
             raise EnvironmentFault(
                 f"{path} has format {fields['format']}, this version of brim reads {_FORMAT}: export it again"
             )
-        manifest = msgspec.convert(fields, Manifest)
+        manifest = msgspec.convert(fields, BundleManifest)
     except (OSError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
     for name in manifest.files:
@@ -156,7 +156,7 @@ def read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def verify(directory: Path, manifest: Manifest) -> None:
+def verify(directory: Path, manifest: BundleManifest) -> None:
     """Check every byte of a bundle or a delta.
 
     Raises:

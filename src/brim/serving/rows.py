@@ -23,7 +23,7 @@ from brim.errors import EnvironmentFault
 from brim.untrusted import open_regular
 
 __all__ = [
-    "Change",
+    "RowChange",
     "Rows",
     "Sides",
     "change_between",
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
     values: Tensor
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """What makes the rows of one version those of another.
 
     Args:
@@ -85,7 +85,7 @@ def write_rows(path: Path, rows: Rows) -> None:
     save_file({"keys": rows.keys.contiguous(), "values": rows.values.detach().contiguous()}, path)
 
 
-def write_change(path: Path, change: Change) -> None:
+def write_change(path: Path, change: RowChange) -> None:
     save_file(
         {
             "keys": change.rows.keys.contiguous(),
@@ -109,12 +109,12 @@ def open_rows(path: Path) -> Rows:
     return rows
 
 
-def open_change(path: Path) -> Change:
+def open_change(path: Path) -> RowChange:
     """Map a file of changed rows; raises as `open_rows`."""
     removed = open_tensors(path).get("removed", torch.empty(0))
     if removed.dtype is not torch.int64 or removed.dim() != 1 or not _ascends(removed):
         raise EnvironmentFault(f"{path} is damaged: it does not say by ascending keys what is removed")
-    return Change(open_rows(path), removed)
+    return RowChange(open_rows(path), removed)
 
 
 def _are_rows(rows: Rows) -> bool:
@@ -167,7 +167,7 @@ def _tensor(memory: mmap.mmap, first: int, known: dict[str, Any]) -> Tensor:
 # Changes -----------------------------------------------------------------------------------------------------
 
 
-def change_between(old: Rows, new: Rows) -> Change:
+def change_between(old: Rows, new: Rows) -> RowChange:
     """Find the rows whose bits are others now, and the keys that are gone."""
     places = _places_of(new.keys, old.keys)
     changed = places < 0
@@ -176,7 +176,7 @@ def change_between(old: Rows, new: Rows) -> Change:
         one, other = _bits(new.values[some]), _bits(old.values[places[some]])
         changed[some] = (one != other).any(1)
     gone = _places_of(old.keys, new.keys) < 0
-    return Change(Rows(new.keys[changed], new.values[changed]), old.keys[gone])
+    return RowChange(Rows(new.keys[changed], new.values[changed]), old.keys[gone])
 
 
 def _bits(values: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def _places_of(keys: Tensor, among: Tensor) -> Tensor:
     return torch.where(among[places] == keys, places, -1)
 
 
-def check_change(rows: Rows, change: Change) -> str:
+def check_change(rows: Rows, change: RowChange) -> str:
     """Say why a change does not fit these rows; empty where it does."""
     values = change.rows.values
     if values.shape[1:] != rows.values.shape[1:] or values.dtype != rows.values.dtype:
@@ -204,8 +204,8 @@ def check_change(rows: Rows, change: Change) -> str:
     return ""
 
 
-def put(rows: Rows, change: Change) -> Rows:
-    """Change rows: in place where all of them are there, else in a copy."""
+def put(rows: Rows, change: RowChange) -> Rows:
+    """RowChange rows: in place where all of them are there, else in a copy."""
     places = _places_of(change.rows.keys, rows.keys)
     if not len(change.removed) and bool((places >= 0).all()):
         rows.values.index_copy_(0, places, change.rows.values)
@@ -232,11 +232,11 @@ class Sides:
 
     def __init__(self, files: dict[str, Path]) -> None:
         self.now, self._spare = ({name: open_rows(path) for name, path in files.items()} for _ in range(2))
-        self._missed: list[dict[str, Change]] = []  # by the spare side
+        self._missed: list[dict[str, RowChange]] = []  # by the spare side
         self._is_whole = True
 
-    def change(self, changes: dict[str, Change]) -> dict[str, Rows]:
-        """Change the rows: from now on they are read on the other side, which nobody may still be reading.
+    def change(self, changes: dict[str, RowChange]) -> dict[str, Rows]:
+        """RowChange the rows: from now on they are read on the other side, which nobody may still be reading.
 
         Args:
             changes: by the name of the weight; they fit, as `check_change` has it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brim.errors import BrimError, SpecError
-from brim.serving.manifest import MANIFEST, Manifest, read_manifest
+from brim.serving.manifest import MANIFEST, BundleManifest, read_manifest
 
 __all__ = ["Found", "Versions", "next_of"]
 
@@ -17,7 +17,7 @@ class Found:
     """A bundle or a delta in the directory."""
 
     path: Path
-    manifest: Manifest
+    manifest: BundleManifest
 
 
 class Versions:
@@ -32,7 +32,7 @@ class Versions:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[Path, tuple[tuple[int, int], Manifest | None]] = {}
+        self._known: dict[Path, tuple[tuple[int, int], BundleManifest | None]] = {}
         self.problems: dict[Path, str] = {}
 
     def refuse(self, path: Path, why: str) -> None:
@@ -75,7 +75,7 @@ class Versions:
         return sorted(found, key=lambda each: (each.manifest.step, each.path))
 
 
-def next_of(found: Iterable[Found], current: Manifest | None) -> tuple[Found | None, dict[Path, str]]:
+def next_of(found: Iterable[Found], current: BundleManifest | None) -> tuple[Found | None, dict[Path, str]]:
     """Choose what to load next: the newest bundle of a later step, else the delta for the current version.
 
     Args:

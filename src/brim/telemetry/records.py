@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from brim.domain.accounting import TableFacts
 from brim.domain.quantities import counted
 
 __all__ = [
@@ -37,15 +38,6 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     at: float
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of an embedding that is trained by rows; `bytes` are those that it takes on each host."""
-
-    name: str
-    rows: int
-    dim: int
-    bytes: int
-
-
 class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     """A run began, or was resumed; `steps` is the total planned, `tables` of embeddings."""
 
@@ -58,7 +50,7 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     versions: dict[str, str] = {}
     host: str = ""
     start_method: str = ""
-    tables: list[Table] = []
+    tables: list[TableFacts] = []
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):

@@ -22,7 +22,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.exchange import Arrive, Contribution
 from brim.train.layout import Layout
-from brim.train.rows import Part, Rows
+from brim.train.rows import OwnedRows, Rows
 from brim.wire.peer import Cancelled, Interrupted, PeerLost
 
 __all__ = ["Distributed"]
@@ -111,10 +111,10 @@ class Distributed:
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
         raise InternalError("embeddings are not trained by rows here")
 
-    def rows_owned(self) -> Sequence[Part]:
+    def rows_owned(self) -> Sequence[OwnedRows]:
         return ()
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
         return ()
 
     def rows_total(self) -> Sequence[Rows]:

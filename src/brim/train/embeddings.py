@@ -17,22 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from brim.domain.accounting import TableFacts, TableTraffic
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.train.compiled import is_compiled
 from brim.train.keyed import Embedding
 from brim.train.keyed_rows import KeyedRows
-from brim.train.rows import Part, Rows, no_rows, total_of
+from brim.train.rows import OwnedRows, Rows, no_rows, total_of
 from brim.train.table_file import NumberedRows
 from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
-from brim.train.tables.capacity import available_bytes, check_room
+from brim.train.tables.capacity import available_bytes, check_room, check_whole
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.keys import mix
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import WEIGHT, Table
 from brim.train.tables.tree import states_of
 from brim.train.trained_by_rows import TrainedByRows
-from brim.wire.messages import TableFacts, TableTraffic
 
 __all__ = ["Embeddings"]
 
@@ -134,7 +134,7 @@ class _Embedding(TrainedByRows):
         self.weight.data = seen.pop(WEIGHT)
         self._optimizer.show(seen)
 
-    def update(self, part: Part, *, step: int) -> None:
+    def update(self, part: OwnedRows, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
         ids, gradient = part.rows
         if not part.owners:  # others own them all; what the optimizer keeps of the whole goes on
@@ -392,9 +392,16 @@ class Embeddings:
         """Take the memory that the tables are in: an anonymous file, or, where there is None, one of this process's."""
         if self._all and self._memory is None:
             if descriptor is None or os.fstat(descriptor).st_size == 0:
-                keyed = [each.size for each in self._all if isinstance(each, KeyedRows)]
-                check_room(keyed, available_bytes())
+                self._check_room(available_bytes())
             self._memory = TableMemory(self.tables, descriptor)
+
+    def _check_room(self, available: int | None) -> None:
+        """Raises SpecError where the tables do not fit into so many bytes."""
+        for each in self._all:
+            if isinstance(each, _Embedding):
+                check_whole(each.name, each.table.kept_bytes, available)
+                available = None if available is None else available - each.table.kept_bytes
+        check_room([each.size for each in self._all if isinstance(each, KeyedRows)], available)
 
     def take_out(self, tree: dict[str, Any]) -> None:
         """Leave out of a state what the tables have of it."""
@@ -525,7 +532,7 @@ class Embeddings:
         for each in self._all:
             each.samples_lookups = True
 
-    def traffic(self, owned: Sequence[Part]) -> dict[str, TableTraffic]:
+    def traffic(self, owned: Sequence[OwnedRows]) -> dict[str, TableTraffic]:
         """Return what this worker had to do with each table since this was asked for last.
 
         Args:
@@ -546,7 +553,7 @@ class Embeddings:
         self._coming = rows
         return self._late[0] if len(self._late) == self.delay else []
 
-    def update(self, parts: Sequence[Part | None], *, step: int) -> None:
+    def update(self, parts: Sequence[OwnedRows | None], *, step: int) -> None:
         """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step counts.
 
         Args:

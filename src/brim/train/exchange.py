@@ -23,7 +23,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
-from brim.train.rows import Part, Rows, between, fold_rows
+from brim.train.rows import OwnedRows, Rows, between, fold_rows
 from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
 from brim.wire.peer import Cancelled, Listener, PeerLost, swap
@@ -58,11 +58,11 @@ class Exchange(Protocol):
         """
         ...
 
-    def rows_owned(self) -> Sequence[Part]:
+    def rows_owned(self) -> Sequence[OwnedRows]:
         """Return the part of these rows, of each embedding, that this worker applies; when as `rows_total`."""
         ...
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
         """Return the part that this worker applies of other rows, which all members have alike."""
         ...
 
@@ -97,11 +97,11 @@ class Alone:
     def rows_total(self) -> Sequence[Rows]:
         return self._rows_total
 
-    def rows_owned(self) -> Sequence[Part]:
+    def rows_owned(self) -> Sequence[OwnedRows]:
         return self.owned_of(self._rows_total)
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
-        return [Part(rows, owner=0, start=0) for rows in total]
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
+        return [OwnedRows(rows, owner=0, start=0) for rows in total]
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         return own
@@ -174,7 +174,7 @@ class SharedRows:
         self._owner, self._owners = owners.index(rank) if rank in owners else None, len(owners)
         self._keeps_total, self._is_total_there = keeps_total, len(plan.hosts) > 1
         self._slices = 1 if self._is_total_there else self._owners
-        self._owned: list[Part] = []
+        self._owned: list[OwnedRows] = []
 
     def put(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
         """Leave this rank's blocks for the others."""
@@ -192,7 +192,7 @@ class SharedRows:
             sums, starts = [part.rows for part in self._owned], [part.start for part in self._owned]
             self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._owner, at=starts)
 
-    def _fold(self, blocks: Mapping[Block, Sequence[Rows]], want: Block) -> list[Part]:
+    def _fold(self, blocks: Mapping[Block, Sequence[Rows]], want: Block) -> list[OwnedRows]:
         mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
         starts = []
         layout = self._shelf.layout
@@ -205,7 +205,7 @@ class SharedRows:
         sums = fold_rows(mine, want, self._plan.parts)
         owner, owners = (0, 0) if self._owner is None else (self._owner, self._owners)
         return [
-            Part(rows, owner=owner, start=start, owners=owners)
+            OwnedRows(rows, owner=owner, start=start, owners=owners)
             for rows, start in zip(sums, starts, strict=True)
         ]
 
@@ -220,11 +220,11 @@ class SharedRows:
         bounds = _bounds(blocks, self._owners, count)
         return bounds[self._owner], bounds[self._owner + 1]
 
-    def owned(self) -> list[Part]:
+    def owned(self) -> list[OwnedRows]:
         """Return the sums of the ids that this worker owns."""
         return self.owned_of(self.total()) if self._is_total_there else self._owned
 
-    def owned_of(self, total: Sequence[Rows]) -> list[Part]:
+    def owned_of(self, total: Sequence[Rows]) -> list[OwnedRows]:
         """Return what this worker owns of other rows, which all workers of the host have alike."""
         root = self._plan.root
         return self._fold({root: total}, root)
@@ -333,10 +333,10 @@ class SharedMemory:
     def rows_total(self) -> Sequence[Rows]:
         return () if self._shared_rows is None else self._shared_rows.total()
 
-    def rows_owned(self) -> Sequence[Part]:
+    def rows_owned(self) -> Sequence[OwnedRows]:
         return () if self._shared_rows is None else self._shared_rows.owned()
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[Part]:
+    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
         return () if self._shared_rows is None else self._shared_rows.owned_of(total)
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ from brim.train.membership import Loner, Members, Membership, RoundChanged, part
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
-from brim.train.rows import Part, Rows, RowSums
+from brim.train.rows import OwnedRows, Rows, RowSums
 from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
 from brim.wire.messages import (
@@ -73,7 +73,7 @@ _ANSWER = 50e-6  # seconds that the answer to a commit takes at least
 _UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
-_NOTHING = Part(Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0)
+_NOTHING = OwnedRows(Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1073,7 +1073,7 @@ class Job:
         self._seconds.clear()
         return report
 
-    def _owned(self, round: _Round) -> Sequence[Part]:
+    def _owned(self, round: _Round) -> Sequence[OwnedRows]:
         """The rows that this worker applies; each host applies all, and those of the first are counted."""
         is_counted = self.members.neighbours.start == 0
         return round.exchange.rows_owned() if is_counted else [_NOTHING] * len(self._embeddings.weights)
@@ -1099,7 +1099,7 @@ class Job:
             self.members.tell(Warn(message=text))
         return outcome
 
-    def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[Part | None]:
+    def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[OwnedRows | None]:
         """The part of the rows that this worker is about to change, with clipped gradients of its own.
 
         Args:

@@ -17,13 +17,13 @@ from brim.train.tables.keys import check_ids, mix, unmix
 from brim.train.tables.roster import Rules
 from brim.train.tables.start_values import KINDS, start_values
 
-__all__ = ["Embedding", "Held", "Source", "held_by", "hold", "rehearse", "start_of", "use"]
+__all__ = ["Embedding", "HeldRows", "RowSource", "held_by", "hold", "rehearse", "start_of", "use"]
 
 _FLOATS = (torch.float32, torch.float64)
 _IDS = "ids"  # of the rows, in the state dict
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where an embedding looks up rows.
 
     Attributes:
@@ -44,12 +44,12 @@ class Source(Protocol):
         """Take the gradient of a lookup."""
         ...
 
-    def held(self) -> Held:
+    def held(self) -> HeldRows:
         """Return the rows that are there."""
         ...
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """Rows that an embedding has while it is in no job.
 
     Args:
@@ -65,7 +65,7 @@ class _Gather(torch.autograd.Function):
     """Rows of keys, whose gradient goes to their source."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, keys: Tensor, source: Source) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, keys: Tensor, source: RowSource) -> Tensor:
         ctx.keys, ctx.source = keys, source
         return source.rows(keys)
 
@@ -128,8 +128,8 @@ class Embedding(nn.Module):
         self.rules = Rules(limit, admit_after=admit_after, expire_after=expire_after)
         self.weight = nn.Parameter(torch.empty((0, dim), dtype=dtype))
         self.register_buffer("seed", torch.randint((1 << 63) - 1, ()))
-        nothing = Held(torch.empty(0, dtype=torch.int64), self.weight.detach())
-        self._source: Source = _Plain(self, nothing)
+        nothing = HeldRows(torch.empty(0, dtype=torch.int64), self.weight.detach())
+        self._source: RowSource = _Plain(self, nothing)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up vectors.
@@ -168,7 +168,7 @@ class Embedding(nn.Module):
             )
         if not self._source.is_jobs:
             held = self._source.held()
-            self._source = _Plain(self, Held(held.keys.to(self.weight.device), held.rows.to(self.weight)))
+            self._source = _Plain(self, HeldRows(held.keys.to(self.weight.device), held.rows.to(self.weight)))
         return self
 
     # Copies ------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Embedding(nn.Module):
             errors.append(f"{prefix}{_IDS}: {why}")
         else:
             keys, order = mix(ids.long()).sort()
-            self._source = _Plain(self, Held(keys, rows[order].to(self.weight.dtype)))
+            self._source = _Plain(self, HeldRows(keys, rows[order].to(self.weight.dtype)))
         own[prefix + "weight"] = self.weight
         super()._load_from_state_dict(own, prefix, local_metadata, strict, *lists)
 
@@ -229,7 +229,7 @@ class _Plain:
 
     is_jobs = False
 
-    def __init__(self, module: Embedding, held: Held) -> None:
+    def __init__(self, module: Embedding, held: HeldRows) -> None:
         self._module, self._held = module, held
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,7 +252,7 @@ class _Plain:
             hint="see docs/guides/your-own-loop.md",
         )
 
-    def held(self) -> Held:
+    def held(self) -> HeldRows:
         return self._held
 
 
@@ -266,17 +266,17 @@ class _Rehearsal(_Plain):
 # What a job does with an embedding, and nobody else ---------------------------------------------------------------
 
 
-def use(embedding: Embedding, source: Source) -> None:
+def use(embedding: Embedding, source: RowSource) -> None:
     """Have an embedding look up rows there from now on."""
     embedding._source = source
 
 
-def hold(embedding: Embedding, held: Held) -> None:
+def hold(embedding: Embedding, held: HeldRows) -> None:
     """Give an embedding rows, in which it looks up from now on."""
     embedding._source = _Plain(embedding, held)
 
 
-def held_by(embedding: Embedding) -> Held:
+def held_by(embedding: Embedding) -> HeldRows:
     """Return the rows that are there, in the order of their keys."""
     return embedding._source.held()
 

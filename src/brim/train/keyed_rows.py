@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from brim.errors import SpecError
-from brim.train.keyed import Embedding, Held, held_by, start_of, use
-from brim.train.rows import Part, Rows, total_of
+from brim.train.keyed import Embedding, HeldRows, held_by, start_of, use
+from brim.train.rows import OwnedRows, Rows, total_of
 from brim.train.tables.by_rows import LAZILY, Place, moves_others, states_of_row
 from brim.train.tables.capacity import Size
 from brim.train.tables.keyed_table import CANDIDATES, KEYS, KeyedTable, partitions_of
@@ -102,10 +102,10 @@ class KeyedRows(TrainedByRows):
         """Return the rows of keys, [N, D]."""
         return self.table.rows(keys, self._committed(), partial(start_of, self._module))
 
-    def held(self) -> Held:
+    def held(self) -> HeldRows:
         """Return the rows that are there."""
         keys, places = self.table.roster.items(self._committed())
-        return Held(keys, self.table.fields[WEIGHT].index_select(0, places))
+        return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
 
     def take(self) -> Rows | None:
         """Return the gradient that a micro-batch's backward passes left, or None where they left none.
@@ -141,7 +141,7 @@ class KeyedRows(TrainedByRows):
         """Have the module look up in the table, in the job and afterwards."""
         use(self._module, self)
 
-    def update(self, part: Part, *, step: int) -> None:
+    def update(self, part: OwnedRows, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
         keys, gradient = part.rows
         if not part.owners:  # other workers own them all; what the optimizer keeps of the whole goes on

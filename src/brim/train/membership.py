@@ -618,25 +618,20 @@ class Membership:
             state.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
 
     def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
-        firsts: dict[str, int] = {}  # rank of each host's first worker, and whether the host has the tables
-        hosts: dict[str, bool] = {}
-        for rank, member in enumerate(self._round.members):
-            firsts.setdefault(member.agent, rank)
-            hosts[member.agent] = hosts.get(member.agent, False) or have[rank]
-        lacking = [firsts[agent] for agent, has in hosts.items() if not has]
-        giver = next((firsts[agent] for agent, has in hosts.items() if has), None)
-        if giver is None:
+        givers = self._round.givers(have)
+        if None in givers.values():
             raise InternalError("no host has the tables of embeddings")
         greeting = f"round {self._round.round} tables for {{}}"
-        for rank in lacking if self.rank == giver else []:
+        for rank in (rank for rank, giver in givers.items() if giver == self.rank):
             expected = greeting.format(self._round.members[rank].worker)
             with self._listener.accept(expected, timeout=self._patience, cancelled=self._is_called) as peer:
                 send_state(peer, tables.get(), timeout=self._patience, cancelled=self._is_called)
-        if self.rank in lacking:
+        giver = givers.get(self.rank)
+        if giver is not None:
             address = self._round.members[giver].address
             with self._call(address, greeting.format(self._context.worker)) as peer:
                 tables.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
-        return bool(lacking)
+        return bool(givers)
 
     def _call(self, address: str, greeting: str) -> socket.socket:
         """Call another worker; raises as `connect` does."""

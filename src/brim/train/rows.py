@@ -14,7 +14,7 @@ from torch import Tensor
 
 from brim.coordination.reduction import Block, fold
 
-__all__ = ["Part", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
+__all__ = ["OwnedRows", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
 
 
 _LAST = (1 << 63) - 1  # of all ids
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
         return Rows(self.ids.clone(), self.values.clone())
 
 
-class Part(NamedTuple):
+class OwnedRows(NamedTuple):
     """The part of a weight's gradient that one worker applies.
 
     Args:

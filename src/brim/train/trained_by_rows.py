@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from brim.domain.accounting import TableTraffic
 from brim.errors import SpecError
 from brim.train.rows import Rows, total_of
 from brim.train.tables.by_rows import Place, RowOptimizer
-from brim.wire.messages import TableTraffic
 
 __all__ = ["TrainedByRows"]
 
@@ -40,7 +40,7 @@ class TrainedByRows:
         self._place, self._number, self._hint = place, number, hint
         self._optimizer = RowOptimizer(weight, place)
         self.read, self.samples_lookups = 0, False
-        self._hottest: list[tuple[int, int]] = []
+        self._hottest: tuple[tuple[int, int], ...] = ()
         self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
 
     # Gradients ---------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class TrainedByRows:
             counts = torch.bincount(places.flatten().long(), minlength=len(distinct))
             most = counts.topk(min(_HOTTEST, len(counts)))
             ids = self.named(distinct.index_select(0, most.indices))
-            self._hottest = list(zip(ids.tolist(), most.values.tolist(), strict=True))
+            self._hottest = tuple(zip(ids.tolist(), most.values.tolist(), strict=True))
 
     def named(self, ids: Tensor) -> Tensor:
         """Return ids of rows as people know them."""
@@ -91,7 +91,7 @@ class TrainedByRows:
     def traffic(self, changed: int) -> TableTraffic:
         """Return what was counted since this was asked for last."""
         found = TableTraffic(read=self.read, changed=changed, hottest=self._hottest)
-        self.read, self._hottest = 0, []
+        self.read, self._hottest = 0, ()
         return found
 
     # The optimizer -----------------------------------------------------------------------------------------

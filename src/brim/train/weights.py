@@ -19,7 +19,7 @@ from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.data import fitted
-from brim.train.keyed import Embedding, Held, hold
+from brim.train.keyed import Embedding, HeldRows, hold
 from brim.train.returned import check_model
 from brim.train.table_file import WEIGHT, Chunk
 from brim.train.table_parts import read_table
@@ -74,7 +74,7 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     for name, module in model.named_modules():
         if isinstance(module, Embedding):
             rows = state[KEYED][f"{name}.{WEIGHT}" if name else WEIGHT]
-            hold(module, Held(rows[KEYS], rows["fields"][WEIGHT]))
+            hold(module, HeldRows(rows[KEYS], rows["fields"][WEIGHT]))
     return model.to(device_of(spec)).eval()
 
 

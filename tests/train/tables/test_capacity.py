@@ -9,7 +9,7 @@ import torch
 
 from brim.errors import SpecError
 from brim.train.tables import capacity
-from brim.train.tables.capacity import Size, available_bytes, check_room
+from brim.train.tables.capacity import Size, available_bytes, check_room, check_whole
 from brim.train.tables.roster import Roster, Rules
 
 
@@ -51,3 +51,10 @@ def test_the_nearest_limit_of_the_groups_counts(tmp_path: Path, monkeypatch: pyt
     assert available_bytes() == 4 << 20
     (tmp_path / "memory.max").write_text("max\n")
     assert available_bytes() > 100 << 20  # type: ignore[operator]
+
+
+def test_an_ordinary_embedding_that_memory_has_no_room_for_is_named() -> None:
+    check_whole("items.weight", 1 << 20, 1 << 20)
+    check_whole("items.weight", 1 << 40, None)
+    with pytest.raises(SpecError, match=r"'items.weight': got 2 MiB .*need no more than the 1 MiB"):
+        check_whole("items.weight", 2 << 20, 1 << 20)

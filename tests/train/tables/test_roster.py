@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from brim.train.tables.index import Index
-from brim.train.tables.roster import Change, Roster, Rules
+from brim.train.tables.roster import Roster, RosterChange, Rules
 
 PARTITIONS = 64
 
@@ -124,7 +124,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
 
     monkeypatch.setattr(Index, "_write", mortal)
 
-    def attempt(step: int, keys: list[int], logged: list[tuple[range, Change, Tensor]]) -> int:
+    def attempt(step: int, keys: list[int], logged: list[tuple[range, RosterChange, Tensor]]) -> int:
         refused = 0
         for owner in cut(chance):
             roster.begin(step, owner)
@@ -137,7 +137,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     for step in range(60):
         keys = sorted(chance.sample(universe, chance.choice([0, 3, 25, 60])))
         for _ in range(chance.choice([0, 0, 1, 3])):
-            logged: list[tuple[range, Change, Tensor]] = []
+            logged: list[tuple[range, RosterChange, Tensor]] = []
             writes_left = chance.choice([0, 1, 5, 40, 200, 1000])
             with contextlib.suppress(Died):
                 attempt(step, keys, logged)

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["Applied"]
+__all__ = ["AppliedBatches"]
 
 
-class Applied:
+class AppliedBatches:
     """The batches of the epoch at hand that count.
 
-    >>> applied = Applied()
+    >>> applied = AppliedBatches()
     >>> applied.begin(4)
     >>> applied.mark(2)
     >>> applied.left(stopped=False), applied.left(stopped=True)

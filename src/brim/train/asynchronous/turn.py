@@ -10,7 +10,7 @@ import torch
 
 from brim.coordination.turns import Allotment
 from brim.errors import SpecError
-from brim.train.asynchronous.applied import Applied
+from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.digests import Digests, describe_difference, digests_of
 from brim.train.embeddings import Embeddings
@@ -38,7 +38,7 @@ class Asynchrony:
 
     def __init__(self, state: JobState, embeddings: Embeddings, descriptor: int) -> None:
         self._state, self._embeddings, self._home = state, embeddings, Home(descriptor)
-        self._applied = Applied()
+        self._applied = AppliedBatches()
         self._is_settled = False  # the shared memory has what this worker had, or what came of it
         self._known: Digests = {}
         self.is_in_epoch = False

@@ -13,7 +13,7 @@ from brim.errors import SpecError
 from brim.procfs import read_proc
 from brim.train.tables.roster import Rules
 
-__all__ = ["Size", "available_bytes", "check_room"]
+__all__ = ["Size", "available_bytes", "check_room", "check_whole"]
 
 _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
@@ -61,6 +61,26 @@ def available_bytes() -> int | None:
     return max(0, min(found))
 
 
+def check_whole(name: str, size_bytes: int, available: int | None) -> None:
+    """Check that an ordinary embedding fits into memory once more: while a job begins, a worker has its own, too.
+
+    Args:
+        name: of its parameter.
+        size_bytes: of all rows, with what the optimizer keeps of them.
+        available: bytes; None where nobody knows.
+
+    Raises:
+        SpecError: it does not.
+    """
+    if available is not None and size_bytes > available:
+        raise SpecError(
+            f"embedding weight {name!r}",
+            got=f"{format_bytes(size_bytes)} in memory that workers share, beside the worker's own",
+            need=f"no more than the {format_bytes(available)} of memory that this host has left",
+            hint="brim.Embedding(dim, limit=ROWS) has no rows to begin with",
+        )
+
+
 def check_room(sizes: Sequence[tuple[str, Size]], available: int | None) -> None:
     """Check that embeddings fit into memory when they are full.
 
@@ -72,7 +92,7 @@ def check_room(sizes: Sequence[tuple[str, Size]], available: int | None) -> None
         SpecError: they do not.
     """
     total = sum(size.bytes for _, size in sizes)
-    if available is None or total <= available:
+    if available is None or total <= available or not sizes:
         return
     name, size = max(sizes, key=lambda each: each[1].bytes)
     limit, left = size.rules.limit, available - total + size.bytes

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from brim.errors import SpecError
 from brim.train.layout import ALIGNMENT
-from brim.train.tables.roster import Change, Roster, Rules
+from brim.train.tables.roster import Roster, RosterChange, Rules
 from brim.train.tables.table import MOST_OWNERS, WEIGHT
 
 __all__ = ["CANDIDATES", "KEYS", "KeyedTable", "partitions_of"]
@@ -151,7 +151,7 @@ class KeyedTable:
     # A step ------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def log(self, change: Change, partitions: range, *, step: int, owner: int) -> dict[str, Tensor]:
+    def log(self, change: RosterChange, partitions: range, *, step: int, owner: int) -> dict[str, Tensor]:
         """Log what is about to change.
 
         Args:
@@ -183,7 +183,7 @@ class KeyedTable:
         return {name: logged[part] for name, logged in self._logged.items()}
 
     @torch.no_grad()
-    def write(self, change: Change, rows: Mapping[str, Tensor], *, step: int) -> None:
+    def write(self, change: RosterChange, rows: Mapping[str, Tensor], *, step: int) -> None:
         """Write rows, and who has them; all that was logged."""
         for name, field in self.fields.items():
             field.index_copy_(0, change.places, rows[name])

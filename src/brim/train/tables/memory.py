@@ -9,11 +9,13 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 import torch
 
 from brim.errors import EnvironmentFault
+from brim.process import anonymous_file
 from brim.train.memory import have_ready
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.table import Table
@@ -38,7 +40,7 @@ class TableMemory:
 
     def __init__(self, tables: Sequence[Table | KeyedTable], descriptor: int | None) -> None:
         self._tables = tables
-        own = os.memfd_create("brim-tables") if descriptor is None else None
+        own = anonymous_file("brim-tables") if descriptor is None else None
         file = descriptor if own is None else own
         assert file is not None
         size = _PAGE + sum(_whole_pages(table.size_bytes) for table in tables)
@@ -77,17 +79,15 @@ class TableMemory:
 
     @property
     def is_written_to(self) -> bool:
-        """Whether the user's code wrote to what it sees as weights."""
+        """Whether the user's code wrote to what it sees as weights; False where the system does not tell."""
         address = f"{self._seen.data_ptr():x}-"
-        with _MAPS.open() as maps:
-            lines = iter(maps)
-            for line in lines:
-                if line.startswith(address):
-                    break
-            for line in lines:
-                if line.startswith("Anonymous:"):
-                    return int(line.split()[1]) > 0
-        return False
+        try:
+            with _MAPS.open() as maps:
+                ours = dropwhile(lambda line: not line.startswith(address), maps)
+                anonymous = next((line for line in ours if line.startswith("Anonymous:")), "")
+        except OSError:
+            return False
+        return bool(anonymous) and int(anonymous.split()[1]) > 0
 
 
 def _whole_pages(size_bytes: int) -> int:

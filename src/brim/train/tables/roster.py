@@ -15,7 +15,7 @@ from torch import Tensor
 from brim.train.tables.candidates import Candidates, Counted
 from brim.train.tables.index import Index, Shape
 
-__all__ = ["Change", "Roster", "Rules"]
+__all__ = ["Roster", "RosterChange", "Rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Rules:
         return self.shape.bytes + 8 * self.shape.all_places + waiting
 
 
-class Change(NamedTuple):
+class RosterChange(NamedTuple):
     """What a step does to a roster.
 
     Args:
@@ -113,7 +113,7 @@ class Roster:
         there = self._is_there(places, step)
         return keys[there], places[there]
 
-    def look(self, keys: Tensor, step: int) -> Change:
+    def look(self, keys: Tensor, step: int) -> RosterChange:
         """Return what a step that has gradients for these keys does; write nothing."""
         places = self.index.find(keys)
         absent = ~self._is_there(places, step)
@@ -125,7 +125,7 @@ class Roster:
         new = wanted & (places < 0)
         places[new] = self.index.reserve(keys[new])
         has_row = (~absent | wanted) & (places >= 0)
-        return Change(
+        return RosterChange(
             number=has_row.nonzero().flatten(),
             places=places[has_row],
             is_fresh=absent[has_row],
@@ -148,7 +148,7 @@ class Roster:
             self.index.remove(keys[~self._is_there(places, step)])
             self.index.mend(partitions)
 
-    def write(self, step: int, change: Change) -> None:
+    def write(self, step: int, change: RosterChange) -> None:
         """Do what `look` found."""
         if self.candidates is not None and change.counted is not None:
             self.candidates.write(step, change.counted)

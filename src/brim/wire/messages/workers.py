@@ -7,6 +7,7 @@ import traceback
 import msgspec
 
 from brim.coordination.membership import World
+from brim.domain.accounting import TableFacts, TableTraffic
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
 
 __all__ = [
@@ -32,8 +33,6 @@ __all__ = [
     "Publish",
     "Released",
     "StepReport",
-    "TableFacts",
-    "TableTraffic",
     "TemplateMessage",
     "TemplateReady",
     "Warn",
@@ -48,15 +47,6 @@ __all__ = [
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A message of any conversation."""
-
-
-class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of an embedding: `bytes` are those that it takes on each host, the optimizer's share among them."""
-
-    name: str
-    rows: int
-    dim: int
-    bytes: int
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,20 +75,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     start_method: str
     transport: str
     tables: list[TableFacts] = []  # of embeddings that are trained by rows
-
-
-class TableTraffic(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank had to do with a table in a step, in rows.
-
-    Args:
-        read: distinct ones of each micro-batch.
-        changed: that it applied.
-        hottest: a sample of one micro-batch: ids and how often each was looked up, most often first.
-    """
-
-    read: int
-    changed: int
-    hottest: list[tuple[int, int]] = []
 
 
 class MicroReport(msgspec.Struct, frozen=True, array_like=True):
