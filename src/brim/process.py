@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import socket
-import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,6 @@ __all__ = [
     "MASTER",
     "WORKER",
     "adopt_orphans",
-    "anonymous_file",
     "be_called",
     "birth_of",
     "children_of",
@@ -236,15 +234,3 @@ os.register_at_fork(after_in_child=_close_ours)
 def _prctl(option: int, value: object) -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value)
-
-
-def anonymous_file(name: str) -> int:
-    """Return a descriptor of memory without a place in any folder: nothing is left of it once its processes are gone.
-
-    Args:
-        name: that the system shows for it.
-    """
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

@@ -13,7 +13,7 @@ import faulthandler
 import os
 import signal
 
-from brim.process import anonymous_file
+from brim.anonymous import anonymous_file
 
 __all__ = ["VARIABLE", "Stacks", "show_no_more", "show_when_asked"]
 

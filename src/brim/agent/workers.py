@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
+from brim.anonymous import anonymous_file
 from brim.errors import ProtocolError
-from brim.process import WORKER, anonymous_file, children_of, end_family, state_of, variable_of
+from brim.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.stacks import Stacks
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
+from brim.anonymous import anonymous_file
 from brim.errors import EnvironmentFault
-from brim.process import anonymous_file
 from brim.train.memory import have_ready
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.table import Table
