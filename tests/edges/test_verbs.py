@@ -112,7 +112,7 @@ def test_resize_and_suspend_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.usefixtures("alive")
 def test_a_resize_says_to_what() -> None:
-    assert "WORKERS: got nothing, need how many" in brim("resize", "latest").stderr
+    assert "WORKERS: got nothing, need a number of workers, or --ps N" in brim("resize", "latest").stderr
 
 
 @pytest.mark.usefixtures("run")
