@@ -6,7 +6,6 @@ import contextlib
 import csv
 import http.client
 import json
-import os
 import shutil
 import signal
 import socket
@@ -27,7 +26,7 @@ from brim.serving.export import Exporter
 from brim.serving.inputs import ColumnReader
 from e2e.running import DEADLINE, train, until
 from e2e.test_using_a_model import use
-from serving.trained import TRACED, WITH_FUNCTION, run_of
+from serving.trained import TRACED, WITH_FUNCTION, as_before, run_of
 
 pytestmark = pytest.mark.e2e
 
@@ -37,15 +36,9 @@ ROWS = {"rows": [ROW]}
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from brim.train.data import fitted
-
-    environment, path = dict(os.environ), list(sys.path)
-    monkeypatch.setattr(fitted, "_in_use", None)
-    yield
-    os.environ.clear()
-    os.environ |= environment
-    sys.path[:] = path
+def _as_before() -> Iterator[None]:
+    with as_before():
+        yield
 
 
 @dataclass
@@ -101,19 +94,16 @@ def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of step 1 and deltas to steps 2 to 21, one after the other."""
-    before, path = dict(os.environ), list(sys.path)
-    exporter = Exporter(run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22))))
     folder = tmp_path_factory.mktemp("versions")
-    since = exporter.bundle(folder / "1", step=1).manifest.version
-    for step in range(2, 22):
-        since = exporter.delta(folder / str(step), since=since, step=step).manifest.version
-    exporter.bundle(folder / "21-whole", step=21)
-    yield folder
-    os.environ.clear()
-    os.environ |= before
-    sys.path[:] = path
+    with as_before():
+        exporter = Exporter(run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22))))
+        since = exporter.bundle(folder / "1", step=1).manifest.version
+        for step in range(2, 22):
+            since = exporter.delta(folder / str(step), since=since, step=step).manifest.version
+        exporter.bundle(folder / "21-whole", step=21)
+    return folder
 
 
 def put(version: Path, watched: Path) -> None:

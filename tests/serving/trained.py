@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,6 +16,7 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import Image
+from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.training_file import load
 
@@ -72,6 +77,21 @@ def write_rows(path: Path, *, colors: bool = True) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Undo what exporting and serving change for a whole process: variables, the import path and fitted columns."""
+    environment, path, fits = dict(os.environ), list(sys.path), fitted._in_use
+    fitted._in_use = None
+    try:
+        yield
+    finally:
+        fitted._in_use = fits
+        os.environ.clear()
+        os.environ |= environment
+        sys.path[:] = path
+
+
+@as_before()
 def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
     """Make a run with a checkpoint of each step.
 
@@ -99,10 +119,6 @@ def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
             checkpoint=f"step {steps[-1]}",
         ),
     )
-    import os
-
-    from brim.train.context import shared_environment
-
     os.environ |= shared_environment(spec, str(run))
     module = load(str(file))
     dataset = module.dataset("train")
