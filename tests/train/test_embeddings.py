@@ -117,6 +117,25 @@ def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
             assert part is dense_state[index][key] or torch.equal(part, dense_state[index][key]), (index, key)
 
 
+def test_gradients_that_are_scaled_by_frequency_are_those_of_the_dense_way() -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        model = net()
+        model.table.scale_grad_by_freq = True
+        trained(model, OPTIMIZERS["adagrad"](model.parameters()), embeddings=way)
+        ends.append(weights_sha256(model))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("id", [ROWS, -1])
+def test_an_id_that_is_no_row_is_an_error(id: int) -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    next(job.batches(data()))
+    with pytest.raises(IndexError, match="out of range"):
+        model.table(torch.tensor([[1, id]]))
+
+
 def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
     ends = []
     for way in ("auto", "dense"):
@@ -328,8 +347,10 @@ def test_a_weight_that_another_module_uses_stays_dense() -> None:
 def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embeddings, "LARGE", ROWS * 8)
     model = net()
+    model.other = nn.Embedding(ROWS - 1, 8)
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
-    assert job._embeddings.names == ["table.weight"]
+    # Of as many rows as a large one: such embeddings are mostly asked for the same ids.
+    assert job._embeddings.names == ["table.weight", "wide.weight"]
 
 
 @pytest.mark.parametrize(
@@ -419,7 +440,7 @@ def test_hooks_on_an_optimizer_see_every_gradient_or_are_refused(when: str) -> N
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     if when == "before":
         optimizer.register_step_post_hook(lambda *_: None)
-    job = Job(model, optimizer, spec=spec(), context=None)
+    job = Job(model, optimizer, spec=spec(micro_batches=1), context=None)
     assert bool(job._embeddings.names) is (when == "later")
     if when == "later":
         optimizer.register_step_post_hook(lambda *_: None)

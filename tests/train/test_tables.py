@@ -7,7 +7,6 @@ import os
 import random
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.train.embeddings import Embeddings
 from brim.train.job import Job
 from brim.train.rows import OwnedRows, Rows
+from brim.train.tables import kernels
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import Table
 from train.test_embeddings import OPTIMIZERS, data, net, small_ones_too, spec
@@ -82,20 +82,17 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
     """Raise half-way through one of the writes to rows that follow."""
     left, chance = moment, random.Random(moment)
 
-    def dying(function: Any) -> Any:
-        def call(self: torch.Tensor, dim: int, index: torch.Tensor, *rest: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left >= 0:
-                return function(self, dim, index, *rest)
-            some = chance.randrange(len(index) + 1)
-            function(self, dim, index[:some], *[v[:some] if isinstance(v, torch.Tensor) else v for v in rest])
-            raise _Killed
+    def dying(rows: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            kernels.put(rows, places, values)
+            return
+        some = chance.randrange(len(places) + 1)
+        kernels.put(rows, places[:some], values[:some])
+        raise _Killed
 
-        return call
-
-    for name in ("index_copy_", "index_fill_"):
-        patch.setattr(torch.Tensor, name, dying(getattr(torch.Tensor, name)))
+    patch.setattr("brim.train.tables.table.put", dying)
 
 
 def test_what_an_owner_had_done_when_it_died_is_taken_back(

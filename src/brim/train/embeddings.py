@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from brim.train.rows import OwnedRows, Rows, no_rows, total_of
 from brim.train.table_file import NumberedRows
 from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
 from brim.train.tables.capacity import available_bytes, check_room, check_whole
+from brim.train.tables.kernels import distinct_of
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.keys import mix
 from brim.train.tables.memory import TableMemory
@@ -44,8 +45,31 @@ _SAME_ANYWHERE = (torch.float32, torch.float64)
 _DENSE = "--embeddings dense, without sparse=True"
 
 
+class _Lookup(torch.autograd.Function):
+    """The row of each id, as `nn.Embedding` has it, whose gradient goes to the table and not to the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor, module: _ByRows) -> Tensor:
+        ctx.ids, ctx.module = ids, module
+        return weight.index_select(0, ids.flatten()).view(*ids.shape, weight.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        table = ctx.module._brim_table
+        ids, places = ctx.module._brim_embeddings.distinct(ctx.ids)
+        table.note_lookups(ids, places)
+        values = gradient.new_zeros((len(ids), gradient.shape[-1]))
+        values.index_add_(0, places.flatten(), gradient.flatten(0, -2))
+        padding = _place_of(ctx.module.padding_idx, ids)
+        if padding is not None:
+            values[padding] = 0
+        table.receive(Rows(ids, values))
+        return None, None, None
+
+
 class _Gather(torch.autograd.Function):
-    """Rows of a weight, whose gradient goes to their table and not to the weight."""
+    """The rows of distinct ids, whose gradient goes to the table and not to the weight."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, table: _Embedding) -> Tensor:
@@ -86,19 +110,18 @@ class _Embedding(TrainedByRows):
         return self.weight
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left none.
-
-        Raises:
-            SpecError: its optimizer, or a hook, would now do more than by rows can be done.
-        """
-        why = _why_not(self.weight, self.modules) or moves_others(self._place)
-        if why:
-            raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
+        """Return the gradient that a micro-batch's backward passes left, or None where they left none."""
         received = self.take_received()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
             received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
         return total_of(received) if received else None
+
+    def check(self) -> None:
+        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be done."""
+        why = _why_not(self.weight, self.modules) or moves_others(self._place)
+        if why:
+            raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
 
     # The table ---------------------------------------------------------------------------------------------
 
@@ -151,12 +174,16 @@ class _ByRows(nn.Module):
     _brim_embeddings: Embeddings
     _brim_table: _Embedding
     _brim_class: type[nn.Module]
+    _brim_is_lookup: bool  # its forward gives the row of each id, and nothing else
 
     def forward(self, input: Tensor, *rest: Any, **named: Any) -> Any:
         look_up, table = super().forward, self._brim_table
         weight = self._parameters["weight"]
         if weight is not table.weight or not weight.requires_grad or not _is_plain_training():
             return look_up(input, *rest, **named)
+        if self._brim_is_lookup and not self.scale_grad_by_freq:
+            rows: Tensor = _Lookup.apply(weight, input, self)  # type: ignore[no-untyped-call]
+            return rows
         distinct, places = self._brim_embeddings.distinct(input)
         table.note_lookups(distinct, places)
         attributes = vars(self)
@@ -235,6 +262,11 @@ class Embeddings:
         self.is_shown = False
         obstacle = obstacle or ("--transport distributed" if spec.transport == "distributed" else "")
         users = _users_of(model)
+        large = {
+            len(weight)
+            for weight in model.parameters()
+            if weight.numel() >= LARGE and all(_is_weight_of(each, weight) for each in users[id(weight)])
+        }
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
             if any(isinstance(each, Embedding) for each in modules):
@@ -261,7 +293,7 @@ class Embeddings:
                     need=f"a CPU and {KNOWN}",
                     hint="leave sparse=True out",
                 )
-            if why or not (declared or _is_worth_it(weight, places[0], model, spec)):
+            if why or not (declared or _is_worth_it(weight, places[0], model, spec, large)):
                 continue
             number = _number_of(optimizers, places[0])
             self._all.append(_Embedding(name, weight, places[0], modules, number=number))
@@ -330,7 +362,7 @@ class Embeddings:
         known, distinct, places = self._seen.get(key, (None, ids, ids))
         if known is None or not torch.equal(known, ids):
             values = mix(ids.long()) if as_keys else ids
-            distinct, places = torch.unique(values, return_inverse=True)
+            distinct, places = distinct_of(values)
             distinct, places = distinct.long(), places.to(ids.dtype)
             if not torch.is_inference_mode_enabled():  # what is made there can be in no backward pass
                 self._seen[key] = ids.clone(), distinct, places
@@ -358,15 +390,17 @@ class Embeddings:
 
         Returns:
             The gradient of each weight, and whether it has one.
-
-        Raises:
-            SpecError: an optimizer, or a hook, would now do more than by rows can be done.
         """
         taken = [each.take() for each in self._all]
         rows = [
             no_rows(each.weight) if own is None else own for each, own in zip(self._all, taken, strict=True)
         ]
         return rows, [own is not None for own in taken]
+
+    def check(self) -> None:
+        """Raises SpecError where an optimizer, or a hook, would now do more than by rows can be done."""
+        for each in self._all:
+            each.check()
 
     def nothing(self) -> list[Rows]:
         """Return the rows of a micro-batch without samples."""
@@ -557,7 +591,7 @@ class Embeddings:
         """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step counts.
 
         Args:
-            parts: of each table, with gradients that may be written to; None where it does not change.
+            parts: of each table, None where it does not change.
             step: that is about to be committed, from 1.
         """
         for each, part in zip(self._all, parts, strict=True):
@@ -595,13 +629,20 @@ def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
     return isinstance(module, _KINDS) and module._parameters.get("weight") is parameter
 
 
-def _is_worth_it(weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec) -> bool:
-    """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits stay the same."""
+def _is_worth_it(
+    weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec, large: Collection[int]
+) -> bool:
+    """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits stay the same.
+
+    Args:
+        large: numbers of rows of large embeddings. One with as many is mostly asked for the same ids, which are made
+            distinct once for both.
+    """
     if spec.embeddings == "dense" or spec.clip_norm is not None or is_compiled(model):
         return False  # a norm over fewer numbers adds up in another order
     if place.group.get("eps") == 0:  # 0 / 0 is not a number, in every row
         return False
-    return weight.numel() >= LARGE
+    return len(weight) in large
 
 
 def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
@@ -623,8 +664,13 @@ def _only_looks_up(module: nn.Module) -> bool:
     """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one that says so."""
     if "forward" in vars(module):
         return False
-    kind = next(each for each in _own_class(module).__mro__ if "forward" in vars(each))
+    kind = _forward_of(_own_class(module))
     return kind in _KINDS or bool(vars(kind).get("by_rows"))
+
+
+def _forward_of(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class whose `forward` a class has."""
+    return next(each for each in kind.__mro__ if "forward" in vars(each))
 
 
 def _where_not(places: Sequence[Place]) -> str:
@@ -647,5 +693,10 @@ def _is_compiled(model: nn.Module) -> str:
 
 def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Embedding) -> type[_ByRows]:
     names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    ours = {"_brim_embeddings": embeddings, "_brim_table": table, "_brim_class": own}
+    ours = {
+        "_brim_embeddings": embeddings,
+        "_brim_table": table,
+        "_brim_class": own,
+        "_brim_is_lookup": _forward_of(own) is not nn.EmbeddingBag,
+    }
     return type(own.__name__, (_ByRows, own), {**names, **ours})

@@ -992,8 +992,7 @@ class Job:
             self.members.arrive(step.number, phase)
             waited += time.perf_counter() - before
 
-        if self._embeddings.weights:
-            round.exchange.put_rows(round.rows.blocks())
+        self._put_rows(round)
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
         # Tables are changed before the commit, which all wait for, so that nobody reads what is half written; what
@@ -1022,14 +1021,19 @@ class Job:
         round.held = held
         return outcome
 
+    def _put_rows(self, round: _Round) -> None:
+        """Leave the gradients of embeddings' rows where the round adds them up."""
+        if self._embeddings.weights:
+            self._embeddings.check()
+            round.exchange.put_rows(round.rows.blocks())
+
     def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> Outcome:
         """Apply a batch to the newest state, to which others have come meanwhile; none of them does so now."""
         started = time.perf_counter()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             started = self._spent("compute", started)
-        if self._embeddings.weights:
-            round.exchange.put_rows(round.rows.blocks())
+        self._put_rows(round)
         total = round.accumulator.only()
         before = self.members.turn(step.number)
         started = self._spent("wait", started)
@@ -1109,15 +1113,17 @@ class Job:
             Of each table; None where it does not change.
         """
         if not self._embeddings.delay:
-            parts = [part._replace(rows=part.rows.copy()) for part in exchange.rows_owned()]
-            self._clip(exchange, [part.rows for part in parts], used)
+            parts = list(exchange.rows_owned())
+            if self.spec.clip_norm is not None:
+                parts = [part._replace(rows=part.rows.copy()) for part in parts]
+                self._clip(exchange, [part.rows for part in parts], used)
             return [part if is_used else None for part, is_used in zip(parts, used, strict=True)]
         rows = [each.copy() for each in exchange.rows_total()]  # all of them wait, on each worker
         self._clip(exchange, rows, used)
         due = self._embeddings.put_off(rows)
         if not due:
             return [None] * len(rows)
-        parts = [part._replace(rows=part.rows.copy()) for part in exchange.owned_of(due)]
+        parts = list(exchange.owned_of(due))
         return [part if len(each.ids) else None for part, each in zip(parts, due, strict=True)]
 
     def _clip(self, exchange: Exchange, rows: Sequence[Rows], used: Sequence[bool]) -> None:

@@ -108,18 +108,17 @@ class KeyedRows(TrainedByRows):
         return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left none.
+        """Return the gradient that a micro-batch's backward passes left, or None where they left none."""
+        received = self.take_received()
+        return total_of(received) if received else None
 
-        Raises:
-            SpecError: its optimizer, or a hook, would now do more than by rows can be done.
-        """
+    def check(self) -> None:
+        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be done."""
         why = moves_others(self._place, lazily=True)
         if not why and states_of_row(self._place).keys() != self._optimizer.states.keys():
             why = "an optimizer that keeps more of a row than it did at the start"
         if why:
             raise self._refusal(why)
-        received = self.take_received()
-        return total_of(received) if received else None
 
     # The table ---------------------------------------------------------------------------------------------
 

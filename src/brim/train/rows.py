@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from brim.coordination.reduction import Block, fold
+from brim.train.tables.kernels import distinct_of, gather, put
 
 __all__ = ["OwnedRows", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
 
@@ -82,8 +83,8 @@ class _Union(NamedTuple):
 
 
 def _union(parts: list[Tensor]) -> _Union:
-    ids, places = torch.unique(torch.cat(parts), return_inverse=True)
-    return _Union(parts, ids, list(places.split([len(each) for each in parts])))
+    ids, places = distinct_of(torch.cat(parts))
+    return _Union(parts, ids, list(torch.split(places, [len(each) for each in parts])))
 
 
 def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> list[Rows]:
@@ -130,12 +131,20 @@ def _sum(
         if left.start not in sums:
             first = own[left.start]
             sums[left.start] = first.new_zeros((count, first.shape[1]))
-            sums[left.start].index_copy_(0, places[left.start], first)
+            put(sums[left.start], places[left.start], first.contiguous())
         if right.start in sums:
             sums[left.start] += sums.pop(right.start)
         else:
-            sums[left.start].index_add_(0, places[right.start], own[right.start])
+            _add(sums[left.start], places[right.start], own[right.start])
     return sums[start]
+
+
+def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
+    """Add to the rows at some places, each once."""
+    there = torch.empty_like(values, memory_format=torch.contiguous_format)
+    gather(rows, places, there)
+    there += values
+    put(rows, places, there)
 
 
 def between(rows: Rows, start: int, stop: int) -> Rows:

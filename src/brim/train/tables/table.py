@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from brim.train.layout import ALIGNMENT
+from brim.train.tables.kernels import gather, put
 
 __all__ = ["MOST_OWNERS", "WEIGHT", "Table"]
 
@@ -102,9 +103,9 @@ class Table:
         """
         part = slice(at, at + len(places))
         self._places[part] = places
-        torch.index_select(self.changed, 0, places, out=self._logged_changed[part])
+        gather(self.changed, places, self._logged_changed[part])
         for name, field in self.fields.items():
-            torch.index_select(field, 0, places, out=self._logged[name][part])
+            gather(field, places, self._logged[name][part])
         head = self._heads[owner]
         head[_FIRST], head[_COUNT] = at, len(places)
         head[_STEP] = step  # last: from here on the log stands
@@ -114,8 +115,8 @@ class Table:
     def write(self, places: Tensor, rows: Mapping[str, Tensor], *, step: int) -> None:
         """Write rows to places that were logged."""
         for name, field in self.fields.items():
-            field.index_copy_(0, places, rows[name])
-        self.changed.index_fill_(0, places, step)
+            put(field, places, rows[name])
+        put(self.changed, places, torch.full_like(places, step))
 
     @torch.no_grad()
     def take_back(self, committed: int) -> None:
@@ -125,8 +126,8 @@ class Table:
             part = slice(first, first + count)
             places = self._places[part]
             for name, field in self.fields.items():
-                field.index_copy_(0, places, self._logged[name][part])
-            self.changed.index_copy_(0, places, self._logged_changed[part])
+                put(field, places, self._logged[name][part])
+            put(self.changed, places, self._logged_changed[part])
         self._heads[:, _STEP] = 0
 
 

@@ -1,0 +1,75 @@
+"""What a step does with ids and rows, by whatever is fastest for it on a CPU (benchmarks/embeddings).
+
+torch finds distinct ids by sorting, and copies rows element by element; numpy copies a row as one value, and where
+there are few ids, marks say which are there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["distinct_of", "gather", "put"]
+
+_FEW = 1 << 20  # ids up to which a mark for each costs less than sorting those that are asked for
+
+
+def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the distinct ids among some.
+
+    Args:
+        ids: integers, of any shape.
+
+    Returns:
+        The distinct ids, ascending, shape [N]; and of each id its place among them, in the shape of `ids`. Both in
+        the type of `ids`.
+    """
+    given = ids.numpy()
+    most = int(given.max()) if given.size else _FEW
+    if most >= _FEW or given.min() < 0:
+        distinct_ids, places = torch.unique(ids, return_inverse=True)
+        return distinct_ids, places
+    is_there = np.zeros(most + 1, np.bool_)
+    is_there[given] = True
+    distinct = np.flatnonzero(is_there)
+    place = np.empty(most + 1, given.dtype)
+    place[distinct] = np.arange(len(distinct), dtype=given.dtype)
+    return torch.from_numpy(distinct.astype(given.dtype, copy=False)), torch.from_numpy(place[given])
+
+
+def gather(rows: Tensor, places: Tensor, out: Tensor) -> None:
+    """Copy the rows at some places, [N, D], to `out`.
+
+    Args:
+        rows: shape [R, D], contiguous, as `out`.
+        places: int64, [N].
+
+    Raises:
+        IndexError: there is no such place.
+    """
+    _check(places, len(rows))
+    # With mode="raise" numpy would take to a copy first.
+    np.take(_records(rows), places.numpy(), out=_records(out), mode="clip")
+
+
+def put(rows: Tensor, places: Tensor, values: Tensor) -> None:
+    """Write `values`, [N, D], to some places of `rows`; as `gather`."""
+    _check(places, len(rows))
+    np.put(_records(rows), places.numpy(), _records(values), mode="clip")
+
+
+def _check(places: Tensor, count: int) -> None:
+    given = places.numpy()
+    if len(given) and (given.min() < 0 or given.max() >= count):
+        raise IndexError(f"place {given.min()} or {given.max()} of {count:,} rows")
+
+
+def _records(rows: Tensor) -> NDArray[Any]:
+    """Rows as one value each."""
+    array = rows.numpy()
+    size_bytes = array.itemsize * (array.shape[1] if array.ndim > 1 else 1)
+    return array.view(np.dtype((np.void, size_bytes))).reshape(len(array))
