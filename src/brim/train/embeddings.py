@@ -27,7 +27,7 @@ from brim.train.rows import OwnedRows, Rows, no_rows, total_of
 from brim.train.table_file import NumberedRows
 from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
 from brim.train.tables.capacity import available_bytes, check_room, check_whole
-from brim.train.tables.kernels import distinct_of
+from brim.train.tables.kernels import distinct_of, gather
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.keys import mix
 from brim.train.tables.memory import TableMemory
@@ -51,7 +51,9 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, module: _ByRows) -> Tensor:
         ctx.ids, ctx.module = ids, module
-        return weight.index_select(0, ids.flatten()).view(*ids.shape, weight.shape[1])
+        rows = weight.new_empty((*ids.shape, weight.shape[1]))
+        gather(weight.contiguous(), ids.flatten(), rows.flatten(0, -2))
+        return rows
 
     @staticmethod
     @once_differentiable

@@ -36,9 +36,11 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
     is_there = np.zeros(most + 1, np.bool_)
     is_there[given] = True
     distinct = np.flatnonzero(is_there)
-    place = np.empty(most + 1, given.dtype)
-    place[distinct] = np.arange(len(distinct), dtype=given.dtype)
-    return torch.from_numpy(distinct.astype(given.dtype, copy=False)), torch.from_numpy(place[given])
+    place = np.empty(most + 1, np.int32)
+    place[distinct] = np.arange(len(distinct), dtype=np.int32)
+    found = (distinct, place[given])
+    distinct_ids, places = (torch.from_numpy(each.astype(given.dtype, copy=False)) for each in found)
+    return distinct_ids, places
 
 
 def gather(rows: Tensor, places: Tensor, out: Tensor) -> None:
@@ -46,7 +48,7 @@ def gather(rows: Tensor, places: Tensor, out: Tensor) -> None:
 
     Args:
         rows: shape [R, D], contiguous, as `out`.
-        places: int64, [N].
+        places: integers, [N].
 
     Raises:
         IndexError: there is no such place.
@@ -65,7 +67,7 @@ def put(rows: Tensor, places: Tensor, values: Tensor) -> None:
 def _check(places: Tensor, count: int) -> None:
     given = places.numpy()
     if len(given) and (given.min() < 0 or given.max() >= count):
-        raise IndexError(f"place {given.min()} or {given.max()} of {count:,} rows")
+        raise IndexError(f"index out of range: {given.min()} to {given.max()} of {count:,} rows")
 
 
 def _records(rows: Tensor) -> NDArray[Any]:
