@@ -31,14 +31,14 @@ TRAINED = (
 BATCH, EPOCHS, SEED = 512, 2, 0
 LIMIT = 240.0  # seconds for a run
 KILLS = 8
-REPARTITION = ((0.2, 4), (0.6, 2))  # after this part of the steps so many servers
+RESIZES = ((0.2, 3, 4), (0.4, 1, 4), (0.6, 4, 2))  # after this part of the steps so many workers, and servers
 
 
 class World(NamedTuple):
     """One run.
 
     Args:
-        is_disturbed: members are killed, and servers go from 2 to 4 to 2.
+        is_disturbed: members are killed; workers go from 3 to 1 to 4, servers from 2 to 4 to 2.
     """
 
     workers: int
@@ -47,7 +47,7 @@ class World(NamedTuple):
 
     def __str__(self) -> str:
         text = f"{self.workers} workers, {self.servers} servers"
-        return f"{text}, {KILLS} kills, servers 2 → 4 → 2" if self.is_disturbed else text
+        return f"{text}, {KILLS} kills, then 3, 1, 4 workers, 4, 4, 2 servers" if self.is_disturbed else text
 
 
 def worlds_of(number: int) -> Iterator[World]:
@@ -58,13 +58,15 @@ def worlds_of(number: int) -> Iterator[World]:
 
 
 def _disturb(run: BrimRun, rng: random.Random, steps: int) -> None:
-    """Kill members and ask for other numbers of servers, as the run goes on."""
-    events: list[tuple[int, int | None]] = [(int(steps * part), servers) for part, servers in REPARTITION]
-    events += [(rng.randrange(steps // 10, steps * 9 // 10), None) for _ in range(KILLS)]
-    for at, servers in sorted(events, key=lambda event: event[0]):
+    """Kill members and ask for other numbers of them, as the run goes on."""
+    events: list[tuple[int, tuple[int, ...]]] = [
+        (int(steps * part), (workers, servers)) for part, workers, servers in RESIZES
+    ]
+    events += [(rng.randrange(steps // 10, steps * 9 // 10), ()) for _ in range(KILLS)]
+    for at, size in sorted(events):
         run.until(f"step {at}", lambda at=at: run.steps and run.steps[-1].step >= at, timeout=LIMIT)
-        if servers is not None:
-            client.resize(run.directory, 0, servers=servers)
+        if size:
+            client.resize(run.directory, size[0], servers=size[1])
         else:
             with suppress(ProcessLookupError):  # it has died of another kill
                 os.kill(rng.choice(run.members).pid, signal.SIGKILL)
