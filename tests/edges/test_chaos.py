@@ -28,7 +28,7 @@ from brim.chaos.promises import (
     run_directory_is_whole,
 )
 from brim.chaos.results import Job
-from brim.chaos.trial import Trial, _Running
+from brim.chaos.trial import Trial, _Running, copy_files
 from brim.cli.__main__ import cli
 from brim.clock import SystemClock
 from brim.domain.faults import parse_faults
@@ -203,6 +203,25 @@ def test_a_small_disk_is_filled_and_freed(tmp_path: Path) -> None:
         disk.free()
         (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
     assert not (tmp_path / "disk").exists()
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
+def test_a_disk_is_large_enough_for_what_an_undisturbed_run_keeps(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kept_bytes=30 << 20) as disk:
+        (disk.path / "tables").write_bytes(bytes(60 << 20))
+        disk.fill()
+        with pytest.raises(OSError, match="No space"):
+            (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
+
+
+def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "control").mkdir(parents=True)
+    (run / "events.jsonl").write_text("{}")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run / "control" / "master"))
+        copy_files(run, tmp_path / "kept")
+    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == ["control", "events.jsonl"]
 
 
 @pytest.fixture

@@ -11,14 +11,15 @@ from pathlib import Path
 
 __all__ = ["SmallDisk", "can_mount", "small_disk"]
 
-_MEBIBYTES = 16  # a few checkpoints of a small model, records and a report
+_LEAST_BYTES = 16 << 20  # a few checkpoints of a small model, records and a report
+_TIMES = 4  # what a run keeps at its end: while checkpoints take turns it has more
 _BALLAST = "ballast"
 # So the records of some steps still fit, and no checkpoint: first there are warnings, then the run ends.
 _LEFT_BYTES = 48 << 10
 
 
 class SmallDisk:
-    """A mounted directory of a few MiB."""
+    """A mounted directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,14 +48,17 @@ def can_mount() -> bool:
 
 
 @contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[SmallDisk]:
+def small_disk(path: Path, *, kept_bytes: int = 0) -> Iterator[SmallDisk]:
     """Mount a small disk at a new directory; it goes with all that is on it.
+
+    Args:
+        kept_bytes: that a run on it keeps at its end.
 
     Raises:
         subprocess.CalledProcessError: it cannot be mounted.
     """
     path.mkdir(parents=True)
-    options = f"size={_MEBIBYTES}m"
+    options = f"size={max(_LEAST_BYTES, _TIMES * kept_bytes)}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "brim-chaos", str(path)], check=True)
     try:
         yield SmallDisk(path)

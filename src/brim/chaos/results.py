@@ -24,10 +24,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """How the job ends where nothing is done to it."""
+    """How the job ends where nothing is done to it.
+
+    Args:
+        kept_bytes: in its directory.
+    """
 
     digest: str
     steps: int
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from brim.errors import EnvironmentFault
 from brim.telemetry.history import RunReader
 from brim.telemetry.records import FaultPerformed
 
-__all__ = ["Trial", "calm_run", "kinds_possible_here", "run_trial"]
+__all__ = ["Trial", "calm_run", "copy_files", "kinds_possible_here", "run_trial"]
 
 _POLL = 0.01
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
@@ -104,7 +104,17 @@ def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
         )
     if summary.get("exit") != "done":
         raise EnvironmentFault(f"{job.file} fails even without faults:\n{run.last_words()}")
-    return Calm(summary["weights_sha256"], summary["steps"])
+    kept_bytes = sum(each.stat().st_size for each in run.run_dir.rglob("*") if each.is_file())
+    return Calm(summary["weights_sha256"], summary["steps"], kept_bytes)
+
+
+def copy_files(directory: Path, to: Path) -> None:
+    """Copy a run's directory without its sockets, which cannot be copied."""
+
+    def no_files(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if not (path := Path(folder, name)).is_dir() and not path.is_file()]
+
+    shutil.copytree(directory, to, ignore=no_files)
 
 
 def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: float) -> Result:
@@ -120,7 +130,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
     with contextlib.ExitStack() as stack:
         run_dir, disk, hosts, cable = directory / "run", None, None, None
         if any(fault.kind is FaultKind.FILL_DISK for fault in trial.faults):
-            disk = stack.enter_context(small_disk(directory / "disk"))
+            disk = stack.enter_context(small_disk(directory / "disk", kept_bytes=calm.kept_bytes))
             run_dir = disk.path / "run"
         if trial.hosts > 1:
             hosts, cable = stack.enter_context(two_hosts())
@@ -130,7 +140,7 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
         run.outside.cable, run.outside.disk = cable, disk
         broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
         if broken and disk is not None and run_dir.exists():
-            shutil.copytree(run_dir, directory / "run")
+            copy_files(run_dir, directory / "run")
     result = Result(
         trial=trial,
         broken=tuple(broken),
