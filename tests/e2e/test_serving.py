@@ -6,6 +6,7 @@ import contextlib
 import csv
 import http.client
 import json
+import os
 import shutil
 import signal
 import socket
@@ -204,6 +205,28 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tm
         assert server.ask(body=ROWS)[1] == before
         put(versions / "2", watched)
         until(lambda: server.version.startswith("00000003"), "the delta that waited")
+
+
+def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
+    versions: Path, tmp_path: Path
+) -> None:
+    """By `cp`, or a copy to a disk that is full: who maps a file that is cut dies of SIGBUS."""
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    put(versions / "1", watched)
+    with serving(watched, tmp_path / "log") as server:
+        before = server.ask(body=ROWS)
+        for path in (watched / "1").iterdir():
+            os.truncate(path, 0)
+        assert server.ask(body=ROWS)[:2] == before[:2]
+        put(versions / "2", watched)
+        until(lambda: server.version.startswith("00000002"), "the delta")
+        for path in (watched / "2").iterdir():
+            os.truncate(path, 0)
+        put(versions / "3", watched)
+        until(lambda: server.version.startswith("00000003"), "the next one")
+        answer = server.ask(body=ROWS)[1]
+        assert answer["predictions"]["sold"] == expected(versions)[answer["version"]]
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,35 @@ def test_a_manifest_that_was_changed_by_hand(versions: Path, tmp_path: Path) -> 
         open_bundle(copy)
 
 
+def _spoil(version: Path) -> None:
+    """Overwrite all its files in place, as `cp` does."""
+    for path in [each for each in version.rglob("*") if each.is_file()]:
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            file.write(b"\0" * size)
+
+
+@pytest.mark.parametrize("source", [TRACED, UNTRACED])
+def test_what_becomes_of_its_files_changes_no_answer(source: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", source, steps=(10, 20, 30))
+    exporter = Exporter(run)
+    first = exporter.bundle(tmp_path / "10", step=10)
+    second = exporter.delta(tmp_path / "20", since=first, step=20)
+    exporter.delta(tmp_path / "30", since=second, step=30)
+    exporter.bundle(tmp_path / "whole", step=30)
+    path = run.parameters["path"]
+    expected = predictions(open_bundle(tmp_path / "whole"), path)
+    model = open_bundle(tmp_path / "10")
+    before = predictions(model, path)
+    _spoil(tmp_path / "10")
+    assert torch.equal(predictions(model, path), before)
+    model = changed(model, tmp_path / "20")
+    _spoil(tmp_path / "20")
+    model = changed(model, tmp_path / "30")
+    _spoil(tmp_path / "30")
+    assert torch.equal(predictions(model, path), expected)
+
+
 @pytest.mark.parametrize("content", [None, "{}", '{"files": {}}', "[1]"])
 def test_what_is_no_bundle(tmp_path: Path, content: str | None) -> None:
     if content is not None:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault
-from brim.serving.export import COLUMNS, DENSE
+from brim.serving.contents import Contents
+from brim.serving.export import COLUMNS
 from brim.serving.inputs import ColumnReader, Inputs, TensorReader
-from brim.serving.manifest import BundleManifest, read_manifest, verify
+from brim.serving.manifest import DENSE, BundleManifest, read_manifest
 from brim.serving.program import Program, State, load_program, served_of
 from brim.serving.rows import RowChange, Sides, check_change, open_change, open_tensors
 from brim.storage.job_file import read_job
@@ -37,6 +38,7 @@ class Model:
         reader: of requests.
         state: the weights.
         sides: of the rows.
+        contents: of the bundle: its code may ask for more of them at any time.
     """
 
     manifest: BundleManifest
@@ -44,6 +46,7 @@ class Model:
     reader: ColumnReader | TensorReader
     state: State
     sides: Sides
+    contents: Contents
 
     @property
     def version(self) -> str:
@@ -55,7 +58,7 @@ class Model:
 
 
 def open_bundle(directory: Path) -> Model:
-    """Open a bundle, every byte of which is checked.
+    """Open a bundle, every byte of which is checked; nobody needs its files afterwards.
 
     Raises:
         SpecError: this is no bundle.
@@ -67,17 +70,18 @@ def open_bundle(directory: Path) -> Model:
         raise EnvironmentFault(
             f"{directory} is a delta, which changes version {manifest.base}: serve the directory with both"
         )
-    verify(directory, manifest)
-    encoder, module = _with_code(directory, manifest) if manifest.code else (None, None)
+    contents = Contents(directory, manifest)
+    folder = contents.folder
+    encoder, module = _with_code(folder, manifest) if manifest.code else (None, None)
     if manifest.program:
-        module = load_program(directory / manifest.program)
+        module = load_program(folder / manifest.program)
     assert module is not None, "a bundle has a program or the code of one"
-    if encoder is None and (directory / COLUMNS).exists():
-        encoder = fitted.encoder_in(directory / COLUMNS)
+    if encoder is None and (folder / COLUMNS).exists():
+        encoder = fitted.encoder_in(folder / COLUMNS)
     reader = TensorReader(manifest.inputs) if encoder is None else ColumnReader(encoder, manifest.nulls)
-    sides = Sides({table.name: directory / table.file for table in manifest.tables})
-    state = _state_of(open_tensors(directory / DENSE), sides)
-    return Model(manifest, Program(module), reader, state, sides)
+    sides = Sides({table.name: contents.tensors[table.file] for table in manifest.tables})
+    state = _state_of(open_tensors(contents.tensors[DENSE]), sides)
+    return Model(manifest, Program(module), reader, state, sides, contents)
 
 
 def _with_code(directory: Path, manifest: BundleManifest) -> tuple[Encoder | None, nn.Module]:
@@ -130,9 +134,9 @@ def changed(model: Model, directory: Path) -> Model:
     if manifest.base != model.version:
         what = f"changes version {manifest.base}" if manifest.base else "is a bundle"
         raise EnvironmentFault(f"{directory} {what}, and {model.version} is served")
-    verify(directory, manifest)
-    dense = open_tensors(directory / DENSE)
-    changes = {table.name: open_change(directory / table.file) for table in manifest.tables}
+    tensors = Contents(directory, manifest).tensors
+    dense = open_tensors(tensors[DENSE])
+    changes = {table.name: open_change(tensors[table.file]) for table in manifest.tables}
     why = _why_not(model, manifest, dense, changes)
     if why:
         raise EnvironmentFault(f"{directory} does not fit version {model.version}: {why}")

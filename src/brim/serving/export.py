@@ -19,11 +19,12 @@ from torch import Tensor
 
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
+from brim.serving.contents import Contents
 from brim.serving.manifest import (
+    DENSE,
     BundledTable,
     BundleManifest,
     read_manifest,
-    verify,
     version_of,
     write_manifest,
 )
@@ -42,10 +43,10 @@ from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
 
-__all__ = ["COLUMNS", "DENSE", "Exported", "Exporter", "export_each"]
+__all__ = ["COLUMNS", "Exported", "Exporter", "export_each"]
 
 _LOOK = 0.1  # seconds between two looks for a checkpoint
-COLUMNS, DENSE, PROGRAM, CODE = fitted.COLUMNS, "dense.safetensors", "model.pt2", "code"
+COLUMNS, PROGRAM, CODE = fitted.COLUMNS, "model.pt2", "code"
 
 
 @dataclass(frozen=True)
@@ -194,9 +195,9 @@ class Exporter:
         manifest = read_manifest(directory)
         if manifest.base:
             return self._known(manifest.version, since)
-        verify(directory, manifest)
-        tables = {table.name: open_rows(directory / table.file) for table in manifest.tables}
-        dense = open_tensors(directory / DENSE)
+        tensors = Contents(directory, manifest).tensors
+        tables = {table.name: open_rows(tensors[table.file]) for table in manifest.tables}
+        dense = open_tensors(tensors[DENSE])
         return _Weights(manifest.version, manifest.weights_sha256, tables, dense, manifest.columns_sha256)
 
     def _known(self, version: str, since: str) -> _Weights:

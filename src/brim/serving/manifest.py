@@ -22,16 +22,17 @@ from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular, read_regular
 
 __all__ = [
+    "DENSE",
     "MANIFEST",
     "BundleManifest",
     "BundledTable",
     "read_manifest",
-    "verify",
     "version_of",
     "write_manifest",
 ]
 
 MANIFEST = "manifest.json"
+DENSE = "dense.safetensors"  # all weights but rows
 _FORMAT = 1
 _LARGEST = 16 << 20  # bytes of a manifest
 _PIECE = 1 << 22  # bytes that are read at once
@@ -154,27 +155,6 @@ def read_manifest(directory: Path) -> BundleManifest:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise EnvironmentFault(f"{path} is damaged: it names {name!r}, which is not in this directory")
     return manifest
-
-
-def verify(directory: Path, manifest: BundleManifest) -> None:
-    """Check every byte of a bundle or a delta.
-
-    Raises:
-        EnvironmentFault: a file is missing or damaged; the message names it.
-    """
-    named = {*(table.file for table in manifest.tables), *filter(None, (manifest.program, manifest.code))}
-    for name in sorted(named - manifest.files.keys()):
-        raise EnvironmentFault(f"{directory / MANIFEST} is damaged: it has no checksum of {name}")
-    for name, known in manifest.files.items():
-        path = directory / name
-        try:
-            check_ours(path.parent, field=str(path.parent))
-            check_ours(path, field=str(path))
-            right = path.stat().st_size == known.bytes and _sha256(path) == known.sha256
-        except OSError as error:
-            raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
-        if not right:
-            raise EnvironmentFault(f"{path} is damaged: it does not have the checksum of {MANIFEST}")
 
 
 def _sha256(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Files of rows: the keys and values of an embedding, and what changed in them.
 
 Keys are ascending int64: the row numbers of an ordinary embedding, or ids of any size, of which there are more or fewer
-from version to version. A file is safetensors, mapped rather than read: processes that serve the same files share their
-pages, and a page that a delta writes to becomes the process's own.
+from version to version. A file is safetensors, mapped rather than read: several views share its pages, and a page that
+is written to becomes the view's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import mmap
 import os
 import struct
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from brim.errors import EnvironmentFault
 from brim.untrusted import open_regular
 
 __all__ = [
+    "Copy",
     "RowChange",
     "Rows",
     "Sides",
@@ -78,6 +81,19 @@ class RowChange(NamedTuple):
     removed: Tensor
 
 
+class Copy:
+    """What a file had, in memory that nobody else writes to.
+
+    Args:
+        path: of the file, for messages.
+        descriptor: of the memory, which is closed with this.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+
 # Files -------------------------------------------------------------------------------------------------------
 
 
@@ -96,25 +112,27 @@ def write_change(path: Path, change: RowChange) -> None:
     )
 
 
-def open_rows(path: Path) -> Rows:
-    """Map a file of rows; what is written to them is this process's alone.
+def open_rows(file: Path | Copy) -> Rows:
+    """Map a file of rows, or the copy of one; what is written to them is of this view alone.
 
     Raises:
         EnvironmentFault: it is none.
     """
-    tensors = open_tensors(path)
+    tensors = open_tensors(file)
     rows = Rows(tensors.get("keys", torch.empty(0)), tensors.get("values", torch.empty(0)))
     if not _are_rows(rows):
-        raise EnvironmentFault(f"{path} is damaged: it has no rows by ascending keys")
+        raise EnvironmentFault(f"{_path_of(file)} is damaged: it has no rows by ascending keys")
     return rows
 
 
-def open_change(path: Path) -> RowChange:
-    """Map a file of changed rows; raises as `open_rows`."""
-    removed = open_tensors(path).get("removed", torch.empty(0))
+def open_change(file: Path | Copy) -> RowChange:
+    """Map a file of changed rows, or the copy of one; raises as `open_rows`."""
+    removed = open_tensors(file).get("removed", torch.empty(0))
     if removed.dtype is not torch.int64 or removed.dim() != 1 or not _ascends(removed):
-        raise EnvironmentFault(f"{path} is damaged: it does not say by ascending keys what is removed")
-    return RowChange(open_rows(path), removed)
+        raise EnvironmentFault(
+            f"{_path_of(file)} is damaged: it does not say by ascending keys what is removed"
+        )
+    return RowChange(open_rows(file), removed)
 
 
 def _are_rows(rows: Rows) -> bool:
@@ -127,14 +145,19 @@ def _ascends(keys: Tensor) -> bool:
     return bool((keys[1:] > keys[:-1]).all()) and (not len(keys) or int(keys[0]) >= 0)
 
 
-def open_tensors(path: Path) -> dict[str, Tensor]:
-    """Map a safetensors file: pages are read when they are used, and copied when they are written to.
+def _path_of(file: Path | Copy) -> Path:
+    return file.path if isinstance(file, Copy) else file
+
+
+def open_tensors(file: Path | Copy) -> dict[str, Tensor]:
+    """Map a safetensors file, or the copy of one: pages are copied when they are written to.
 
     Raises:
         EnvironmentFault: it is none.
     """
+    path = _path_of(file)
     try:
-        descriptor = open_regular(path)
+        descriptor = os.dup(file.descriptor) if isinstance(file, Copy) else open_regular(file)
         try:
             size = os.fstat(descriptor).st_size
             memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
@@ -224,14 +247,14 @@ class Sides:
     Pages that nobody wrote to are those of the file on both sides, so this costs the memory of what changed.
 
     Args:
-        files: by the name of the weight.
+        files: by the name of the weight; nobody writes to them.
 
     Raises:
         EnvironmentFault: a file is damaged.
     """
 
-    def __init__(self, files: dict[str, Path]) -> None:
-        self.now, self._spare = ({name: open_rows(path) for name, path in files.items()} for _ in range(2))
+    def __init__(self, files: Mapping[str, Path | Copy]) -> None:
+        self.now, self._spare = ({name: open_rows(file) for name, file in files.items()} for _ in range(2))
         self._missed: list[dict[str, RowChange]] = []  # by the spare side
         self._is_whole = True
 
