@@ -207,6 +207,37 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tm
         until(lambda: server.version.startswith("00000003"), "the delta that waited")
 
 
+def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(versions: Path, tmp_path: Path) -> None:
+    """Whoever copies it under its own name, file by file, the manifest first."""
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    put(versions / "1", watched)
+    with serving(watched, tmp_path / "log") as server:
+        (watched / "2").mkdir()
+        files = sorted((versions / "2").iterdir())
+        for path in files:
+            content = path.read_bytes()
+            (watched / "2" / path.name).write_bytes(content[: len(content) // 2])
+        shutil.copy(versions / "2" / "manifest.json", watched / "2" / "manifest.json")
+        until(lambda: len(server.ask("/version")[1]["not_served"]) == 1, "a word about half a version")
+        for path in files:
+            shutil.copy(path, watched / "2" / path.name)
+        until(lambda: server.version.startswith("00000002"), "the whole version")
+        assert server.ask("/version")[1]["not_served"] == []
+        assert server.said().count("not served") == 1
+
+
+def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(versions: Path, tmp_path: Path) -> None:
+    watched = tmp_path / "versions"
+    watched.mkdir(mode=0o755)
+    put(versions / "21-whole", watched)
+    with serving(watched, tmp_path / "log") as server:
+        put(versions / "1", watched)
+        until(lambda: "is of step 1, and 21 is served" in server.said(), "a word about it")
+        assert len(server.ask("/version")[1]["not_served"]) == 1
+        assert server.version.startswith("00000021")
+
+
 def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
     versions: Path, tmp_path: Path
 ) -> None:

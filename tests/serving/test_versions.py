@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from brim.serving.manifest import BundleManifest
-from brim.serving.versions import Found, next_of
+from brim.errors import EnvironmentFault
+from brim.serving.manifest import BundleManifest, write_manifest
+from brim.serving.versions import Found, Versions, next_of, passed_over
 
 
 def at(step: int, base: int | None = None) -> Found:
@@ -51,3 +53,76 @@ def test_a_delta_that_waits_says_for_what() -> None:
     _, waiting = next_of([at(3, 2), at(4, 3)], at(1).manifest)
     assert list(waiting) == [Path("3-delta")], "the one behind it waits for that one alone"
     assert "changes version v2, and v1 is served" in waiting[Path("3-delta")]
+
+
+def test_a_version_that_was_refused_is_tried_again_once_its_files_are_others_and_at_rest(
+    tmp_path: Path,
+) -> None:
+    directory, tries = tmp_path / "versions", 0
+    make_version(directory / "1", step=1)
+    versions = Versions(directory)
+
+    def fail(_: Path) -> None:
+        nonlocal tries
+        tries += 1
+        raise EnvironmentFault("it is damaged")
+
+    def look() -> None:
+        for each in versions.look():
+            versions.attempt(each, fail)
+
+    look()
+    look()
+    assert (tries, versions.problems) == (1, {directory / "1": "it is damaged"})
+    (directory / "1" / "rows-0.safetensors").write_bytes(b"h")
+    look()  # it is still being written, for all that is known
+    (directory / "1" / "rows-0.safetensors").write_bytes(b"half")
+    look()
+    assert tries == 1
+    look()
+    assert tries == 2
+    (directory / "1" / "code").mkdir()
+    (directory / "1" / "code" / "file.py").write_text("")
+    look()
+    look()
+    look()
+    assert tries == 3
+    (directory / "1" / "code" / "file.py").unlink()
+    versions.look()
+    assert [versions.attempt(each, lambda path: path.name) for each in versions.look()] == ["1"]
+    assert not versions.problems
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    directory = tmp_path / "versions"
+    make_version(directory / "1", step=1)
+    versions = Versions(directory)
+
+    def fail(path: Path) -> None:
+        (path / "rows-0.safetensors").write_bytes(b"now it is whole")
+        raise EnvironmentFault("it is damaged")
+
+    for each in versions.look():
+        versions.attempt(each, fail)
+    versions.look()
+    assert [each.path.name for each in versions.look()] == ["1"]
+
+
+def make_version(directory: Path, *, step: int) -> None:
+    directory.mkdir(parents=True)
+    write_manifest(directory, at(step).manifest)
+
+
+def test_a_version_that_comes_too_late_is_told_of() -> None:
+    served = at(20).manifest
+    other = Found(Path("again"), msgspec.structs.replace(served, version="v20-again"))
+    at_start = [at(10), at(20), other]
+    known: set[Path] = set()
+    told = passed_over(at_start, served, known)
+    assert list(told) == [Path("again")], "what is older at the start is history"
+    known |= {each.path for each in at_start}
+    assert passed_over([*at_start, at(30, 20), at(15), at(12, 10)], served, known).keys() == {
+        Path("15"),
+        Path("12-delta"),
+    }
+    assert "is of step 15, and 20 is served" in passed_over([at(15)], served, known)[Path("15")]

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from brim.serving.application import MOST_ROWS, Figures, application
 from brim.serving.batches import Batches
 from brim.serving.bundle import Model, changed, open_bundle
 from brim.serving.manifest import MANIFEST
-from brim.serving.versions import Versions, next_of
+from brim.serving.versions import Found, Versions, next_of, passed_over
 from brim.storage.ownership import check_ours
 from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.wire.listening import listen_on
@@ -74,10 +75,9 @@ def _first(versions: Versions) -> Model:
                 need="at least one",
                 hint=f"brim export RUN --output {versions.directory}/1 --format bundle",
             )
-        try:
-            return open_bundle(found.path)
-        except BrimError as error:
-            versions.refuse(found.path, str(error))
+        model = versions.attempt(found, open_bundle)
+        if model is not None:
+            return model
 
 
 async def _serve(
@@ -147,37 +147,43 @@ class _Watch:
     ) -> None:
         self._versions, self._batches, self._figures, self._say = versions, batches, figures, say
         self._waiting: dict[Path, str] = {}
-        self._said: set[str] = set()
+        self._passed: dict[Path, str] = {}
+        self._known: set[Path] = set()  # that were there at the last look
+        self._said: set[tuple[str, Path]] = set()
 
     @property
     def problems(self) -> list[str]:
-        return [*self._versions.problems.values(), *self._waiting.values()]
+        return [text for _, _, text in self._problems()]
+
+    def _problems(self) -> Iterator[tuple[str, Path, str]]:
+        kinds = {"refused": self._versions.problems, "waiting": self._waiting, "passed over": self._passed}
+        for kind, texts in kinds.items():
+            for path, text in texts.items():
+                yield kind, path, text
 
     async def run(self) -> None:
         while True:
             try:
                 while await self._step():
                     pass
+                self._tell()
             except BrimError as error:
-                self._tell([str(error)])
+                self._tell_once("directory", self._versions.directory, str(error))
             except Exception:  # noqa: BLE001 - whatever a version is, the one before is served
                 _log.exception("a version could not be looked at")
-            self._tell(self.problems)
             await asyncio.sleep(_LOOK)
 
     async def _step(self) -> bool:
         """Load what comes next; whether there was anything."""
         current = self._batches.model
-        found, self._waiting = next_of(await asyncio.to_thread(self._versions.look), current.manifest)
+        there = await asyncio.to_thread(self._versions.look)
+        self._note(there, current)
+        found, self._waiting = next_of(there, current.manifest)
         if found is None:
             return False
-        try:
-            if found.manifest.base:
-                model = await asyncio.to_thread(changed, current, found.path)
-            else:
-                model = await asyncio.to_thread(open_bundle, found.path)
-        except BrimError as error:
-            self._versions.refuse(found.path, str(error))
+        open = partial(changed, current) if found.manifest.base else open_bundle
+        model = await asyncio.to_thread(self._versions.attempt, found, open)
+        if model is None:
             self._figures.refused += 1
             return True
         await self._batches.use(model)
@@ -185,8 +191,18 @@ class _Watch:
         self._say(f"version {model.version} has taken over from {current.version}")
         return True
 
-    def _tell(self, problems: list[str]) -> None:
-        for each in problems:
-            if each not in self._said:
-                self._said.add(each)
-                self._say(f"not served: {each}")
+    def _note(self, there: Sequence[Found], current: Model) -> None:
+        """Note what has come, and will not be served."""
+        paths = {each.path for each in there}
+        self._passed = {path: text for path, text in self._passed.items() if path in paths}
+        self._passed |= passed_over(there, current.manifest, self._known)
+        self._known = paths
+
+    def _tell(self) -> None:
+        for kind, path, text in self._problems():
+            self._tell_once(kind, path, text)
+
+    def _tell_once(self, kind: str, path: Path, text: str) -> None:
+        if (kind, path) not in self._said:
+            self._said.add((kind, path))
+            self._say(f"not served: {text}")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from brim.errors import BrimError, SpecError
 from brim.serving.manifest import MANIFEST, BundleManifest, read_manifest
 
-__all__ = ["Found", "Versions", "next_of"]
+__all__ = ["Found", "Versions", "next_of", "passed_over"]
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Found:
 class Versions:
     """Looks into a directory again and again; what was read is not read again, unless it is another file now.
 
+    A version that cannot be opened is tried again once its files have changed and are at rest: it was being copied.
+
     Args:
         directory: with a directory for each bundle and delta.
 
@@ -32,14 +40,9 @@ class Versions:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[Path, tuple[tuple[int, int], BundleManifest | None]] = {}
+        self._known: dict[Path, tuple[_Stamp, BundleManifest]] = {}
+        self._refused: dict[Path, _Refused] = {}
         self.problems: dict[Path, str] = {}
-
-    def refuse(self, path: Path, why: str) -> None:
-        """Pass over a version from now on."""
-        if path in self._known:
-            self._known[path] = (self._known[path][0], None)
-        self.problems[path] = why
 
     def look(self) -> list[Found]:
         """Find what is there and was not refused, the earliest step first.
@@ -47,32 +50,93 @@ class Versions:
         Raises:
             SpecError: the directory is gone.
         """
-        there: dict[Path, tuple[int, int]] = {}
+        there: dict[Path, _Stamp] = {}
         try:
             for path in self.directory.iterdir():
                 if not path.name.startswith("."):
                     try:
-                        file = (path / MANIFEST).stat()
+                        there[path] = _stamp(path / MANIFEST)
                     except OSError:
                         continue  # no bundle, or one that is being removed
-                    there[path] = (file.st_mtime_ns, file.st_ino)
         except OSError as error:
             raise SpecError(
                 str(self.directory), got=str(error.strerror), need="a directory of bundles", hint=""
             ) from error
-        for path in self._known.keys() - there.keys():
-            del self._known[path]
-            self.problems.pop(path, None)
-        for path, identity in there.items():
-            if path not in self._known or self._known[path][0] != identity:
-                self.problems.pop(path, None)
-                self._known[path] = (identity, None)
-                try:
-                    self._known[path] = (identity, read_manifest(path))
-                except BrimError as error:
-                    self.problems[path] = str(error)
-        found = [Found(path, manifest) for path, (_, manifest) in self._known.items() if manifest is not None]
+        for known in (self._known, self._refused, self.problems):
+            for path in known.keys() - there.keys():
+                del known[path]
+        for path, stamp in there.items():
+            if path in self._refused:
+                if not self._refused[path].has_changed(_stamps(path)):
+                    continue
+                self._forget(path)
+            if path not in self._known or self._known[path][0] != stamp:
+                self._forget(path)
+                manifest = self._try(path, read_manifest)
+                if manifest is not None:
+                    self._known[path] = (stamp, manifest)
+        found = [Found(path, manifest) for path, (_, manifest) in self._known.items()]
         return sorted(found, key=lambda each: (each.manifest.step, each.path))
+
+    def attempt(self, version: Found, open: Callable[[Path], T]) -> T | None:
+        """Open a version; where that fails, it is passed over until its files change, and None is returned."""
+        opened = self._try(version.path, open)
+        if opened is None:
+            self._known.pop(version.path, None)
+        return opened
+
+    def _try(self, path: Path, open: Callable[[Path], T]) -> T | None:
+        before = _stamps(path)  # what changes while it is read has changed
+        try:
+            return open(path)
+        except BrimError as error:
+            self.problems[path] = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever a version is, the one before is served
+            _log.exception("%s cannot be opened", path)
+            self.problems[path] = f"{path} cannot be opened: {type(error).__name__}: {error}"
+        self._refused[path] = _Refused(before)
+        return None
+
+    def _forget(self, path: Path) -> None:
+        self._known.pop(path, None)
+        self._refused.pop(path, None)
+        self.problems.pop(path, None)
+
+
+_Stamp = tuple[str, int, int, int]  # of a file: its name, and what changes with whatever is written to it
+
+
+class _Refused:
+    """A version that cannot be opened, as it was then, and as it was seen last."""
+
+    def __init__(self, stamps: tuple[_Stamp, ...]) -> None:
+        self._then = self._last = stamps
+
+    def has_changed(self, now: tuple[_Stamp, ...]) -> bool:
+        """Whether its files are others, and were the same at the last look."""
+        rests, self._last = now == self._last, now
+        return rests and now != self._then
+
+
+def _stamp(path: str | Path) -> _Stamp:
+    known = os.stat(path)
+    return str(path), known.st_ino, known.st_size, known.st_ctime_ns
+
+
+def _stamps(directory: Path) -> tuple[_Stamp, ...]:
+    """Of all that is in a version."""
+    return tuple(sorted(_walk(str(directory))))
+
+
+def _walk(directory: str) -> Iterator[_Stamp]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(entry.path)
+                yield _stamp(entry.path)
+    except OSError:  # somebody is removing it: that it is another will be seen
+        return
 
 
 def next_of(found: Iterable[Found], current: BundleManifest | None) -> tuple[Found | None, dict[Path, str]]:
@@ -105,3 +169,21 @@ def next_of(found: Iterable[Found], current: BundleManifest | None) -> tuple[Fou
         if each.manifest.base not in bases
     }
     return None, waiting
+
+
+def passed_over(found: Iterable[Found], current: BundleManifest, known: Collection[Path]) -> dict[Path, str]:
+    """Say what will never be served: what comes too late, or is another version of the step that is served.
+
+    Args:
+        found: what there is.
+        current: what is served now.
+        known: what was there before; empty at the start, when what is older is history.
+    """
+    return {
+        each.path: f"{each.path} is of step {each.manifest.step}, and {current.step} is served ({current.version}): "
+        "only a later step takes over; start a server with this bundle to go back"
+        for each in found
+        if each.path not in known
+        and each.manifest.version != current.version
+        and (each.manifest.step == current.step or (known and each.manifest.step < current.step))
+    }
