@@ -32,6 +32,7 @@ from brim.coordination.membership import (
     UserFailed,
     WorkerAsksToLeave,
     WorkerGone,
+    WorkerIdle,
     WorkerInstalled,
     WorkerReady,
     World,
@@ -77,14 +78,14 @@ def short(command: Command) -> str:
             return f"start {worker} on {agent}" + (f" in {delay:.0f} s" if delay else "")
         case Hold(round):
             return f"hold {round}"
-        case Install(world, cause):
+        case Install(world, cause, still):
             donors = "".join(f", {donor} gives {needy}" for needy, donor in world.donors.items())
             restore = ", restore" if world.restore else ""
             named = " ".join(
                 member.worker if share else f"+{member.worker}"
                 for member, share in zip(world.members, world.shares, strict=True)
             )
-            return f"round {world.round}: {named}{donors}{restore} ({cause})"
+            return f"{'still ' if still else ''}round {world.round}: {named}{donors}{restore} ({cause})"
         case WriteCheckpoint(worker):
             return f"write {worker}"
         case Dismiss(worker):
@@ -889,3 +890,52 @@ def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
     members = tuple(Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents))
     world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * len(members))
     assert world.givers(have) == givers
+
+
+# Waiting for data ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("idle_first", [True, False])
+def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
+    """All leave the step that one has no data for; the first that has the state writes it when all have."""
+    rendezvous = running(2)
+    still = "still round 2: w1 w2 (brim suspend)"
+    if idle_first:
+        assert tell(rendezvous, WorkerIdle("w2", 1)) == []
+        assert tell(rendezvous, Stop("brim suspend")) == [still]
+    else:
+        assert tell(rendezvous, Stop("brim suspend")) == ["hold 1"]
+        assert tell(rendezvous, WorkerIdle("w2", 1)) == [still]
+    assert tell(rendezvous, WorkerInstalled("w2", 2, 1)) == []
+    assert tell(rendezvous, WorkerInstalled("w1", 2, 1)) == ["write w1"]
+    assert tell(rendezvous, CheckpointWritten("w1")) == ["dismiss w1", "dismiss w2"]
+
+
+def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, WorkerIdle("w1", 1))
+    assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["still round 2: w1 w2 (w1 leaves)"]
+    installed(rendezvous)
+    assert rendezvous.round == 3
+    assert [member.id for member in rendezvous.roster.members] == ["w2"]
+    tell(rendezvous, WorkerInstalled("w2", 3, 1), Committed(3, 2), Resize(2), WorkerIdle("w2", 3))
+    assert tell(rendezvous, *ready(3)) == ["still round 4: w2 (resize to 2)"]
+    assert tell(rendezvous, WorkerInstalled("w2", 4, 2)) == [
+        "round 5: w2 w3, w2 gives w3 (resize to 2, w3 joins)"
+    ]
+
+
+def test_data_that_came_is_waited_for_no_more() -> None:
+    rendezvous = running(2)
+    tell(rendezvous, WorkerIdle("w1", 1), Committed(1, 2))
+    assert tell(rendezvous, Stop("brim suspend")) == ["hold 1"]
+    assert tell(rendezvous, WorkerIdle("w1", 0)) == [], "of a round that is over"
+
+
+def test_whoever_dies_while_all_stand_still_the_next_round_is_an_ordinary_one() -> None:
+    rendezvous = running(3)
+    tell(rendezvous, WorkerIdle("w1", 1), Stop("brim suspend"), WorkerInstalled("w1", 2, 1))
+    assert tell(rendezvous, *gone(2)) == ["round 3: w1 w3 (w2 lost (signal 9))", "hold 3"]
+    tell(rendezvous, WorkerInstalled("w1", 3, 1), WorkerInstalled("w3", 3, 1))
+    assert tell(rendezvous, WorkerIdle("w3", 3)) == ["still round 4: w1 w3 (brim suspend)"]
+    assert tell(rendezvous, WorkerInstalled("w1", 4, 1), WorkerInstalled("w3", 4, 1)) == ["write w1"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -155,6 +155,54 @@ def test_whoever_dies_and_whenever_parts_come_the_weights_are_the_same(folder: P
         assert ledger(folder / name)["exact"]
         assert summary["steps"] == 16
     assert len(digests) == 1
+
+
+def _suspend(run: Run) -> None:
+    command = [sys.executable, "-m", "brim.cli", "suspend", str(run.directory)]
+    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("workers", "end"),
+    [
+        ("1", lambda run: os.kill(run.pid(run.members()[0]), signal.SIGTERM)),
+        ("1", _suspend),
+        ("2", _suspend),
+        ("2", lambda run: run.process.send_signal(signal.SIGINT)),
+    ],
+    ids=["SIGTERM to the only worker", "suspend 1", "suspend 2", "Ctrl-C"],
+)
+def test_a_run_that_waits_for_a_part_can_be_ended(
+    folder: Path, workers: str, end: Callable[[Run], None]
+) -> None:
+    add(folder, "1.csv", red=0)
+    with train(folder, "run", "--workers", workers, "--epochs", "2") as run:
+        run.wait_for_step(4)
+        since = time.monotonic()
+        end(run)
+        summary = run.finish()
+    assert summary["exit"] == "suspended", run.err
+    assert time.monotonic() - since < 20, "not after the 60 s that it would wait for a part"
+    assert max(each["step"] for each in run.events("checkpoint")) == 4
+    add(folder, "2.csv", red=1)
+    command = [sys.executable, "-m", "brim.cli", "resume", str(folder / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert ledger(folder / "run")["exact"]
+
+
+def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
+    add(folder, "1.csv", red=0)
+    with train(folder, "run", "--workers", "1", "--epochs", "2") as run:
+        run.wait_for_step(4)
+        command = [sys.executable, "-m", "brim.cli", "resize", str(run.directory), "2"]
+        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
+        until(lambda: len(run.members()) == 2, "the second worker", run)
+        os.kill(run.pid(run.members()[0]), signal.SIGTERM)
+        until(lambda: len(run.members()) == 1, "the first worker's end", run)
+        add(folder, "2.csv", red=1)
+        assert run.finish()["exit"] == "done", run.err
+    assert ledger(folder / "run")["exact"]
 
 
 def test_where_no_part_comes_it_says_so_and_goes_on_later(folder: Path) -> None:

@@ -221,7 +221,8 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(versions: P
         shutil.copy(versions / "2" / "manifest.json", watched / "2" / "manifest.json")
         until(lambda: len(server.ask("/version")[1]["not_served"]) == 1, "a word about half a version")
         for path in files:
-            shutil.copy(path, watched / "2" / path.name)
+            if path.name != "manifest.json":
+                shutil.copy(path, watched / "2" / path.name)
         until(lambda: server.version.startswith("00000002"), "the whole version")
         assert server.ask("/version")[1]["not_served"] == []
         assert server.said().count("not served") == 1

@@ -80,6 +80,7 @@ class Worker:
     in_round: bool = False
     wants_out: bool = False  # it asked to leave by itself
     has_state: bool = False
+    is_idle: bool = False  # it waits for data, in the step that is under way
     steps: int = 0  # that it has taken part in
     pace: float | None = None  # seconds per micro-batch, where that is known to matter
 
@@ -214,6 +215,14 @@ class WorkerAsksToLeave:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerIdle:
+    """The member has waited for data for a while, and may for long: the boundary behind its step does not come."""
+
+    worker: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerGone:
     """Its process has ended and can touch nothing any more."""
 
@@ -304,6 +313,7 @@ Event = (
     | WorkerReady
     | WorkerInstalled
     | WorkerAsksToLeave
+    | WorkerIdle
     | WorkerGone
     | Committed
     | Held
@@ -338,8 +348,15 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Install:
+    """Name a round.
+
+    Args:
+        still: nobody makes a step in it: all leave the step that is under way, and stand at the boundary before it.
+    """
+
     world: World
     cause: str
+    still: bool = False
 
 
 @dataclass(frozen=True, slots=True)

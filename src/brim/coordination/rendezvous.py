@@ -50,6 +50,7 @@ from brim.coordination.membership import (
     Worker,
     WorkerAsksToLeave,
     WorkerGone,
+    WorkerIdle,
     WorkerInstalled,
     WorkerReady,
     WorkerState,
@@ -88,6 +89,8 @@ class Rendezvous:
     phase: Phase = Phase.GATHERING
     round: int = 0
     _held_round: int = 0
+    _still_round: int = 0  # the last in which nobody makes a step
+    _standing: set[str] = field(default_factory=set)  # its members that have left their step
     _progress: bool = False
     _stopping: str = ""
     _outcome: Outcome = Outcome.SUSPENDED
@@ -132,10 +135,14 @@ class Rendezvous:
             case WorkerInstalled(worker, round, _):
                 if round == self.round and worker in self.workers:
                     self.workers[worker].has_state = True
+                    if round == self._still_round:
+                        return self._stands(worker)
                 # It may have said so before it could know that the round is over: then it has the state to give.
                 return self._use_ready() if self.phase is Phase.GATHERING else []
             case WorkerAsksToLeave(worker):
                 return self._asks_to_leave(worker)
+            case WorkerIdle(worker, round):
+                return self._idle(worker) if round == self.round and self.phase is Phase.RUNNING else []
             case WorkerGone(worker, reason):
                 return self._worker_gone(worker, reason)
             case Committed(round, _):
@@ -199,6 +206,18 @@ class Rendezvous:
         self._causes.append(f"{worker} leaves")
         return self._hold_if_due()
 
+    def _idle(self, worker: str) -> list[Command]:
+        if worker not in self.workers or self.round == self._still_round:
+            return []
+        self.workers[worker].is_idle = True
+        return self._stand_still() if self._held_round == self.round else []
+
+    def _stands(self, worker: str) -> list[Command]:
+        """A member has left its step; where all have, they stand at a boundary."""
+        self._standing.add(worker)
+        there = all(member.id in self._standing for member in self.roster.members)
+        return self._at_boundary() if there and self.phase is Phase.RUNNING else []
+
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
         gone = self.roster.workers.pop(worker, None)
         if gone is None:
@@ -248,6 +267,7 @@ class Rendezvous:
             return []
         for member in self.roster.members:
             member.steps += 1
+            member.is_idle = False
             self.attempts.stepped(member.agent, member.steps)
         if self._progress:
             return []
@@ -388,8 +408,19 @@ class Rendezvous:
     def _hold(self) -> list[Command]:
         if self.phase is not Phase.RUNNING or self._held_round == self.round:
             return []
+        if any(member.is_idle for member in self.roster.members):
+            return self._stand_still()
         self._held_round = self.round
         return [Hold(self.round)]
+
+    def _stand_still(self) -> list[Command]:
+        """Have all members leave a step in which one waits for data, that may be long in coming."""
+        self.round += 1
+        self._held_round = self._still_round = self.round
+        self._progress = False
+        self._standing.clear()
+        world = world_of(self.roster.ranked(self.roster.members), round=self.round, parts=self.parts)
+        return [Install(world, self._stopping or ", ".join(self._causes) or "change of members", still=True)]
 
     def _install(self, *, at_boundary: bool = False) -> list[Command]:
         """Name the next round from those who stay and those who are ready."""
@@ -411,6 +442,8 @@ class Rendezvous:
             worker.serves = worker in newcomers.servers
             self._causes.append(f"{worker.id} joins")
         chosen = self.roster.ranked([*staying, *newcomers.all])
+        for worker in chosen:
+            worker.is_idle = False
         self.round += 1
         self.phase, self._progress = Phase.RUNNING, False
         world = world_of(chosen, round=self.round, parts=self.parts)

@@ -39,6 +39,7 @@ from brim.coordination.membership import (
     UserFailed,
     WorkerAsksToLeave,
     WorkerGone,
+    WorkerIdle,
     WorkerInstalled,
     WorkerReady,
     WorkerState,
@@ -301,6 +302,8 @@ class Decisions:
             case wire.Leave():
                 self._telling.state_of(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
+            case wire.Idle(round=round):
+                self._handle(WorkerIdle(worker, round))
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on record, and on disk.
                 self._out.secure()
@@ -450,8 +453,8 @@ class Decisions:
         match command:
             case StartWorker(agent, worker, delay):
                 self._out.tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
-            case Install(world, cause):
-                self._install(world, cause)
+            case Install(world, cause, still):
+                self._install(world, cause, still=still)
             case Hold(round):
                 self._root.hold(round)
             case WriteCheckpoint(worker):
@@ -468,12 +471,14 @@ class Decisions:
             case _:
                 assert_never(command)
 
-    def _install(self, world: World, cause: str) -> None:
+    def _install(self, world: World, cause: str, *, still: bool) -> None:
+        if still:
+            self._rounds.notice(now=self._out.now)
         self._rounds.name(world, at=self._out.at)
         self._root.begin(world)
         self.progress.world_sizes.add(len(world.workers))
         self.progress.servers.add(len(world.servers))
-        self._telling.world(world, step=self.progress.step, cause=cause)
+        self._telling.world(world, step=self.progress.step, cause=cause, still=still)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome

@@ -64,7 +64,7 @@ class Telling:
             serves=known is not None and known.serves,
         )
 
-    def world(self, world: World, *, step: int, cause: str) -> None:
+    def world(self, world: World, *, step: int, cause: str, still: bool) -> None:
         """Let everybody know the round that begins, and record whose rank is new."""
         self.out.event(
             "round",
@@ -78,7 +78,7 @@ class Telling:
         # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the records by now.
         recorded = step if step or self.out.commits else None
         for agent in world.hosts:
-            self.out.tell(agent, wire.InstallRound(world=world, recorded=recorded))
+            self.out.tell(agent, wire.InstallRound(world=world, recorded=recorded, still=still))
         for rank, member in enumerate(world.members):
             if self.ranks.get(member.worker) != rank:
                 self.ranks[member.worker] = rank

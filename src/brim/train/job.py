@@ -107,6 +107,7 @@ class _Round:
     looked_at: int = (
         0  # the last step behind which a checkpoint would have been begun, where workers take turns
     )
+    asked: float = 0.0  # when its next micro-batch was
     pace: float = 0.0  # seconds of its last step, to the commit
     held: bool = False  # its last commit was the last
 
@@ -750,8 +751,13 @@ class Job:
                     self._schedule, parts=round.parts, micro_batches=round.mine, after=self.committed
                 )
                 loaders = self._part_of(feed.loaders)
-                round.reads = feed.read(wanted, loaders=loaders, meanwhile=self.members.poll)
+                round.reads = feed.read(
+                    wanted, loaders=loaders, meanwhile=partial(self._wait_for_data, round)
+                )
             yield from self._micro_batches(round, round.reads, self.committed)
+
+    def _wait_for_data(self, round: _Round) -> None:
+        self.members.wait_for_data(self.committed, time.monotonic() - round.asked)
 
     def _asynchronous_epoch(self, asynchrony: Asynchrony, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """This worker's batches of an epoch, and the state that came of all workers' batches."""
@@ -821,6 +827,7 @@ class Job:
         self._skip_empty(round, step)
         while step.todo:
             self.members.poll()
+            round.asked = time.monotonic()
             yield self._hand_out(round, step, next(reads))
             if self._round is not round:
                 raise RoundChanged  # job.step found it out

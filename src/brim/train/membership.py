@@ -39,6 +39,7 @@ from brim.wire.messages import (
     Facts,
     FromWorker,
     Hello,
+    Idle,
     Installed,
     InstallRound,
     Leave,
@@ -59,6 +60,7 @@ __all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "p
 _LOOK = 1.0  # seconds between looks at what no message announces
 _GLANCE = 0.001  # seconds between looks in passing: a micro-batch may be quicker than the call of the system
 _COMPANY = 0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
+_WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
 _PATIENCE = 60.0
 _TO_BE_JOINED = (
     600.0  # seconds that a server waits where all workers are gone: others start first, and read data
@@ -178,6 +180,10 @@ class Members(Protocol):
         """Raises RoundChanged where the round is over."""
         ...
 
+    def wait_for_data(self, step: int, seconds: float) -> None:
+        """Say so where the data of a step has not come for so many seconds; else as `poll`."""
+        ...
+
     def moved(self) -> None:
         """This worker came on within something long: it does not hang."""
         ...
@@ -270,6 +276,9 @@ class Loner:
     def poll(self) -> None:
         pass
 
+    def wait_for_data(self, step: int, seconds: float) -> None:
+        pass
+
     def moved(self) -> None:
         pass
 
@@ -326,6 +335,7 @@ class Membership:
         self._told_of: list[Made] = []  # it and the steps that were told with it
         self._told_at = 0.0
         self._company = 0.0 if context.spec.faults else _COMPANY  # faults come at a step's number
+        self._idle_at = (0, 0)  # the round and step in which this worker said last that it waits for data
         self._orphaned = False  # the agent was killed
         self._inheritance = Inheritance(context.run_dir)
         self._has_state = False
@@ -460,6 +470,15 @@ class Membership:
         while self._link.pending():
             self._take(self._receive())
 
+    def wait_for_data(self, step: int, seconds: float) -> None:
+        self.poll()
+        here = (self._round.round, step)
+        if seconds < _WITHOUT_DATA or self._idle_at == here:
+            return
+        self.settle()  # from here on the round may end at any moment: see `commit`
+        self._idle_at = here
+        self.tell(Idle(round=self._round.round))
+
     def moved(self) -> None:
         self._moves += 1
 
@@ -478,7 +497,7 @@ class Membership:
         return self.arrive(step, TURN).step
 
     def commit(self, step: int, report: bytes) -> bool:
-        if self.world_size > 1:
+        if self.world_size > 1 or self._idle_at[0] == self._round.round:
             return self.arrive(step, COMMIT, report).hold
         now = time.monotonic()
         with self._telling:
@@ -535,6 +554,8 @@ class Membership:
             self._listener.drop_waiting(self._is_over)
             try:
                 self._install(named, kept)
+                if named.still:
+                    continue
                 knows_all = self._context.spec.asynchronous is None  # of other workers' last steps, too
                 self._inheritance.settle(on_me=knows_all and self.rank == 0 and len(named.world.hosts) == 1)
                 return self._exchange(named.world)

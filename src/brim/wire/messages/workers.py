@@ -21,6 +21,7 @@ __all__ = [
     "Facts",
     "Failed",
     "Hello",
+    "Idle",
     "InstallRound",
     "Installed",
     "Introduce",
@@ -161,6 +162,12 @@ class Leave(Message, frozen=True):
     """SIGTERM came: leave at the next boundary."""
 
 
+class Idle(Message, frozen=True):
+    """A member has waited for data for a while: its step may be given up where something waits for its end."""
+
+    round: int
+
+
 class CheckpointDrafted(Message, frozen=True):
     """A checkpoint is stored and not official: may it be? The answer is Publish."""
 
@@ -223,6 +230,7 @@ WorkerMessage = (
     | Installed
     | Beat
     | Leave
+    | Idle
     | CheckpointDrafted
     | CheckpointMade
     | NowWritten
@@ -238,10 +246,15 @@ WorkerMessage = (
 
 
 class InstallRound(Message, frozen=True):
-    """A round, and the last step on record, which no restore goes beyond; None where the records know nothing."""
+    """A round, and the last step on record, which no restore goes beyond; None where the records know nothing.
+
+    Args:
+        still: nobody makes a step in it; what follows is on its way.
+    """
 
     world: World
     recorded: int | None = None
+    still: bool = False
 
 
 class Released(Message, frozen=True):
