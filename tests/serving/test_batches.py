@@ -198,6 +198,23 @@ def test_who_comes_when_too_many_wait_is_told_so() -> None:
     run(scenario)
 
 
+def test_a_request_that_takes_long_to_read_is_not_read_by_the_event_loop() -> None:
+    async def scenario(make: Callable[..., Batches]) -> None:
+        batches = make(FakeModel(1))
+        readers: list[str] = []
+
+        def read(model: Model) -> tuple[Any, int]:
+            readers.append(threading.current_thread().name)
+            return torch.tensor([1.0]), 1
+
+        await batches.predict(read, 1)
+        await batches.predict(read, 1, beside=True)
+        assert readers[0] == threading.main_thread().name
+        assert readers[1].startswith("brim-predict")
+
+    run(scenario, here=True)
+
+
 def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)

@@ -152,3 +152,12 @@ def test_inputs_as_they_go_into_the_model() -> None:
 def test_inputs_of_other_shapes_are_refused(inputs: Any, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         TensorReader(SHAPES).read(inputs)
+
+
+def test_rows_of_nested_inputs_are_counted() -> None:
+    inputs = {"image": [[[1, 2], [3, 4]]] * 7, "ids": [7] * 7}
+    assert TensorReader(SHAPES).count(inputs) == 7
+    assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count({"deep": {"er": [1, 2, 3]}}) == 3
+    assert TensorReader([SHAPES["image"], SHAPES["ids"]]).count([inputs["image"], inputs["ids"]]) == 7
+    for odd in (3, {}, [], None, {"deep": 1}):
+        assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count(odd) == 1

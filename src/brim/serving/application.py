@@ -17,11 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from brim.decoding import UNDECODABLE
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.batches import Batches, Busy
-from brim.serving.bundle import Model
-from brim.serving.inputs import Cell, ColumnReader, Inputs, columns_of_rows
+from brim.serving.bodies import Body, Malformed
 from brim.wire.door import Door
 
 __all__ = ["MOST_ROWS", "VERSION", "Figures", "application"]
@@ -33,14 +31,6 @@ _TO_SEND_BODY = 10.0  # seconds
 _SCHEME = "Bearer "
 _JSON = "application/json"
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds
-
-
-class _Predict(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked: rows, or the same by column, or inputs as they go into the model."""
-
-    rows: list[dict[str, Cell]] | None = None
-    columns: dict[str, list[Cell]] | None = None
-    inputs: Any = None
 
 
 class _Predicted(msgspec.Struct):
@@ -174,19 +164,22 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
     if kind != _JSON:  # a browser asks before it sends this kind for a page of somebody else's
         return _json(_Problem(f"the body is {kind or 'of no kind'}, need {_JSON}"), 415, _CLOSE), 0
     try:
-        asked = msgspec.json.decode(await _body(request), type=_Predict)
-        read, size = _reader_of(asked)
-        answer = await batches.predict(read, size)
+        body = Body(await _content(request))
+        size = body.size(batches.model)
+        if size > MOST_ROWS:
+            need, hint = f"{MOST_ROWS:,} at most", "send some at a time"
+            raise SpecError("the body", got=f"{size:,} rows", need=need, hint=hint)
+        answer = await batches.predict(body.read, size, beside=body.is_large)
         content = _Predicted(answer.version, answer.columns)
         return _json(content, 200, {VERSION: answer.version}), size
     except Busy as error:
         return _json(_Problem(str(error)), 503), 0
     except EnvironmentFault as error:
         return _json(_Problem(str(error)), 500), 0
+    except Malformed as error:
+        return _json(_Problem(str(error)), 400), 0
     except BrimError as error:
         return _json(_Problem(str(error)), 422), 0
-    except UNDECODABLE as error:
-        return _json(_Problem(f"the body is no request: {error}"), 400), 0
     except ClientDisconnect:
         return _json(_Problem("the body did not come to its end"), 400, _CLOSE), 0
     except TimeoutError:
@@ -195,43 +188,11 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
         return _json(_Problem(f"the body is larger than {_LARGEST_BODY:,} bytes"), 413, _CLOSE), 0
 
 
-def _reader_of(asked: _Predict) -> tuple[Callable[[Model], tuple[Inputs, int]], int]:
-    """What makes inputs of a request, and how many rows it has."""
-    given = [name for name in ("rows", "columns", "inputs") if getattr(asked, name) is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "neither"
-        raise SpecError("the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}')
-    size = _size_of(getattr(asked, given[0]), given[0])
-    if size > MOST_ROWS:
-        raise SpecError(
-            "the body", got=f"{size:,} rows", need=f"{MOST_ROWS:,} at most", hint="send some at a time"
-        )
-
-    def read(model: Model) -> tuple[Inputs, int]:
-        reader = model.reader
-        if isinstance(reader, ColumnReader) == (given[0] == "inputs"):
-            need = (
-                "rows, or columns" if isinstance(reader, ColumnReader) else "inputs, as the model takes them"
-            )
-            raise SpecError("the body", got=given[0], need=need)
-        if isinstance(reader, ColumnReader):
-            return reader.read(columns_of_rows(asked.rows) if asked.rows is not None else asked.columns or {})
-        return reader.read(asked.inputs)
-
-    return read, size
-
-
-def _size_of(asked: Any, name: str) -> int:
-    if name != "rows" and isinstance(asked, Mapping):
-        asked = next(iter(asked.values()), [])
-    return len(asked) if isinstance(asked, list) else 1
-
-
 class _TooLarge(Exception):
     """A body has no end, or a far one."""
 
 
-async def _body(request: Request) -> bytes:
+async def _content(request: Request) -> bytes:
     """What was sent. Raises TimeoutError and _TooLarge."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > _LARGEST_BODY:

@@ -45,6 +45,7 @@ class Busy(BrimError):
 class _Request:
     read: Callable[[Model], tuple[Inputs, int]]
     size: int
+    beside: bool
     answer: asyncio.Future[Answer]
 
 
@@ -80,12 +81,15 @@ class Batches:
         """The version that answers from the next batch on."""
         return self._model
 
-    async def predict(self, read: Callable[[Model], tuple[Inputs, int]], size: int) -> Answer:
+    async def predict(
+        self, read: Callable[[Model], tuple[Inputs, int]], size: int, *, beside: bool = False
+    ) -> Answer:
         """Answer a request.
 
         Args:
             read: gives the inputs of the request and how many rows they are.
             size: about how many that will be.
+            beside: reading takes long, so the event loop must not do it.
 
         Raises:
             Busy: too many wait already.
@@ -93,7 +97,7 @@ class Batches:
         """
         if self._rows and self._rows + size > self._room:
             raise Busy("too many rows are waiting: ask again")
-        request = _Request(read, size, asyncio.get_running_loop().create_future())
+        request = _Request(read, size, beside, asyncio.get_running_loop().create_future())
         self._rows += size
         self._waiting.append(request)
         self._came.set()
@@ -120,10 +124,11 @@ class Batches:
             while self._waiting:
                 await self._gather()
                 batch = self._next()
-                if sum(request.size for request in batch) <= self._at_once:
-                    done = self._compute(batch, self._model)
-                else:
+                rows = sum(request.size for request in batch)
+                if rows > self._at_once or any(request.beside for request in batch):
                     done = await self._compute_beside(batch)
+                else:
+                    done = self._compute(batch, self._model)
                 for future, result in done:
                     _settle(future, result)
                 await asyncio.sleep(0)  # what has come meanwhile is heard before the next batch

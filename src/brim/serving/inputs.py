@@ -285,6 +285,17 @@ class TensorReader:
 
     shapes: Any
 
+    def count(self, inputs: Any) -> int:
+        """Return how many rows the first of these nested lists has; 1 where it has none, which `read` refuses."""
+        node, shapes = inputs, self.shapes
+        while not _is_leaf(shapes):
+            first = next(iter(shapes), None) if isinstance(shapes, dict) else 0
+            try:
+                node, shapes = node[first], shapes[first]
+            except (LookupError, TypeError):
+                return 1
+        return len(node) if isinstance(node, list) else 1
+
     def read(self, inputs: Any) -> tuple[Inputs, int]:
         """Make tensors of nested lists.
 
@@ -296,6 +307,10 @@ class TensorReader:
         if len(counts) != 1 or not counts - {0}:
             raise SpecError("inputs", got=f"{sorted(counts)} rows", need="as many in each, and at least one")
         return made, counts.pop()
+
+
+def _is_leaf(shapes: Any) -> bool:
+    return isinstance(shapes, dict) and isinstance(shapes.get("dtype"), str) and "shape" in shapes
 
 
 def _tensors(node: Any, shapes: Any, where: str) -> Any:

@@ -2,6 +2,7 @@
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered. Strangers may be few,
 and the oldest makes way for the next: so however many connections others hold, one who comes with a token is heard.
+Whoever does not read what they asked for is sent away, too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ BACKLOG = 128  # connections that are taken at once, so that no burst uses up al
 LARGEST_HEADERS = 16 << 10  # bytes
 _STRANGERS = 256
 _TO_SHOW_TOKEN = 10.0  # seconds until the headers of a request must be complete
+_TO_READ = 10.0  # seconds in which a client reads what the kernel does not hold for it: at least
+_LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
 _FEWEST = 64  # who may be served at least
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
@@ -36,6 +39,7 @@ class Door:
         strangers: how many may be there without a token.
         guests: requests that are served at once; None: as many as descriptors allow.
         to_show_token: seconds until a stranger is sent away.
+        to_read: seconds in which a client has to read some of its answer.
     """
 
     def __init__(
@@ -44,12 +48,14 @@ class Door:
         strangers: int = _STRANGERS,
         guests: int | None = None,
         to_show_token: float = _TO_SHOW_TOKEN,
+        to_read: float = _TO_READ,
     ) -> None:
         self._most_strangers = strangers
         self._most_guests = _room(strangers) if guests is None else guests
-        self._to_show_token = to_show_token
+        self._to_show_token, self._to_read = to_show_token, to_read
         self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
         self._guests: dict[H11Protocol, str] = {}
+        self._readers: dict[H11Protocol, asyncio.TimerHandle] = {}  # of an answer of which some waits here
         self._of_caller = Counter[str]()
         self._at: dict[tuple[str, int] | None, H11Protocol] = {}
 
@@ -83,9 +89,20 @@ class Door:
         if self._leaves(connection):
             self._let_wait(connection)
 
+    def lags(self, connection: H11Protocol) -> None:
+        """More of an answer waits to be read than is kept for anyone."""
+        loop, left = asyncio.get_running_loop(), connection.transport.get_write_buffer_size()
+        self._readers[connection] = loop.call_later(self._to_read, self._look_at_reader, connection, left)
+
+    def has_read(self, connection: H11Protocol) -> None:
+        """It was read, but for a little."""
+        if connection in self._readers:
+            self._readers.pop(connection).cancel()
+
     def closed(self, connection: H11Protocol) -> None:
         """A connection is no more."""
         self._leaves(connection)
+        self.has_read(connection)
         if connection in self._strangers:
             self._strangers.pop(connection).cancel()
         if self._at.get(connection.client) is connection:
@@ -106,10 +123,18 @@ class Door:
 
     def _late(self, connection: H11Protocol, again: bool) -> None:
         """Its time is over; but where it was we who were late, what has come meanwhile is looked at first."""
-        if again and _has_asked(connection):
+        if connection in self._readers:  # it has another deadline
+            self._let_wait(connection)
+        elif again and _has_asked(connection):
             self._let_wait(connection, again=False)
         else:
             self._send_away(connection)
+
+    def _look_at_reader(self, connection: H11Protocol, before: int) -> None:
+        if connection.transport.get_write_buffer_size() > before - _LEAST_READ:
+            self._send_away(connection)
+        else:
+            self.lags(connection)
 
     def _next_to_go(self) -> H11Protocol:
         idle = (each for each in self._strangers if not _has_asked(each))
@@ -144,6 +169,14 @@ def protocol_behind(door: Door) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             door.closed(self)
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            door.lags(self)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            door.has_read(self)
 
         def on_response_complete(self) -> None:
             door.answered(self)

@@ -1,0 +1,80 @@
+"""Bodies of requests: what is large is decoded where it is read, and not before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from brim import data
+from brim.errors import SpecError
+from brim.serving.bodies import LARGE, Body, Malformed
+from brim.serving.bundle import Model
+from brim.serving.inputs import ColumnReader, TensorReader
+from brim.train.data.encoding import Encoder
+
+IMAGES = TensorReader({"image": {"dtype": "float32", "shape": ["rows", 3, 50]}})
+
+
+@dataclass
+class FakeModel:
+    reader: Any
+
+
+def model_of(reader: Any) -> Model:
+    return cast(Model, FakeModel(reader))
+
+
+def columns() -> Model:
+    column = data.hashed("word", buckets=50)
+    return model_of(ColumnReader(Encoder((column,), None, {}, {}), ["NA"]))
+
+
+def body(**content: Any) -> Body:
+    return Body(json.dumps(content).encode())
+
+
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_rows_columns_and_inputs_are_read(rows: int) -> None:
+    words = [f"word {row} of many" for row in range(rows)]
+    by_row, by_column = body(rows=[{"word": word} for word in words]), body(columns={"word": words})
+    one, other = by_row.read(columns()), by_column.read(columns())
+    assert one[1] == other[1] == by_row.size(columns()) == by_column.size(columns()) == rows
+    assert one[0]["ids"].tolist() == other[0]["ids"].tolist()
+    assert by_row.is_large == (rows == 5000)
+    image = [[[row + place / 64 for place in range(50)]] * 3 for row in range(rows)]
+    asked = body(inputs={"image": image})
+    assert asked.size(model_of(IMAGES)) == rows
+    made, count = asked.read(model_of(IMAGES))
+    assert count == rows
+    assert made["image"].tolist() == image
+
+
+def test_cells_are_decoded_when_they_are_read() -> None:
+    """So the event loop, which makes the body, is not held up by them."""
+    text = json.dumps({"rows": [{"word": "w" * 100}] * 2000})[:-2].encode() + b', {"word": [1]}]}'
+    late = Body(text)
+    assert len(text) > LARGE
+    assert late.size(columns()) == 2001
+    with pytest.raises(Malformed, match=r"row 2000: .*got `array`"):
+        late.read(columns())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[" * 100_000, "got `array`"),
+        (b'{"inputs":' + b"[" * 100_000, "recursion"),
+        (b'{"inputs":[[' + b"[" * 900 + b"1," * LARGE + b"1" + b"]" * 900 + b"]]}", "need an object"),
+        (b'{"inputs": [NaN]}', "malformed"),
+        (b'{"inputs": ["\xff"]}', "UTF"),
+        (b'{"rows": [1]}', "row 0"),
+        (b'{"columns": {"word": 1}}', "column 'word'"),
+    ],
+)
+def test_what_is_no_request(content: bytes, said: str) -> None:
+    reader = model_of(IMAGES) if b"inputs" in content else columns()
+    with pytest.raises((Malformed, SpecError), match=f"(?i){said}"):
+        Body(content).read(reader)
