@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import uvicorn
@@ -71,11 +71,14 @@ def server() -> Iterator[_Server]:
 
 
 def test_who_asks_again_and_again_and_reads_nothing_is_sent_away(server: _Server) -> None:
-    with server.connect() as client:
-        with pytest.raises(ConnectionError):
-            while True:
-                client.sendall(ASK * 100)
+    with server.connect() as client, pytest.raises(ConnectionError):
+        _ask_without_end(client)
     until(lambda: server.under_way == 0, "the end of its requests")
+
+
+def _ask_without_end(client: socket.socket) -> NoReturn:
+    while True:
+        client.sendall(ASK * 100)
 
 
 def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:

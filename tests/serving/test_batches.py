@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -211,6 +212,22 @@ def test_a_request_that_takes_long_to_read_is_not_read_by_the_event_loop() -> No
         await batches.predict(read, 1, beside=True)
         assert readers[0] == threading.main_thread().name
         assert readers[1].startswith("brim-predict")
+
+    run(scenario, here=True)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_prediction_that_is_no_number_is_an_error_of_its_request_alone(value: float) -> None:
+    """JSON has no word for it, and null would look like a value that is missing."""
+
+    async def scenario(make: Callable[..., Batches]) -> None:
+        model = FakeModel(1)
+        batches = make(model)
+        good, bad = await asyncio.gather(ask(batches, 1, 2), ask(batches, 3, value), return_exceptions=True)
+        assert len(model.batches) == 1
+        assert isinstance(good, Answer)
+        assert isinstance(bad, EnvironmentFault)
+        assert f"the model gives {value} for row 1, column 'row'" in str(bad)
 
     run(scenario, here=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from torch import Tensor
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.bundle import Model, changed, open_bundle
-from brim.serving.export import Exporter
+from brim.serving.export import Exported, Exporter, export_each
 from brim.serving.inputs import ColumnReader
-from brim.serving.manifest import MANIFEST
+from brim.serving.manifest import MANIFEST, read_manifest
 from brim.train.training_file import functions_of, load
 from brim.train.weights import trained_model
 from serving.trained import TRACED, UNTRACED, WITH_FUNCTION, run_of
@@ -296,3 +297,26 @@ def test_a_disk_that_takes_nothing_leaves_nothing(
     with pytest.raises(BrimError, match="No space left"):
         Exporter(spec).bundle(tmp_path / "bundle")
     assert not list(tmp_path.iterdir())
+
+
+def test_who_follows_a_run_goes_on_beside_what_others_wrote(
+    spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second exporter of the same run, or one before: its directories have the names of steps, too."""
+    steps, stop, made = [10], threading.Event(), []
+
+    def say(version: Exported) -> None:
+        made.append(version.manifest)
+        if version.manifest.step == 30:
+            stop.set()
+        steps.append(version.manifest.step + 10)
+        taken = tmp_path / f"{steps[-1]:08d}"
+        taken.mkdir()
+        (taken / "file").touch()
+
+    exporter = Exporter(spec)
+    monkeypatch.setattr(exporter, "steps", lambda: steps)
+    export_each(exporter, tmp_path, stop=stop, say=say)
+    assert [(each.step, bool(each.base)) for each in made] == [(10, False), (20, True), (30, True)]
+    written = {read_manifest(path.parent).version for path in tmp_path.glob("*/manifest.json")}
+    assert written == {each.version for each in made}

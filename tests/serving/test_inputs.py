@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -107,6 +110,8 @@ GOOD: dict[str, list[Any]] = {"color": ["c1"], "word": ["w"], "size": [1], "pric
         ({"weight": [None]}, "column 'weight' of row 0: got an empty cell"),
         ({"size": [1, 2]}, r"columns of \[1, 2\] rows"),
         ({name: [] for name in GOOD}, "no rows"),
+        ({"size": ["x" * 100_000]}, "of row 0: got 'x{50,80}…, not a number"),
+        ({"x" * 100_000: ["c1"]}, "column 'x{50,80}…: got an unknown column"),
     ],
 )
 def test_what_is_no_row_is_refused_by_name(trained: data.Columnar, change: dict[str, Any], said: str) -> None:
@@ -131,10 +136,33 @@ SHAPES = {
 
 
 def test_inputs_as_they_go_into_the_model() -> None:
-    made, count = TensorReader(SHAPES).read({"image": [[[1, 2], [3, 4]]], "ids": [7]})
-    assert count == 1
+    made, count = TensorReader(SHAPES).read({"image": [[[1, 2.5], [3, 4]]] * 3, "ids": [7, 8.0, 2**62 + 1]})
+    assert count == 3
     assert made["image"].dtype is torch.float32
-    assert made["ids"].tolist() == [7]
+    assert made["ids"].tolist() == [7, 8, 2**62 + 1], "8.0 is whole, and none is rounded"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "right"),
+    [
+        ("uint8", 255, True),
+        ("uint8", -1, False),
+        ("uint8", 256, False),
+        ("bool", True, True),
+        ("bool", 1, True),
+        ("bool", 2, False),
+        ("int32", 2**31, False),
+        ("float16", 70000.0, False),
+        ("float64", 1e300, True),
+    ],
+)
+def test_a_number_that_a_type_cannot_hold_is_refused(dtype: str, value: Any, right: bool) -> None:
+    reader = TensorReader({"dtype": dtype, "shape": ["rows"]})
+    if right:
+        assert reader.read([value])[0].tolist() == [value]
+    else:
+        with pytest.raises(SpecError, match="inputs"):
+            reader.read([value])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +175,13 @@ def test_inputs_as_they_go_into_the_model() -> None:
         ({"image": [[[1, 2], [3, 4]]], "ids": [1, 2]}, "rows"),
         ({"image": 3, "ids": 4}, "shape"),
         ({"image": "x", "ids": [1]}, "no array"),
+        (
+            {"image": [[[1, 2], [3, 4]]] * 2, "ids": [1, 7.5]},
+            r"inputs.ids of row 1: got 7.5, need a whole number",
+        ),
+        ({"image": [[[1, 2], [3, 4]]], "ids": [1e30]}, "inputs.ids"),
+        ({"image": [[[1, 2], [3, 1e39]]], "ids": [1]}, r"inputs.image of row 0: got 1e\+39, too large"),
+        ({"x" * 1000: 1}, "x{50,80}…"),
     ],
 )
 def test_inputs_of_other_shapes_are_refused(inputs: Any, said: str) -> None:
@@ -161,3 +196,20 @@ def test_rows_of_nested_inputs_are_counted() -> None:
     assert TensorReader([SHAPES["image"], SHAPES["ids"]]).count([inputs["image"], inputs["ids"]]) == 7
     for odd in (3, {}, [], None, {"deep": 1}):
         assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count(odd) == 1
+
+
+@pytest.mark.parametrize("column", [data.vocabulary("rate"), data.hashed("rate", buckets=10_000)])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_numbers_that_are_categories_are_found_whatever_their_precision(
+    column: Any, kind: pa.DataType, tmp_path: Path
+) -> None:
+    """0.1 of a Parquet file may be in single precision, and a client may send it in either."""
+    rates = [0.1, 2.5, 1e-7, 3.0] * 20
+    table = pa.table({"rate": pa.array(rates, kind), "sold": [0, 1, 0, 1] * 20})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    trained = data.parquet(tmp_path / "rows.parquet", columns=[column], target=data.target("sold"))
+    expected = trained.take(np.arange(4))[0]["ids"].tolist()
+    reader = ColumnReader(trained.encoder, [])
+    single = [float(np.float32(rate)) for rate in rates[:4]]
+    for sent in (rates[:4], single, [repr(rate) for rate in rates[:3]] + ["3"]):
+        assert reader.read({"rate": sent})[0]["ids"].tolist() == expected

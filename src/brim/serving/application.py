@@ -20,6 +20,7 @@ from starlette.routing import Route
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import Body, Malformed
+from brim.serving.inputs import shown
 from brim.wire.door import Door
 
 __all__ = ["MOST_ROWS", "VERSION", "Figures", "application"]
@@ -141,7 +142,7 @@ def application(
     async def nothing(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
         headers = error.headers if isinstance(error, HTTPException) else None
-        detail = f"there is no {request.method} {request.url.path}"
+        detail = f"there is no {request.method} {shown(request.url.path)}"
         return _json(_Problem(detail), status, {**(headers or {}), **_CLOSE})
 
     return Starlette(

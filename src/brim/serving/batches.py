@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -184,19 +184,30 @@ class Batches:
         return [*done, *((request.answer, each) for (request, _, _), each in zip(read, answers, strict=True))]
 
 
-def _predict(model: Model, requests: Sequence[tuple[Inputs, int]]) -> list[Answer]:
+def _predict(model: Model, requests: Sequence[tuple[Inputs, int]]) -> list[Answer | EnvironmentFault]:
     columns = model.predict(join([inputs for inputs, _ in requests]), sum(rows for _, rows in requests))
-    answers, start = [], 0
+    are_numbers = all(bool(tensor.isfinite().all()) for tensor in columns.values())
+    answers: list[Answer | EnvironmentFault] = []
+    start = 0
     for _, rows in requests:
-        part = {name: _plain(tensor[start : start + rows]) for name, tensor in columns.items()}
-        answers.append(Answer(model.version, part))
+        part = {name: tensor[start : start + rows] for name, tensor in columns.items()}
+        why = "" if are_numbers else _no_number_in(part)
+        answers.append(
+            EnvironmentFault(why)
+            if why
+            else Answer(model.version, {name: each.tolist() for name, each in part.items()})
+        )
         start += rows
     return answers
 
 
-def _plain(tensor: Tensor) -> list[Any]:
-    values: list[Any] = tensor.tolist()
-    return values
+def _no_number_in(columns: Mapping[str, Tensor]) -> str:
+    """Say which prediction is no number, for which JSON has no word; empty where all are."""
+    for name, tensor in columns.items():
+        if len(wrong := (~tensor.isfinite()).nonzero()):
+            row = int(wrong[0])
+            return f"the model gives {tensor[row].item()} for row {row}, column {name!r}: JSON has no word for it"
+    return ""
 
 
 def _told(error: Exception) -> BrimError:

@@ -9,7 +9,7 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.errors import BrimError, SpecError
 from brim.serving.bundle import Model
-from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows
+from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows, shown
 
 __all__ = ["LARGE", "Body", "Malformed"]
 
@@ -69,7 +69,7 @@ class Body:
             return len(asked.rows)
         if asked.columns is not None:
             name, first = next(iter(asked.columns.items()), ("", msgspec.Raw(b"[]")))
-            return len(_decoded(_cells, first, f"column {name!r}: "))
+            return len(_decoded(_cells, first, f"column {shown(name)}: "))
         return 1 if isinstance(reader, ColumnReader) else reader.count(_pieces(asked.inputs))
 
     def read(self, model: Model) -> tuple[Inputs, int]:
@@ -90,7 +90,8 @@ class Body:
             rows = [_decoded(_row, each, f"row {number}: ") for number, each in enumerate(asked.rows)]
             return reader.read(columns_of_rows(rows))
         columns = {
-            name: _decoded(_cells, each, f"column {name!r}: ") for name, each in (asked.columns or {}).items()
+            name: _decoded(_cells, each, f"column {shown(name)}: ")
+            for name, each in (asked.columns or {}).items()
         }
         return reader.read(columns)
 

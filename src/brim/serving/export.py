@@ -281,9 +281,9 @@ def export_each(
         if last is None or step > last.manifest.step:
             directory = folder / f"{step:08d}"
             try:
+                if directory.exists():  # another exporter made it, which nobody knows anything of
+                    directory = folder / f"{step:08d}-{uuid.uuid4().hex[:8]}"
                 if last is None or written > room:
-                    if directory.exists():  # an earlier exporter made it, which nobody knows anything of
-                        directory = folder / f"{step:08d}-{uuid.uuid4().hex[:8]}"
                     last = exporter.bundle(directory, step=step)
                     written, room = 0, last.size_bytes
                     whole.append(step)

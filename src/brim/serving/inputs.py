@@ -19,14 +19,27 @@ from brim.errors import SpecError, did_you_mean
 from brim.train.data.columns import Categorical, Numeric
 from brim.train.data.encoding import Encoder
 from brim.train.data.screening import Plan
-from brim.train.data.tables import Codes, Floats, Rows, number_in, stable_hash
+from brim.train.data.tables import Codes, Floats, Rows, float_token, number_in, stable_hash
 
-__all__ = ["Cell", "ColumnReader", "Inputs", "TensorReader", "columns_of_rows", "join"]
+__all__ = ["Cell", "ColumnReader", "Inputs", "TensorReader", "columns_of_rows", "join", "shown"]
 
 Cell = str | int | float | bool | None
 Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "int32": torch.int32}
 _DTYPES |= {"uint8": torch.uint8, "bool": torch.bool, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+_LONGEST = 60  # characters of what was sent that an answer repeats
+
+
+def shown(sent: object) -> str:
+    """What was sent, as an answer may repeat it.
+
+    >>> shown("far"), len(shown("far" * 1000))
+    ("'far'", 61)
+    """
+    whole = repr(sent)
+    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
 
 
 def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]:
@@ -44,7 +57,7 @@ def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]
             has = "has" if odd in row else "lacks"
             raise SpecError(
                 f"row {number}",
-                got=f"one that {has} {odd!r}",
+                got=f"one that {has} {shown(odd)}",
                 need="the columns of row 0",
                 hint="null: empty",
             )
@@ -107,9 +120,9 @@ class ColumnReader:
                 hint = "null in each row where it is empty"
                 raise SpecError(f"column {name!r}", got="nothing", need="one cell in each row", hint=hint)
         for name in columns.keys() - self.names:
-            hint = did_you_mean(name, self.names)
+            hint = did_you_mean(name[:_LONGEST], self.names)
             raise SpecError(
-                f"column {name!r}", got="an unknown column", need="only those of the model", hint=hint
+                f"column {shown(name)}", got="an unknown column", need="only those of the model", hint=hint
             )
         lengths = {len(cells) for cells in columns.values()}
         if len(lengths) != 1 or not lengths - {0}:
@@ -209,7 +222,7 @@ def _refuse(
     if wrong.any():
         row = int(wrong.argmax())
         cell = columns[name][row]
-        got = what if cell is None or what == "an empty cell" else f"{cell!r}, {what}"
+        got = what if cell is None or what == "an empty cell" else f"{shown(cell)}, {what}"
         raise SpecError(f"column {name!r} of row {row}", got=got, need="a number")
 
 
@@ -262,7 +275,7 @@ class _Cells:
 def _token(cell: Cell) -> str:
     if cell is None:
         return ""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    return float_token(cell) if isinstance(cell, float) else str(cell)
 
 
 def _number(cell: Cell) -> float:
@@ -317,7 +330,7 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
     match shapes:
         case {"dtype": str(dtype), "shape": [_, *rest]}:
             try:
-                made = torch.tensor(node, dtype=_DTYPES[dtype])
+                made = _tensor(node, _DTYPES[dtype], where)
             except (TypeError, ValueError, RuntimeError) as error:
                 raise SpecError(where, got=f"no array ({error})", need=f"lists of {dtype}") from error
             if list(made.shape[1:]) != rest or not made.dim():
@@ -325,10 +338,9 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
             return made
         case dict():
             if not isinstance(node, dict) or node.keys() != shapes.keys():
-                got = sorted(node) if isinstance(node, dict) else f"a {type(node).__name__}"
                 raise SpecError(
                     where,
-                    got=str(got),
+                    got=shown(sorted(node)) if isinstance(node, dict) else f"a {type(node).__name__}",
                     need=f"an object with {counted(len(shapes), 'key')}: {sorted(shapes)}",
                 )
             return {name: _tensors(node[name], each, f"{where}.{name}") for name, each in shapes.items()}
@@ -342,6 +354,30 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
     raise SpecError(
         where, got=f"a model that takes {shapes}", need="tensors", hint="serve it by a program of your own"
     )
+
+
+def _tensor(node: Any, dtype: torch.dtype, where: str) -> Tensor:
+    """A tensor of nested lists. A whole number may be written as 7 or 7.0, and any number may be a float."""
+    wide = torch.tensor(node, dtype=torch.float64)
+    if dtype.is_floating_point:
+        made = wide.to(dtype)
+        _refuse_number(
+            made.isinf(), wide, where, f", too large for {dtype}", need="a number that it can hold"
+        )
+        return made
+    whole = torch.tensor(node, dtype=torch.int64)
+    made = whole.to(dtype)
+    need = f"a whole number of {dtype}"
+    _refuse_number((whole.double() != wide) | (made.long() != whole), wide, where, "", need=need)
+    return made
+
+
+def _refuse_number(wrong: Tensor, values: Tensor, where: str, what: str, *, need: str) -> None:
+    if bool(wrong.any()):
+        first = wrong.nonzero()[0]
+        row = f" of row {int(first[0])}" if len(first) else ""
+        got = f"{values[tuple(first)].item():g}{what}".replace("torch.", "")
+        raise SpecError(f"{where}{row}", got=got, need=need.replace("torch.", ""))
 
 
 def _leaves(node: Any) -> list[Tensor]:

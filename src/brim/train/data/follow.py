@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from brim.errors import SpecError
+from brim.errors import SpecError, did_you_mean
 from brim.train.data.datasets import Columnar
 from brim.train.data.sized_stream import SizedStream
 
@@ -19,6 +19,7 @@ __all__ = ["follow"]
 
 _LOOK = 0.05  # seconds between two looks for a new part
 _AT_ONCE = 1024  # rows
+_WILD = set("*?")
 _PATIENCE = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
 
 
@@ -39,7 +40,7 @@ def follow(columnar: Columnar, parts: str, *, rows: int, patience: float = _PATI
         What `dataset("train")` of a training file may return.
 
     Raises:
-        SpecError: no table, or no whole number of rows.
+        SpecError: no table, no whole number of rows, or wildcards in the folder of the parts.
 
     Example:
         >>> history = csv("history.csv", columns=COLUMNS, target=TARGET)   # doctest: +SKIP
@@ -51,6 +52,14 @@ def follow(columnar: Columnar, parts: str, *, rows: int, patience: float = _PATI
         raise SpecError("brim.data.follow", got=f"a {type(given).__name__}", need=need)
     if rows < 1:
         raise SpecError("brim.data.follow(rows=)", got=str(rows), need="a whole number from 1")
+    folder, name = Path(parts).parent, Path(parts).name
+    if _WILD.intersection(str(folder)) or "**" in name:
+        raise SpecError(
+            "brim.data.follow(parts=)",
+            got=repr(parts),
+            need="a folder without wildcards, and a name that may have them",
+            hint="clicks/*.csv: all parts come into one folder",
+        )
     return _Followed(_Parts(columnar, parts, rows, patience), rows, columnar)
 
 
@@ -111,6 +120,8 @@ class _Parts(IterableDataset[Any]):
 
     def _next(self) -> str:
         end = time.monotonic() + self._patience
+        if not self._names:
+            self._check_place()
         while True:
             there = sorted(path.name for path in self._folder.glob(self._pattern) if path.name[0] != ".")
             known = len(self._names)
@@ -138,3 +149,18 @@ class _Parts(IterableDataset[Any]):
                     hint="brim resume goes on once it is there; patience= waits for longer",
                 )
             time.sleep(_LOOK)
+
+    def _check_place(self) -> None:
+        """Refuse what no part will ever come to. A process that only uses the model has no need of the folder."""
+        folder, need = self._folder, "a folder that parts come to"
+        if not folder.exists():
+            near = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+            hint = did_you_mean(folder.name, near)
+            raise SpecError(
+                str(folder / self._pattern), got=f"no such folder: {folder}", need=need, hint=hint
+            )
+        if not folder.is_dir():
+            raise SpecError(str(folder / self._pattern), got=f"{folder}, which is no folder", need=need)
+        if (folder / self._pattern).is_dir():
+            hint = f"{folder / self._pattern}/*.csv"
+            raise SpecError(str(folder / self._pattern), got="a folder", need="the files in it", hint=hint)

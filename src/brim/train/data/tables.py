@@ -21,12 +21,14 @@ __all__ = [
     "Rows",
     "TextCells",
     "TypedCells",
+    "float_token",
     "number_in",
     "stable_hash",
 ]
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
+_LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
 
 class Cells(Protocol):
@@ -222,9 +224,19 @@ def number_in(text: str) -> float:
 def _token(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, float) and value.is_integer():
+    return float_token(value) if isinstance(value, float) else str(value)
+
+
+def float_token(value: float) -> str:
+    """The text of a number that is a category, the same whether it was kept in single or in double precision.
+
+    >>> float_token(0.1), float_token(0.10000000149011612), float_token(3.0)
+    ('0.1', '0.1', '3')
+    """
+    if value.is_integer():
         return str(int(value))
-    return str(value)
+    single = np.float32(value) if abs(value) < _LARGEST_SINGLE else np.float32(0.0)
+    return str(single) if float(single) == value else str(value)
 
 
 def _floats(array: pa.Array | pa.ChunkedArray) -> Floats:
