@@ -80,7 +80,7 @@ def open_bundle(directory: Path) -> Model:
         encoder = fitted.encoder_in(folder / COLUMNS)
     reader = TensorReader(manifest.inputs) if encoder is None else ColumnReader(encoder, manifest.nulls)
     sides = Sides({table.name: contents.tensors[table.file] for table in manifest.tables})
-    state = _state_of(open_tensors(contents.tensors[DENSE]), sides)
+    state = _state_of(open_tensors(contents.tensors[DENSE]), sides, manifest)
     return Model(manifest, Program(module), reader, state, sides, contents)
 
 
@@ -115,11 +115,12 @@ def _forget_code() -> None:
                 del sys.modules[name]
 
 
-def _state_of(dense: State, sides: Sides) -> State:
+def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
     rows = {name: each.values for name, each in sides.now.items()}
+    keys = {table.keys: sides.now[table.name].keys for table in manifest.tables if table.keyed}
     return {
         name: nn.Parameter(each, requires_grad=False) if each.is_floating_point() else each
-        for name, each in {**dense, **rows}.items()
+        for name, each in {**dense, **rows, **keys}.items()
     }
 
 
@@ -141,15 +142,16 @@ def changed(model: Model, directory: Path) -> Model:
     if why:
         raise EnvironmentFault(f"{directory} does not fit version {model.version}: {why}")
     model.sides.change(changes)
-    return replace(model, manifest=manifest, state=_state_of(dense, model.sides))
+    return replace(model, manifest=manifest, state=_state_of(dense, model.sides, manifest))
 
 
 def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict[str, RowChange]) -> str:
     if manifest.columns_sha256 != model.manifest.columns_sha256:
         return "its columns were fitted to other rows"
-    if changes.keys() != model.sides.now.keys():
+    if _kinds(manifest) != _kinds(model.manifest):
         return f"it changes {sorted(changes)}, the embeddings are {sorted(model.sides.now)}"
-    for name in sorted(model.state.keys() - changes.keys() | dense.keys()):
+    keyed = {table.name: table.keys for table in manifest.tables if table.keyed}
+    for name in sorted(model.state.keys() - changes.keys() - set(keyed.values()) | dense.keys()):
         own, other = (_shape_of(each.get(name)) for each in (model.state, dense))
         if own != other:
             return f"{name!r} is {other} there, {own} here"
@@ -157,11 +159,16 @@ def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict
         why = check_change(model.sides.now[name], change)
         if why:
             return f"{name!r}: {why}"
-        if len(change.removed) or (
-            len(change.rows.keys) and int(change.rows.keys[-1]) >= len(model.sides.now[name].keys)
+        known = model.sides.now[name].keys
+        if name not in keyed and (
+            len(change.removed) or (len(change.rows.keys) and int(change.rows.keys[-1]) >= len(known))
         ):
             return f"{name!r} has rows by their numbers, which do not come and go"
     return ""
+
+
+def _kinds(manifest: BundleManifest) -> dict[str, bool]:
+    return {table.name: table.keyed for table in manifest.tables}
 
 
 def _shape_of(tensor: Tensor | None) -> str:

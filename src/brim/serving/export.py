@@ -55,7 +55,9 @@ class _Weights:
 
     version: str
     sha256: str
-    tables: dict[str, Rows]
+    step: int
+    tables: list[BundledTable]
+    rows: dict[str, Rows]  # by the names of tables
     dense: dict[str, Tensor]
     columns_sha256: str
 
@@ -112,8 +114,7 @@ class Exporter:
             SpecError, UserCodeError: the checkpoint is of another model, or the file's code raised.
             EnvironmentFault: the checkpoint is damaged, or the disk did not take the bundle; nothing of it is left.
         """
-        served, step = self._served(step)
-        weights = self._weights(served, step)
+        served, weights = self._version(step)
         with new_directory(directory) as draft:
             encoder = None if self._data is None else self._data.encoder
             inputs = call(lambda: example_inputs(self._module))
@@ -124,26 +125,20 @@ class Exporter:
             code, left_out = self._take_code(draft) if needs_code else ("", [])
             if untraced:
                 left_out = [f"a traced program: {untraced}", *left_out]
-            tables = [
-                BundledTable(name=name, file=f"rows-{index}.safetensors")
-                for index, name in enumerate(weights.tables)
-            ]
-            for table in tables:
-                write_rows(draft / table.file, weights.tables[table.name])
+            for table in weights.tables:
+                write_rows(draft / table.file, weights.rows[table.name])
             _write_dense(draft, weights.dense)
             manifest = self._manifest(
-                step,
                 weights,
                 inputs=None if encoder else shapes_of(inputs),
                 nulls=[] if self._data is None or self._data.source.typed else list(self._data.source.null),
                 program="" if untraced else PROGRAM,
                 code=code,
                 left_out=left_out,
-                tables=tables,
             )
             _describe(draft, manifest)
             manifest = write_manifest(draft, manifest)
-        return Exported(manifest, sum(len(rows.keys) for rows in weights.tables.values()), weights)
+        return Exported(manifest, sum(len(rows.keys) for rows in weights.rows.values()), weights)
 
     def delta(self, directory: Path, *, since: str | Exported, step: int | None = None) -> Exported:
         """Write what changed since a version: rows of embeddings, and all other weights.
@@ -156,36 +151,33 @@ class Exporter:
         Raises: as `bundle`; and SpecError, where there is nothing that a delta could change.
         """
         base = since.weights if isinstance(since, Exported) else self._base(since)
-        served, step = self._served(step)
-        weights = self._weights(served, step)
+        _, weights = self._version(step)
         _check_base(base, weights, base.version if isinstance(since, Exported) else since)
         with new_directory(directory) as draft:
-            changes = {name: change_between(base.tables[name], rows) for name, rows in weights.tables.items()}
-            tables = [
-                BundledTable(name=name, file=f"rows-{index}.safetensors")
-                for index, name in enumerate(changes)
-            ]
-            for table in tables:
+            changes = {name: change_between(base.rows[name], rows) for name, rows in weights.rows.items()}
+            for table in weights.tables:
                 write_change(draft / table.file, changes[table.name])
             _write_dense(draft, weights.dense)
-            manifest = self._manifest(step, weights, base=base.version, tables=tables)
+            manifest = self._manifest(weights, base=base.version)
             _describe(draft, manifest)
             manifest = write_manifest(draft, manifest)
         rows = sum(len(each.rows.keys) + len(each.removed) for each in changes.values())
         return Exported(manifest, rows, weights)
 
-    def _served(self, step: int | None) -> tuple[Served, int]:
+    def _version(self, step: int | None) -> tuple[Served, _Weights]:
         step = self._inference.step if step is None else step
         spec = replace(self._spec, inference=replace(self._inference, step=step))
-        return served_of(self._module, trained_model(self._module, spec).cpu()), step
-
-    def _weights(self, served: Served, step: int) -> _Weights:
-        sha256 = weights_sha256(served.model)
-        state = {name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)}
-        tables = {name: Rows(torch.arange(len(state[name])), state[name]) for name in tables_of(served)}
-        dense = {name: each for name, each in state.items() if name not in tables}
+        model = trained_model(self._module, spec).cpu()
+        sha256 = weights_sha256(model)
+        served = served_of(self._module, model)
+        dense = {name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)}
+        tables, rows = tables_of(served), {}
+        for table in tables:
+            values = dense.pop(table.name)
+            keys = dense.pop(table.keys) if table.keyed else torch.arange(len(values))
+            rows[table.name] = Rows(keys, values)
         columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
-        return _Weights(version_of(step, sha256), sha256, tables, dense, columns)
+        return served, _Weights(version_of(step, sha256), sha256, step, tables, rows, dense, columns)
 
     def _base(self, since: str) -> _Weights:
         """The weights of the version that a delta is to change."""
@@ -196,9 +188,15 @@ class Exporter:
         if manifest.base:
             return self._known(manifest.version, since)
         tensors = Contents(directory, manifest).tensors
-        tables = {table.name: open_rows(tensors[table.file]) for table in manifest.tables}
-        dense = open_tensors(tensors[DENSE])
-        return _Weights(manifest.version, manifest.weights_sha256, tables, dense, manifest.columns_sha256)
+        return _Weights(
+            manifest.version,
+            manifest.weights_sha256,
+            manifest.step,
+            manifest.tables,
+            {table.name: open_rows(tensors[table.file]) for table in manifest.tables},
+            open_tensors(tensors[DENSE]),
+            manifest.columns_sha256,
+        )
 
     def _known(self, version: str, since: str) -> _Weights:
         """The weights of a version that the run has a checkpoint of."""
@@ -214,7 +212,7 @@ class Exporter:
         if step not in self.steps():
             got = f"{since!r}, of whose step {step} the run has no checkpoint"
             raise SpecError("--since", got=got, need="a version with a checkpoint, or a bundle", hint=hint)
-        weights = self._weights(*self._served(step))
+        _, weights = self._version(step)
         if weights.version != version:
             got = f"{since!r}; the run's checkpoint of that step is {weights.version}"
             raise SpecError("--since", got=got, need="a version of this run", hint=hint)
@@ -243,17 +241,18 @@ class Exporter:
             left_out.append(f"environment variables: {', '.join(sorted(self._spec.env))}")
         return f"{CODE}/{file.name}", left_out
 
-    def _manifest(self, step: int, weights: _Weights, **more: Any) -> BundleManifest:
+    def _manifest(self, weights: _Weights, **more: Any) -> BundleManifest:
         store = Store(open_place(self._inference.checkpoints))
         return BundleManifest(
             version=weights.version,
-            step=step,
+            step=weights.step,
             weights_sha256=weights.sha256,
-            checkpoint=store.where(step),
+            checkpoint=store.where(weights.step),
             training_file=self._spec.file,
             threads=self._spec.threads,
             versions=dict(versions()),
             columns_sha256=weights.columns_sha256,
+            tables=weights.tables,
             **more,
         )
 
@@ -320,7 +319,7 @@ def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
         dense = {name: (each.dtype, tuple(each.shape)) for name, each in of.dense.items()}
         return {
             **dense,
-            **{name: (rows.values.dtype, rows.values.shape[1]) for name, rows in of.tables.items()},
+            **{name: (rows.values.dtype, rows.values.shape[1]) for name, rows in of.rows.items()},
         }
 
     if base.version == weights.version:

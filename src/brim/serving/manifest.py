@@ -49,10 +49,17 @@ class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: of its weight, as the program has it.
         file: beside the manifest.
+        keyed: its rows come and go: it is a `brim.Embedding`.
     """
 
     name: str
     file: str
+    keyed: bool = False
+
+    @property
+    def keys(self) -> str:
+        """The name of the buffer that has the keys of its rows."""
+        return f"{self.name.rpartition('.')[0]}.keys"
 
 
 class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):

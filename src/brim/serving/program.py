@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.serving.inputs import Inputs
+from brim.serving.keyed import KeyedLookup, with_lookups
+from brim.serving.manifest import BundledTable
 from brim.train.evaluation import Forward
 from brim.train.export import trace, traced
 from brim.train.lightning import LightningFile
@@ -58,15 +60,19 @@ def served_of(module: ModuleType, model: nn.Module) -> Served:
         def forward(model: nn.Module, inputs: Inputs) -> Any:
             return fitting.predict(model, {"batch": inputs})
 
-    return Served(model, forward, getattr(module, "predict", None)).eval()
+    return Served(with_lookups(model), forward, getattr(module, "predict", None)).eval()
 
 
-def tables_of(served: nn.Module) -> list[str]:
+def tables_of(served: nn.Module) -> list[BundledTable]:
     """Name the weights that are files of rows."""
-    return [
-        f"{name}.weight"
+    found = [
+        (f"{name}.weight", isinstance(module, KeyedLookup))
         for name, module in served.named_modules()
-        if isinstance(module, _KINDS) and module.weight.numel() >= _LARGE
+        if isinstance(module, KeyedLookup) or (isinstance(module, _KINDS) and module.weight.numel() >= _LARGE)
+    ]
+    return [
+        BundledTable(name=name, file=f"rows-{index}.safetensors", keyed=keyed)
+        for index, (name, keyed) in enumerate(found)
     ]
 
 

@@ -228,7 +228,7 @@ def check_change(rows: Rows, change: RowChange) -> str:
 
 
 def put(rows: Rows, change: RowChange) -> Rows:
-    """RowChange rows: in place where all of them are there, else in a copy."""
+    """Change rows: in place where all of them are there, else in a copy."""
     places = _places_of(change.rows.keys, rows.keys)
     if not len(change.removed) and bool((places >= 0).all()):
         rows.values.index_copy_(0, places, change.rows.values)
@@ -236,9 +236,14 @@ def put(rows: Rows, change: RowChange) -> Rows:
     stays = torch.ones(len(rows.keys), dtype=torch.bool)
     stays[places[places >= 0]] = False
     stays[_places_of(change.removed, rows.keys)] = False
-    keys = torch.cat([rows.keys[stays], change.rows.keys])
-    order = keys.argsort()
-    return Rows(keys[order], torch.cat([rows.values[stays], change.rows.values])[order])
+    kept, new = rows.keys[stays], change.rows.keys
+    at = torch.searchsorted(kept, new) + torch.arange(len(new))  # both ascend: so do they merged
+    is_new = torch.zeros(len(kept) + len(new), dtype=torch.bool)
+    is_new[at] = True
+    keys, values = new.new_empty(len(is_new)), rows.values.new_empty((len(is_new), rows.values.shape[1]))
+    keys[is_new], keys[~is_new] = new, kept
+    values[is_new], values[~is_new] = change.rows.values, rows.values[stays]
+    return Rows(keys, values)
 
 
 class Sides:
@@ -259,7 +264,7 @@ class Sides:
         self._is_whole = True
 
     def change(self, changes: dict[str, RowChange]) -> dict[str, Rows]:
-        """RowChange the rows: from now on they are read on the other side, which nobody may still be reading.
+        """Change the rows: from now on they are read on the other side, which nobody may still be reading.
 
         Args:
             changes: by the name of the weight; they fit, as `check_change` has it.
