@@ -15,7 +15,7 @@ from brim.errors import SpecError
 from brim.serving.keyed import KeyedLookup, with_lookups
 from brim.serving.program import Program, Served, load_program, save_program, tables_of
 from brim.train.keyed import HeldRows, hold
-from brim.train.tables.keys import mix
+from brim.train.tables.keys import mix, unmix
 
 IDS = torch.arange(300) * (2**62 // 300)
 
@@ -50,6 +50,16 @@ def test_ids_have_the_vectors_that_training_has_of_them(rows: int, how: dict[str
         assert torch.equal(lookup(ids), embedding(ids).detach())
 
 
+def test_keys_that_do_not_spread_are_found_too() -> None:
+    """Whoever knows how ids are mixed can choose ids whose keys are neighbours."""
+    keys = torch.arange(2**40, 2**40 + 500)
+    embedding = brim.Embedding(4)
+    hold(embedding, HeldRows(keys, torch.randn(500, 4)))
+    lookup = KeyedLookup(embedding, "deep")
+    for some in (keys, keys[::7], torch.tensor([0, 2**40 - 1, 2**40 + 499, 2**40 + 500, 2**63 - 1])):
+        assert torch.equal(lookup(unmix(some)), embedding(unmix(some)).detach())
+
+
 def test_no_id_is_negative() -> None:
     lookup = KeyedLookup(trained(3, name="users"), "deep")
     with pytest.raises(SpecError, match="ids of 'users': got -1"):
@@ -60,9 +70,7 @@ def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:
     """It is traced once, with as many rows as there were then."""
     torch.manual_seed(0)
     served = Served(with_lookups(Net(50)), None, None).eval()
-    assert [(each.name, each.keys, each.keyed) for each in tables_of(served)] == [
-        ("model.deep.weight", "model.deep.keys", True)
-    ]
+    assert [(each.name, each.keyed) for each in tables_of(served)] == [("model.deep.weight", True)]
     assert save_program(tmp_path / "model.pt2", served, IDS[:12].reshape(4, 3)) == ""
     assert (tmp_path / "model.pt2").stat().st_size < 100_000
     programs = [

@@ -15,6 +15,7 @@ from brim.errors import EnvironmentFault
 from brim.serving.contents import Contents
 from brim.serving.export import COLUMNS
 from brim.serving.inputs import ColumnReader, Inputs, TensorReader
+from brim.serving.keyed import KEYS, STARTS, starts_of
 from brim.serving.manifest import DENSE, BundleManifest, read_manifest
 from brim.serving.program import Program, State, load_program, served_of
 from brim.serving.rows import RowChange, Sides, check_change, open_change, open_tensors
@@ -116,11 +117,14 @@ def _forget_code() -> None:
 
 
 def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
-    rows = {name: each.values for name, each in sides.now.items()}
-    keys = {table.keys: sides.now[table.name].keys for table in manifest.tables if table.keyed}
+    state = dense | {name: each.values for name, each in sides.now.items()}
+    for table in manifest.tables:
+        if table.keyed:
+            keys = sides.now[table.name].keys
+            state |= {table.beside(KEYS): keys, table.beside(STARTS): starts_of(keys)}
     return {
         name: nn.Parameter(each, requires_grad=False) if each.is_floating_point() else each
-        for name, each in {**dense, **rows, **keys}.items()
+        for name, each in state.items()
     }
 
 
@@ -150,8 +154,9 @@ def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict
         return "its columns were fitted to other rows"
     if _kinds(manifest) != _kinds(model.manifest):
         return f"it changes {sorted(changes)}, the embeddings are {sorted(model.sides.now)}"
-    keyed = {table.name: table.keys for table in manifest.tables if table.keyed}
-    for name in sorted(model.state.keys() - changes.keys() - set(keyed.values()) | dense.keys()):
+    keyed = {table.name: table for table in manifest.tables if table.keyed}
+    beside = {table.beside(name) for table in keyed.values() for name in (KEYS, STARTS)}
+    for name in sorted(model.state.keys() - changes.keys() - beside | dense.keys()):
         own, other = (_shape_of(each.get(name)) for each in (model.state, dense))
         if own != other:
             return f"{name!r} is {other} there, {own} here"

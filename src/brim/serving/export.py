@@ -20,6 +20,7 @@ from torch import Tensor
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.serving.contents import Contents
+from brim.serving.keyed import KEYS, STARTS
 from brim.serving.manifest import (
     DENSE,
     BundledTable,
@@ -174,8 +175,10 @@ class Exporter:
         tables, rows = tables_of(served), {}
         for table in tables:
             values = dense.pop(table.name)
-            keys = dense.pop(table.keys) if table.keyed else torch.arange(len(values))
-            rows[table.name] = Rows(keys, values)
+            rows[table.name] = Rows(torch.arange(len(values)), values)
+            if table.keyed:
+                found = {name: dense.pop(table.beside(name)) for name in (KEYS, STARTS)}
+                rows[table.name] = Rows(found[KEYS], values)
         columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
         return served, _Weights(version_of(step, sha256), sha256, step, tables, rows, dense, columns)
 

@@ -8,12 +8,14 @@ from torch.nn import functional
 
 from brim.errors import SpecError
 from brim.train.keyed import Embedding, held_by
-from brim.train.tables.keys import check_ids, mix
+from brim.train.tables.keys import BITS, check_ids, mix
 from brim.train.tables.start_values import start_values
 
-__all__ = ["KEYS", "KeyedLookup", "with_lookups"]
+__all__ = ["KEYS", "STARTS", "KeyedLookup", "starts_of", "with_lookups"]
 
-KEYS = "keys"  # the name of the buffer beside the weight
+KEYS, STARTS = "keys", "starts"  # names of the buffers beside the weight
+_TOGETHER = 4  # keys that have the same highest bits, about: keys spread evenly
+_STEPS = 32  # that are walked from there, before a search
 
 
 class KeyedLookup(nn.Module):
@@ -26,6 +28,7 @@ class KeyedLookup(nn.Module):
     Attributes:
         weight: the rows, [N, dim].
         keys: of the rows, ascending.
+        starts: as `starts_of` gives them.
     """
 
     def __init__(self, embedding: Embedding, name: str) -> None:
@@ -33,13 +36,14 @@ class KeyedLookup(nn.Module):
         keys, rows = held_by(embedding)
         self.weight = nn.Parameter(rows.detach(), requires_grad=False)
         self.register_buffer(KEYS, keys)
+        self.register_buffer(STARTS, starts_of(keys))
         self.register_buffer("seed", embedding.seed)
         self._kind, self._scale, self._name = embedding.init, embedding.scale, embedding.name or name
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up vectors: shape [*ids.shape, dim]."""
         found: Tensor = torch.ops.brim.keyed_rows(
-            ids, self.keys, self.weight, self.seed, self._kind, self._scale, self._name
+            ids, self.keys, self.starts, self.weight, self.seed, self._kind, self._scale, self._name
         )
         return found
 
@@ -70,26 +74,50 @@ def with_lookups(model: nn.Module) -> nn.Module:
     return model
 
 
-_SCHEMA = "(Tensor ids, Tensor keys, Tensor rows, Tensor seed, str kind, float scale, str name) -> Tensor"
+def starts_of(keys: Tensor) -> Tensor:
+    """Return an index of ascending keys: of each value of their highest bits, where the keys that have them begin."""
+    bits = (len(keys) // _TOGETHER).bit_length()
+    return torch.searchsorted(keys, torch.arange(1 << bits) << (BITS - bits))
+
+
+def _find(wanted: Tensor, keys: Tensor, starts: Tensor) -> Tensor:
+    """The place of each key; of one that is not there, that of another."""
+    last, bits = len(keys) - 1, len(starts).bit_length() - 1
+    places = starts[wanted >> (BITS - bits)].clamp_(max=last)
+    for _ in range(_STEPS):
+        behind = (keys[places] < wanted) & (places < last)
+        if not bool(behind.any()):
+            return places
+        places += behind
+    return torch.searchsorted(keys, wanted).clamp_(max=last)
+
+
+_SCHEMA = (
+    "(Tensor ids, Tensor keys, Tensor starts, Tensor rows, Tensor seed, "
+    "str kind, float scale, str name) -> Tensor"
+)
 
 
 @torch.library.custom_op("brim::keyed_rows", mutates_args=(), schema=_SCHEMA)
 def _keyed_rows(
-    ids: Tensor, keys: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str
+    ids: Tensor, keys: Tensor, starts: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str
 ) -> Tensor:
     """One step of a program for all of it: a trace cannot have what depends on the values of ids."""
     check_ids(ids, of=repr(name))
     wanted, inverse = torch.unique(mix(ids.long()), return_inverse=True)
-    places = torch.searchsorted(keys, wanted).clamp_(max=max(0, len(keys) - 1))
-    there = keys[places] == wanted if len(keys) else torch.zeros(len(wanted), dtype=torch.bool)
-    if bool(there.all()) and len(keys):
-        found = rows[places]
-    else:
-        found = start_values(wanted, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype)
-        found[there] = rows[places[there]]
+    there, places = torch.zeros(len(wanted), dtype=torch.bool), wanted
+    if len(keys):
+        places = _find(wanted, keys, starts)
+        there = keys[places] == wanted
+    if bool(there.all()):
+        return functional.embedding(places[inverse], rows)
+    found = start_values(wanted, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype)
+    found[there] = rows[places[there]]
     return functional.embedding(inverse, found)
 
 
 @_keyed_rows.register_fake
-def _(ids: Tensor, keys: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str) -> Tensor:
+def _(
+    ids: Tensor, keys: Tensor, starts: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str
+) -> Tensor:
     return rows.new_empty((*ids.shape, rows.shape[1]))

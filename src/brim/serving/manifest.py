@@ -56,10 +56,9 @@ class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     keyed: bool = False
 
-    @property
-    def keys(self) -> str:
-        """The name of the buffer that has the keys of its rows."""
-        return f"{self.name.rpartition('.')[0]}.keys"
+    def beside(self, name: str) -> str:
+        """Return the full name of what has this name beside the weight."""
+        return f"{self.name.rpartition('.')[0]}.{name}"
 
 
 class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
