@@ -46,6 +46,7 @@ from brim.coordination.membership import (
     Straggling,
     WorkerAsksToLeave,
     WorkerGone,
+    WorkerIdle,
     WorkerInstalled,
     WorkerReady,
     WorkerState,
@@ -87,7 +88,7 @@ class Fault:
 
     `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`, `hurry` (stop, without
     some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the servers), `straggle` (some are found to be
-    slow).
+    slow), `idle` (one waits for data in its next step).
     """
 
     after: int
@@ -195,6 +196,9 @@ class SimWorker:
         self.doing = "starting"
         self.world: World | None = None
         self.next: World | None = None
+        self.still = False  # nobody makes a step in the round that is next
+        self.lacks_data = False
+        self.idle_in = 0  # the round in which it said so last
         self.made: list[tuple[int, Any]] = []  # steps of a worker alone that nobody was told of
         self.asked_for: int | None = None  # the last step that was told of, whose answer is on its way
         self.committed, self.evaluated = 0, 0
@@ -295,8 +299,8 @@ class SimWorker:
                 return
             case ("install" | "write", *_) if self.asked_for is not None or self.made:
                 raise AssertionError(f"{self.name}: {message} while a commit is under way")
-            case ("install", world):
-                self.next = world
+            case ("install", world, still):
+                self.next, self.still = world, still
                 raise RoundChanged
             case ("dismissed",):
                 raise Dismissed
@@ -330,7 +334,7 @@ class SimWorker:
     def _commit(self, parts: Any) -> Generator[Wait, None, bool]:
         """Alone, it is told of now or later, and not waited for: the next step takes in whether it was the last."""
         assert self.world is not None
-        if self.world.world_size > 1:
+        if self.world.world_size > 1 or self.idle_in == self.world.round:
             return (yield from self._arrive(COMMIT, parts))[4]
         yield from self._await_answer()
         self.made.append((self.committed, parts))
@@ -360,12 +364,14 @@ class SimWorker:
             if self.next is None:
                 yield from self._await_world()
             self.world, self.next = self.next, None
+            still = self.still
             assert self.world is not None
             for greeting in [each for each in self.greeted if each[0] < self.world.round]:
                 self.greeted.pop(greeting).closed = True
             try:
                 yield from self._install(self.world)
-                return
+                if not still:
+                    return
             except PeerLost:
                 yield from self._await_replacement()
 
@@ -491,6 +497,8 @@ class SimWorker:
         for block in plan.rank_blocks(rank):
             yield from self._poll()
             yield "go"
+            if self.lacks_data:
+                yield from self._wait_for_data()
             micros = range(block.start, min(block.start + block.size, PARTS))
             sums: dict[int, Tree] = {m: [(step, m, e) for e in range(ELEMENTS)] for m in micros}
             for left, right in fold([Block(m, 1) for m in micros], block, PARTS):
@@ -515,6 +523,18 @@ class SimWorker:
         if held:
             self.doing = "held"
             raise RoundChanged
+
+    def _wait_for_data(self) -> Iterator[Wait]:
+        """For a while, in which anything may happen."""
+        assert self.world is not None
+        self.lacks_data = False
+        yield from self._settle_commit()
+        self.idle_in, self.doing = self.world.round, "idle"
+        self.tell("idle", self.world.round)
+        for _ in range(20):
+            yield from self._poll()
+            yield "go"
+        self.doing = "computing"
 
     def _reduce(
         self, plan: ReductionPlan, host: int, rows: dict[int, int]
@@ -672,10 +692,10 @@ class SimAgent:
                 self.waiting.append(name)
                 if not delay:
                     self.start(name)
-            case ("install", world):
+            case ("install", world, still):
                 self.hub.begin(world)
                 for name in self.hub.members:
-                    self.send(name, "install", world)
+                    self.send(name, "install", world, still)
             case ("hold", round):
                 self.hub.hold(round)
             case ("release", release, payloads):
@@ -778,14 +798,14 @@ class Cluster:
                 self._tell(agent, "start", worker, delay)
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target
-            case Install(world, _):
+            case Install(world, _, still):
                 validate_world(world)
                 holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
                 assert not (world.restore and holders), f"{holders} may still be making a checkpoint official"
                 self._world, self._has_installed = world, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
-                    self._tell(agent, "install", world)
+                    self._tell(agent, "install", world, still)
             case Hold(round):
                 assert self._world is not None
                 assert round == self._world.round
@@ -830,6 +850,8 @@ class Cluster:
                 self._installed(worker, round, step, restored)
             case ("from", worker, ("leave",)):
                 self._handle(WorkerAsksToLeave(worker))
+            case ("from", worker, ("idle", round)):
+                self._handle(WorkerIdle(worker, round))
             case ("from", worker, ("drafted", step)):
                 assert step <= self._committed, f"a checkpoint of step {step} is ahead of the records"
                 self._tell_worker(worker, "publish", step)
@@ -942,6 +964,8 @@ class Cluster:
                     worker.die("signal 9")
             case "term" if alive:
                 alive[fault.which % len(alive)].asked = True
+            case "idle" if alive:
+                alive[fault.which % len(alive)].lacks_data = True
             case "kill_workers":
                 servers = {server.id for server in serving(self.rendezvous.roster.members)}
                 for worker in alive:
@@ -1042,8 +1066,13 @@ KINDS = (
 )
 
 
-def at_random(seed: int) -> Cluster:
-    """A setting, faults and a schedule that follow from the seed."""
+def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
+    """A setting, faults and a schedule that follow from the seed.
+
+    Args:
+        seed: of all of it.
+        more: kinds of faults besides the usual ones.
+    """
     rng = random.Random(seed)
     target = rng.randint(1, 4)
     setting = Setting(
@@ -1055,8 +1084,8 @@ def at_random(seed: int) -> Cluster:
         patience=rng.choice((1, 2, 3, 1000)),
     )
     faults = tuple(
-        Fault(int(rng.random() ** 2 * 250), rng.choice(KINDS), rng.randrange(4))
-        for _ in range(rng.randint(0, 5))
+        Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *more)), rng.randrange(4))
+        for _ in range(rng.randint(0, 5 + len(more)))
     )
     lazy = rng.random() < 0.5  # half of the adversaries favour some workers over others
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from brim.coordination.membership import Install
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
@@ -22,6 +23,19 @@ def test_any_schedule(batch: int) -> None:
             at_random(seed).run()
         except AssertionError as error:
             raise AssertionError(f"schedule {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
+    still = 0
+    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
+        cluster = at_random(seed, more=("idle",) * 8)
+        try:
+            cluster.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        still += sum(isinstance(each, Install) and each.still for _, each in cluster.story)
+    assert still > SCHEDULES // 20, "hardly a step was given up since it had no data"
 
 
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:
