@@ -58,15 +58,18 @@ def serve(
     versions = None if (place / MANIFEST).exists() or not place.is_dir() else Versions(place)
     if versions is not None:
         check_ours(place, field=str(place))
-    model = open_bundle(place) if versions is None else _first(versions)
+    model, there = (open_bundle(place), []) if versions is None else _first(versions)
     torch.set_num_threads(model.manifest.threads)
-    asyncio.run(_serve(model, versions, host=host, port=port, token=token, most=most, wait=wait, say=say))
+    asyncio.run(
+        _serve(model, versions, there, host=host, port=port, token=token, most=most, wait=wait, say=say)
+    )
 
 
-def _first(versions: Versions) -> Model:
-    """The newest bundle that can be opened, with the deltas that follow it."""
+def _first(versions: Versions) -> tuple[Model, list[Found]]:
+    """The newest bundle that can be opened, and what was there when it was chosen."""
     while True:
-        found, _ = next_of(versions.look(), None)
+        there = versions.look()
+        found, _ = next_of(there, None)
         if found is None:
             said = "; ".join(versions.problems.values())
             raise SpecError(
@@ -77,12 +80,13 @@ def _first(versions: Versions) -> Model:
             )
         model = versions.attempt(found, open_bundle)
         if model is not None:
-            return model
+            return model, there
 
 
 async def _serve(
     model: Model,
     versions: Versions | None,
+    there: Sequence[Found],
     *,
     host: str,
     port: int,
@@ -94,7 +98,7 @@ async def _serve(
     listener = listen_on(host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port")
     loop, door, figures = asyncio.get_running_loop(), Door(), Figures()
     batches = Batches(model, most=most, wait=wait, room=_ROOM)
-    watch = _Watch(versions, batches, figures, say) if versions is not None else None
+    watch = _Watch(versions, there, batches, figures, say) if versions is not None else None
     app = application(
         batches,
         token=token,
@@ -138,18 +142,27 @@ async def _serve(
 class _Watch:
     """Has each version that appears take over, and says why one does not.
 
+    Args:
+        there: what was there when the version that is served was chosen.
+
     Attributes:
         problems: versions that are not served, and why.
     """
 
     def __init__(
-        self, versions: Versions, batches: Batches, figures: Figures, say: Callable[[str], None]
+        self,
+        versions: Versions,
+        there: Sequence[Found],
+        batches: Batches,
+        figures: Figures,
+        say: Callable[[str], None],
     ) -> None:
         self._versions, self._batches, self._figures, self._say = versions, batches, figures, say
         self._waiting: dict[Path, str] = {}
         self._passed: dict[Path, str] = {}
         self._known: set[Path] = set()  # that were there at the last look
         self._said: set[tuple[str, Path]] = set()
+        self._note(there, batches.model)
 
     @property
     def problems(self) -> list[str]:
