@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from brim.agent import workers as agents
 from brim.agent.workers import Callbacks, Template, Workers
+from brim.process import readable
 from brim.stacks import Stacks
 from brim.wire.frames import frame
 from brim.wire.messages import Codec, Hello, TemplateMessage, TemplateReady, WorkerForked, WorkerMessage
@@ -50,13 +52,19 @@ class Bench:
 
     async def begin(self, worker: str) -> socket.socket:
         """Have a worker asked for: its end of the link."""
+        link, notice = await self.begin_with_notice(worker)
+        os.close(notice)
+        return link
+
+    async def begin_with_notice(self, worker: str) -> tuple[socket.socket, int]:
+        """Have a worker asked for: its end of the link, and of the pipe that tells of its death."""
         await self.workers.listen()
         self.say(TemplateReady())
         await self.workers.start(worker)
-        _, descriptors, _, _ = socket.recv_fds(self.template, 4096, 4)
-        for descriptor in descriptors[1:]:
+        _, (link, memory, tables, notice, log, stacks), _, _ = socket.recv_fds(self.template, 4096, 6)
+        for descriptor in (memory, tables, log, stacks):
             os.close(descriptor)
-        return socket.socket(fileno=descriptors[0])
+        return socket.socket(fileno=link), notice
 
     async def end(self) -> None:
         await self.workers.end()
@@ -113,3 +121,62 @@ def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(tmp
 
     asyncio.run(live())
     assert told == ["started", "Hello"]
+
+
+LARGE = """
+import mmap, os, sys, threading
+from brim.death_notice import give_notice
+from brim.train.memory import have_mapped
+
+file = os.memfd_create("large")
+os.truncate(file, 64 << 20)
+os.pwrite(file, bytes(64 << 20), 0)
+for _ in range(48):  # as page tables have it, 3 GiB
+    mapped = mmap.mmap(file, 64 << 20)
+    have_mapped(mapped, file, range(len(mapped)))
+    globals().setdefault("all", []).append(mapped)
+link, notice = map(int, sys.argv[1:])
+if notice >= 0:
+    give_notice(notice)
+os.write(link, WORDS)
+while True:
+    pass
+"""
+WORDS = frame(Codec(WorkerMessage).encode(Hello(address="", layout="", facts=None)))
+
+
+def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(tmp_path: Path) -> None:
+    """Others wait for it, and the kernel takes the longer the larger its tables are. What it said last is heard."""
+    told: list[str] = []
+
+    async def live() -> tuple[int | None, str, bool]:
+        lost: asyncio.Future[tuple[int | None, str, bool]] = asyncio.get_running_loop().create_future()
+
+        def heard(worker: str, message: WorkerMessage) -> None:
+            told.append(type(message).__name__)
+            process.kill()
+
+        def gone(worker: str, status: int | None, reason: str) -> None:
+            lost.set_result((status, reason, bool(readable([end], 0))))
+
+        bench = Bench(tmp_path, heard=heard, gone=gone)
+        link, notice = await bench.begin_with_notice("w1")
+        code = LARGE.replace("WORDS", repr(WORDS))
+        command = [sys.executable, "-c", code, str(link.fileno()), str(notice)]
+        with link:
+            process = subprocess.Popen(command, pass_fds=[link.fileno(), notice])
+        os.close(notice)
+        end = os.pidfd_open(process.pid)
+        bench.say(WorkerForked(worker="w1", pid=process.pid))
+        try:
+            async with asyncio.timeout(60):
+                found = await lost
+                await bench.end()
+        finally:
+            process.kill()
+            process.wait()
+            os.close(end)
+        return found
+
+    assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9", False)
+    assert told == ["Hello"]

@@ -127,12 +127,13 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     monkeypatch.setattr("brim.train.heir.die_with_parent", lambda _: None)
     monkeypatch.setattr(membership, "LeaveRequest", Calm)
     monkeypatch.setattr(membership, "beat_forever", lambda *_, **__: None)
+    monkeypatch.setattr(membership, "give_notice", os.close)
     monkeypatch.setattr(membership, "close_in_children", lambda _: None)
     ours, theirs = socket.socketpair()
     context = WorkerContext(
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
         host="127.0.0.1", secret=b"", link=ours, start_method="alone",
-        memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY),
+        memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY), notice=os.open(os.devnull, os.O_WRONLY),
     )  # fmt: skip
     worker, agent = Membership(context), Agent(theirs)
     worker.join(Layout([torch.zeros(1)]), None)

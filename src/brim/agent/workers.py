@@ -14,6 +14,7 @@ from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.anonymous import anonymous_file
+from brim.death_notice import signal_that_ended
 from brim.errors import ProtocolError
 from brim.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.stacks import Stacks
@@ -33,6 +34,8 @@ __all__ = ["Template", "Workers", "signal_words", "start_template"]
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
+_LOOK = 0.001  # seconds between looks at a process whose first threads have ended
+_LOOKS = 100
 _TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
 _TO_PART = 1.0  # seconds for a template that serves to end by itself
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
@@ -88,7 +91,9 @@ class _Process:
     transport: asyncio.Transport
     stacks: Stacks
     pid: int = 0
-    end: int = -1  # a descriptor that is readable once it has ended
+    end: int = -1  # a descriptor that is readable once it has ended and been cleared away
+    notice: int = -1  # a pipe that closes once it is dead
+    gives_notice: bool = False  # by this pipe
     status: int | None = None
     closed: bool = False
     condemned: str = ""  # why it was killed
@@ -130,6 +135,7 @@ class Workers:
     def __init__(self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = "") -> None:
         self._run_dir, self._tell, self._host = run_dir, tell, host
         self._processes: dict[str, _Process] = {}
+        self._dying: dict[int, int] = {}  # pids of those that are dead and not cleared away, with what tells of it
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
@@ -207,17 +213,21 @@ class Workers:
         self._waiting.remove(worker)
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
+        notice, gives_notice = os.pipe()
         transport, _ = await loop.create_connection(
             lambda: _Link(lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)),
             sock=ours,
         )
-        process = self._processes[worker] = _Process(transport, Stacks())
+        process = self._processes[worker] = _Process(transport, Stacks(), notice=notice)
+        os.set_blocking(notice, False)
+        loop.add_reader(notice, self._on_notice, worker)
         self._asked.add(worker)
         with theirs, (self._run_dir / "logs" / f"{worker}.log").open("ab") as log:
             descriptors = [
                 theirs.fileno(),
                 self._memory,
                 self._tables,
+                gives_notice,
                 log.fileno(),
                 process.stacks.file,
             ]
@@ -225,6 +235,8 @@ class Workers:
                 socket.send_fds(self._template.requests, [frame(worker.encode())], descriptors)
             except OSError:  # the template is gone
                 self._lose(worker, "it was not started")
+            finally:
+                os.close(gives_notice)
 
     def end_template(self, why: str, stack: str) -> None:
         """Give the template up, which is not ready after all this time."""
@@ -314,6 +326,7 @@ class Workers:
         if process.status is not None:
             self._lose(worker)
             return
+        self._look_for_end(worker)
         loop = asyncio.get_running_loop()
         process.timers.append(loop.call_later(_UNEXPLAINED, self.signal, worker, signal.SIGKILL))
         process.timers.append(loop.call_later(_UNEXPLAINED + _TO_HEAR, self._lose, worker))
@@ -327,6 +340,52 @@ class Workers:
         except OSError:  # it is gone, or there are no descriptors: its closed link must do
             return
         asyncio.get_running_loop().add_reader(process.end, self._on_ended, worker)
+
+    def _on_notice(self, worker: str) -> None:
+        """It says that its pipe will close once it is dead; or the pipe has closed."""
+        process = self._processes[worker]
+        if os.read(process.notice, 1):
+            process.gives_notice = True
+        else:
+            self._stop_reading_notice(process)
+            self._look_for_end(worker)
+
+    def _look_for_end(self, worker: str, looks: int = _LOOKS) -> None:
+        """Do not wait until the kernel has cleared away what was killed: that takes the longer the more memory it has."""
+        process = self._processes.get(worker)
+        if process is None or process.status is not None or not process.gives_notice:
+            return
+        number = signal_that_ended(process.pid)
+        if number is not None:
+            process.status = -number
+            self._clear_away_later(process)
+            try:
+                self._hear_last_words(process)
+            finally:
+                self._lose(worker)
+        elif looks:  # its other threads have to hear of the signal, each on some processor
+            later = asyncio.get_running_loop().call_later(_LOOK, self._look_for_end, worker, looks - 1)
+            process.timers.append(later)
+
+    def _clear_away_later(self, process: _Process) -> None:
+        pid, end, process.end = process.pid, process.end, -1
+        if end >= 0:
+            self._dying[pid] = end
+            asyncio.get_running_loop().add_reader(end, self._clear_away, pid)
+
+    def _clear_away(self, pid: int) -> None:
+        end = self._dying.pop(pid)
+        asyncio.get_running_loop().remove_reader(end)
+        os.close(end)
+        _status_of(pid)
+
+    def _hear_last_words(self, process: _Process) -> None:
+        """What it has said is all there, and its link may close later."""
+        descriptor, link = process.transport.get_extra_info("socket").fileno(), process.transport.get_protocol()
+        assert isinstance(link, _Link)
+        with contextlib.suppress(OSError):  # there is no more
+            while not process.closed and (data := os.read(descriptor, 1 << 16)):
+                link.data_received(data)
 
     def _on_ended(self, worker: str) -> None:
         process = self._processes[worker]
@@ -345,6 +404,12 @@ class Workers:
             os.close(process.end)
             process.end = -1
 
+    def _stop_reading_notice(self, process: _Process) -> None:
+        if process.notice >= 0:
+            asyncio.get_running_loop().remove_reader(process.notice)
+            os.close(process.notice)
+            process.notice = -1
+
     def _lose(self, worker: str, why: str = "") -> None:
         self._asked.discard(worker)
         process = self._processes.pop(worker, None)
@@ -355,6 +420,7 @@ class Workers:
         for timer in process.timers:
             timer.cancel()
         self._stop_watching(process)
+        self._stop_reading_notice(process)
         process.stacks.close()
         self._sweep_later()
         self._tell.gone(worker, process.status, _reason(process))
@@ -380,9 +446,13 @@ class Workers:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
         await self._end_template()
-        await self._see_off([process.pid for process in self._processes.values() if process.status is None])
+        ends = [process.pid for process in self._processes.values() if process.status is None]
+        await self._see_off([*ends, *self._dying])
+        for pid in list(self._dying):
+            self._clear_away(pid)
         for process in self._processes.values():
             self._stop_watching(process)
+            self._stop_reading_notice(process)
             process.stacks.close()
         os.close(self._memory)
         os.close(self._tables)  # an agent that joins anew has other workers

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _LINK, _MEMORY, _TABLES, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_TABLES_FD", "BRIM_STACKS_FD"
+_NOTICE = "BRIM_NOTICE_FD"
 _SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -44,6 +45,7 @@ class WorkerContext:
         link: the worker's end of its socket to the agent.
         memory: descriptor of the memory in which all workers of this host combine their gradients.
         tables: descriptor of the memory that holds the tables of embeddings of this host.
+        notice: the pipe that closes when this process is dead.
         start_method: how this process was started, for the record.
         before_failing: called before this worker reports a failure, for what is to be told before it.
     """
@@ -56,6 +58,7 @@ class WorkerContext:
     link: socket.socket
     memory: int
     tables: int
+    notice: int
     start_method: str
     before_failing: list[Callable[[], None]] = field(default_factory=list)
 
@@ -70,6 +73,7 @@ def environment_for(
     link: int,
     memory: int,
     tables: int,
+    notice: int,
     stacks: int,
 ) -> dict[str, str]:
     """The variables by which a process that is started anew learns its context."""
@@ -82,6 +86,7 @@ def environment_for(
         _LINK: str(link),
         _MEMORY: str(memory),
         _TABLES: str(tables),
+        _NOTICE: str(notice),
         _STACKS: str(stacks),
     }
 
@@ -112,6 +117,7 @@ def context_from_environment() -> WorkerContext | None:
         link=link,
         memory=int(os.environ[_MEMORY]),
         tables=int(os.environ[_TABLES]),
+        notice=int(os.environ[_NOTICE]),
         start_method="spawn",
     )
 

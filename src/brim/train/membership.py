@@ -17,6 +17,7 @@ from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
 from brim.coordination.turns import TURN
+from brim.death_notice import give_notice
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError
 from brim.process import close_in_children
@@ -408,6 +409,8 @@ class Membership:
         most = spec.workers.maximum + spec.servers
         if spec.transport != "distributed" and spec.asynchronous is None and most > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
+        if layout.device.type == "cpu":  # another device may be in use until the kernel has cleared the process away
+            give_notice(self._context.notice)
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
     # Waiting -----------------------------------------------------------------------------------------------

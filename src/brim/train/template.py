@@ -43,8 +43,8 @@ class Template:
     """Forks workers on request of its agent, whose children they become: they live on where the template dies.
 
     Args:
-        control: socket to the agent. A request is a worker's name, with its link, memory, tables, log and stacks
-            attached.
+        control: socket to the agent. A request is a worker's name, with its link, memory, tables, notice, log and
+            stacks attached.
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
@@ -110,7 +110,7 @@ class Template:
 
     def _serve(self) -> bool:
         """One request; False once the agent is gone. Descriptors keep requests apart."""
-        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 5)
+        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 6)
         if not data:
             return False
         (name,) = FrameBuffer().feed(data)
@@ -122,7 +122,9 @@ class Template:
         self._tell(WorkerForked(worker=name.decode(), pid=pid))
         return True
 
-    def _become_worker(self, worker: str, link: int, memory: int, tables: int, log: int, stacks: int) -> None:
+    def _become_worker(
+        self, worker: str, link: int, memory: int, tables: int, notice: int, log: int, stacks: int
+    ) -> None:
         """In the child; never returns."""
         status = 1
         try:
@@ -134,7 +136,7 @@ class Template:
             os.close(log)
             self._control.close()
             if self._method == "spawn":
-                self._execute(worker, link, memory, tables, stacks)
+                self._execute(worker, link, memory, tables, notice, stacks)
             show_when_asked(stacks)
             context = WorkerContext(
                 worker=worker,
@@ -145,6 +147,7 @@ class Template:
                 link=socket.socket(fileno=link),
                 memory=memory,
                 tables=tables,
+                notice=notice,
                 start_method="fork",
             )
             status = self._work(context)
@@ -160,7 +163,7 @@ class Template:
             return worker.run_file(self._prepared, context)
         return worker.run_script(self._spec.command, context)
 
-    def _execute(self, worker: str, link: int, memory: int, tables: int, stacks: int) -> None:
+    def _execute(self, worker: str, link: int, memory: int, tables: int, notice: int, stacks: int) -> None:
         """Become a new program, which finds its context in the environment."""
         os.environ |= environment_for(
             worker=worker,
@@ -171,9 +174,10 @@ class Template:
             link=link,
             memory=memory,
             tables=tables,
+            notice=notice,
             stacks=stacks,
         )
-        for descriptor in (link, memory, tables, stacks):
+        for descriptor in (link, memory, tables, notice, stacks):
             os.set_inheritable(descriptor, True)
         command = self._spec.command
         if not command or runs_python(command):
