@@ -105,6 +105,7 @@ class _Embedding(TrainedByRows):
         super().__init__(name, weight, place, number=number, hint=_DENSE)
         self.modules = modules
         self.table = Table(name, weight.shape, weight.dtype, tuple(self._optimizer.states))
+        self._hidden: Any = None  # what this process had before it saw the table
 
     @property
     def like(self) -> Tensor:
@@ -155,9 +156,14 @@ class _Embedding(TrainedByRows):
 
     def show(self) -> None:
         """Let the user's code see the table."""
-        seen = dict(self.table.seen)
+        seen, before = dict(self.table.seen), self.weight.data
         self.weight.data = seen.pop(WEIGHT)
-        self._optimizer.show(seen)
+        self._hidden = before, self._optimizer.show(seen)
+
+    def settle(self) -> None:
+        """The step counts; and what the table hides is freed now, while nobody waits for it."""
+        super().settle()
+        self._hidden = None
 
     def update(self, part: OwnedRows, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
@@ -541,6 +547,11 @@ class Embeddings:
         """Undo what was written for steps that do not count. Nobody may write meanwhile."""
         if self._memory is not None:
             self._memory.take_back(committed)
+
+    def be_alone(self, patience: float) -> None:
+        """Wait until nobody else can write to the tables; raises EnvironmentFault as `TableMemory.be_alone`."""
+        if self._memory is not None:
+            self._memory.be_alone(patience)
 
     def check_unchanged(self) -> None:
         """Check that nobody but the optimizer changed a weight.

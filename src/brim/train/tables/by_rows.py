@@ -142,11 +142,12 @@ class RowOptimizer:
             for name, value in self.states.items()
         }
 
-    def show(self, states: Mapping[str, Tensor]) -> None:
-        """Let the optimizer's own state be these tensors, where it is kept by row."""
+    def show(self, states: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Let the optimizer's own state be these tensors, where it is kept by row; return what it was."""
+        before = dict(self._own)
         if states:
-            own = self._place.optimizer.state[self._weight]
-            own.update({**self._whole(), **own, **states})
+            self._place.optimizer.state[self._weight].update({**self._whole(), **before, **states})
+        return before
 
     def step(self, rows: Mapping[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         """Compute a step on some rows; what the optimizer keeps of the whole parameter changes with `settle`.

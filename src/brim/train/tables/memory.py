@@ -16,9 +16,9 @@ import torch
 
 from brim.anonymous import anonymous_file
 from brim.errors import EnvironmentFault
-from brim.train.memory import have_ready
+from brim.train.memory import have_mapped, have_ready
 from brim.train.tables.keyed_table import KeyedTable
-from brim.train.tables.table import Table
+from brim.train.tables.table import WEIGHT, Table
 
 __all__ = ["TableMemory"]
 
@@ -51,10 +51,6 @@ class TableMemory:
             seen = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | _NORESERVE)
         except OSError as error:
             raise EnvironmentFault(f"no memory for embeddings of {size:,} bytes: {error}") from error
-        finally:
-            if own is not None:
-                os.close(own)
-        have_ready(shared)
         self._memory = torch.frombuffer(shared, dtype=torch.uint8)
         self._seen = torch.frombuffer(seen, dtype=torch.uint8)
         self._step = self._memory[:8].view(torch.int64)
@@ -62,6 +58,21 @@ class TableMemory:
         for table in tables:
             table.bind(self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes])
             at += _whole_pages(table.size_bytes)
+        self._get_ready(shared, seen, file)
+        if own is not None:
+            os.close(own)
+
+    def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
+        """Have what others put into the tables at hand: else the page faults of the first step would keep them waiting."""
+        if self.step is None:
+            have_ready(shared)
+            return
+        have_mapped(shared, file, range(len(shared)))
+        for table in self._tables:
+            if isinstance(table, Table):
+                weight = table.seen[WEIGHT]
+                start = weight.data_ptr() - self._seen.data_ptr()
+                have_mapped(seen, file, range(start, start + weight.nbytes))
 
     @property
     def step(self) -> int | None:
