@@ -1,5 +1,7 @@
 """Silence makes a member suspect, then lost."""
 
+import math
+
 import pytest
 
 from brim.coordination.liveness import Liveness
@@ -14,6 +16,14 @@ def test_silence(now: float, suspect: list[str], lost: list[str]) -> None:
     liveness.beat("b", now=12.0)
     liveness.beat("a", now=10.0)
     assert (liveness.suspect(now=now), liveness.lost(now=now)) == (suspect, lost)
+
+
+def test_who_was_heard_first_is_lost_first() -> None:
+    liveness = Liveness(timeout=4.0)
+    assert liveness.left(now=10.0) == math.inf
+    liveness.beat("b", now=12.0)
+    liveness.beat("a", now=10.0)
+    assert (liveness.left(now=13.0), liveness.left(now=15.0)) == (1.0, -1.0)
 
 
 def test_a_beat_brings_it_back_and_who_is_forgotten_is_not_missed() -> None:

@@ -145,3 +145,28 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
     failed = [e["message"] for e in desk.records("events.jsonl") if e["kind"] == "failed"]
     assert failed == ([] if under_way else [failure.message])
     assert any("cannot take part" in text for text in warnings(desk)) is under_way
+
+
+@pytest.mark.parametrize(
+    ("agents", "after", "lost"),
+    [("AB", 0.2, False), ("AB", 0.4, True), ("BB", 0.4, False), ("BB", 1.9, False), ("BB", 2.1, True)],
+)
+def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
+    tmp_path: Path, agents: str, after: float, lost: bool
+) -> None:
+    """One that lives calls again at once; one that is started anew may have commits to tell that nobody else has."""
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, *agents)
+        await desk.leave("B")
+        desk.clock.advance(after)
+        desk.master.look()
+        if lost and "A" in agents:
+            await desk.hear("A", "w1", wire.Installed(round=2, step=0))
+
+    desk = play(tmp_path, story, agents=len(set(agents)))
+    events = desk.records("events.jsonl")
+    states = [event["state"] for event in events if event.get("worker") == "w2"]
+    assert ("lost" in states) == lost
+    if lost and "A" in agents:
+        assert [event["seconds"] for event in events if event["kind"] == "re_formed"] == [1.0]

@@ -6,6 +6,8 @@ stopped, hung, or cut off.
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["Liveness"]
 
 
@@ -40,6 +42,10 @@ class Liveness:
 
     def lost(self, *, now: float) -> list[str]:
         return self._silent(now, self._timeout)
+
+    def left(self, *, now: float) -> float:
+        """Seconds until the first of them is lost, where all stay silent; infinite where there is none."""
+        return min((last + self._timeout - now for last in self._last.values()), default=math.inf)
 
     def _silent(self, now: float, seconds: float) -> list[str]:
         return sorted(member for member, last in self._last.items() if now - last > seconds)

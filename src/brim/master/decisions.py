@@ -46,6 +46,7 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.roster import at_work
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
@@ -159,6 +160,11 @@ class Decisions:
         """Whether workers were dismissed and are still to go."""
         return self._rendezvous.phase is Phase.ENDING
 
+    def goes_on_without(self, agent: str) -> bool:
+        """Whether a round is under way that has workers of other agents: these have all that is committed."""
+        workers = at_work(self._rendezvous.roster.members)
+        return self._rendezvous.phase is Phase.RUNNING and any(each.agent != agent for each in workers)
+
     def has_started(self, worker: str) -> bool:
         """Whether a worker of this name ever had a process."""
         return worker in self._telling.pids
@@ -225,6 +231,7 @@ class Decisions:
         if self.agents.pop(name, None) is None:
             return
         self._lose_workers_of(name)
+        self._rounds.notice(now=self._out.now)
         self._handle(AgentLost(name, reason))
 
     def _lose_workers_of(self, agent: str) -> None:
