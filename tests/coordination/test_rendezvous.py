@@ -549,6 +549,14 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     assert rendezvous.roster.places.wanted == {"A": 1, "B": 1}
 
 
+def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost() -> None:
+    rendezvous = placed(1, 2)
+    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 2), *gone(1))
+    installed(rendezvous, 2)
+    assert tell(rendezvous, AgentLost("B", "its connection closed")) == ["start w4 on A"]
+    assert tell(rendezvous, AgentJoined("B")) == ["start w5 on B", "start w6 on B"]
+
+
 # Stopping and ending ------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,12 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
     assert still > SCHEDULES // 20, "hardly a step was given up since it had no data"
 
 
+@pytest.mark.parametrize("seed", [14600])
+def test_a_schedule_that_hung(seed: int) -> None:
+    """14600: SIGTERM empties a place, and the agent that has all the others is lost."""
+    at_random(seed).run()
+
+
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:
     """Kill this rank when it is first in this state; whether it ever was."""
     script: list[Fault] = []

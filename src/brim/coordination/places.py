@@ -85,6 +85,14 @@ class Places:
         beside = [agent for agent in agents if not self.wanted or self.wanted.get(agent)]
         return _spread(Counter(server.agent for server in servers), beside, missing if beside else 0)
 
+    def refill(self, agents: Sequence[str]) -> int:
+        """Have one place again that a leaver emptied, where none of these agents has another; how many that are: 0 or 1."""
+        empty = [agent for agent in agents if self.wanted.get(agent) == 0]
+        if not empty or any(self.wanted.get(agent) for agent in agents):
+            return 0
+        self.wanted[empty[0]] = 1
+        return 1
+
     def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
         """An agent gets no more workers, and nobody takes their places: other devices are other jobs'.
 

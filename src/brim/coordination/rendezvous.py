@@ -174,6 +174,9 @@ class Rendezvous:
         if not self.roster.agents and self.phase is not Phase.ENDING:
             return self._end(Outcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
+        if not self.is_stopping:
+            left = [each for each in self.roster.agents if not self.attempts.given_up(each)]
+            self.target += self.roster.places.refill(left)  # else nobody would be there to go on
         return self._after_loss(was_member)
 
     def _worker_ready(self, worker: str, address: str) -> list[Command]:
