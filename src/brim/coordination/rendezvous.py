@@ -266,7 +266,7 @@ class Rendezvous:
         return [*commands, *self._use_ready()] if self.phase is Phase.GATHERING else commands
 
     def _committed(self, round: int) -> list[Command]:
-        if round != self.round:
+        if round != self.round or self.phase is Phase.ENDING:  # nobody's death is judged any more
             return []
         for member in self.roster.members:
             member.steps += 1
