@@ -1,9 +1,9 @@
 """Learn that a process is dead before the kernel has cleared its memory, which takes it the longer the more there is.
 
 Of a killed process the kernel ends the threads one by one. The last one clears the memory, a fifth of a microsecond for
-each page; only behind that it closes descriptors and tells the parent. A thread that is not the last closes at once what
-it alone holds. So one thread that holds a pipe of its own, and does nothing else, is enough: either it ends before the
-last one and closes the pipe, or all others end before it and close everything else.
+each page; only behind that it closes descriptors and tells the parent. A thread that is not the last closes at once
+what it alone holds. So one thread that holds a pipe of its own, and does nothing else, is enough: either it ends before
+the last one and closes the pipe, or all others end before it and close everything else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def give_notice(pipe: int) -> None:
 def _hold(pipe: int, held: threading.Event) -> None:
     """Hold the pipe in a table of descriptors that has nothing else, so that it is this thread's alone."""
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # handlers need the other descriptors
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # handlers need the other descriptors
         close_range = getattr(ctypes.CDLL(None), "close_range", None)
         if close_range is None or close_range(pipe + 1, _LAST, _CLOSE_RANGE_UNSHARE) != 0:
             return

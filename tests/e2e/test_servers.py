@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,28 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
         summary = run.finish()
     assert summary["weights_sha256"] == calm
     assert summary["steps_redone"] <= 1
+    assert ledger(tmp_path / "run")["exact"]
+
+
+def test_a_server_that_is_slow_owns_less_and_changes_no_bit(tmp_path: Path, calm: str) -> None:
+    with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
+        run.wait_for_step(3)
+        round = run.events("round")[-1]
+        slow = run.pid(round["workers"][round["shares"].index(0)])
+
+        def holds_up() -> bool:
+            """Have it run for a third of the time."""
+            os.kill(slow, signal.SIGSTOP)
+            time.sleep(0.004)
+            os.kill(slow, signal.SIGCONT)
+            time.sleep(0.002)
+            return run.steps()[-1]["step"] > 60
+
+        until(holds_up, "60 steps", run)
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm
+    assert len(run.events("round")) == 1
     assert ledger(tmp_path / "run")["exact"]
 
 

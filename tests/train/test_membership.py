@@ -133,7 +133,8 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     context = WorkerContext(
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
         host="127.0.0.1", secret=b"", link=ours, start_method="alone",
-        memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY), notice=os.open(os.devnull, os.O_WRONLY),
+        memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY),
+        notice=os.open(os.devnull, os.O_WRONLY),
     )  # fmt: skip
     worker, agent = Membership(context), Agent(theirs)
     worker.join(Layout([torch.zeros(1)]), None)

@@ -135,7 +135,9 @@ class Workers:
     def __init__(self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = "") -> None:
         self._run_dir, self._tell, self._host = run_dir, tell, host
         self._processes: dict[str, _Process] = {}
-        self._dying: dict[int, int] = {}  # pids of those that are dead and not cleared away, with what tells of it
+        self._dying: dict[
+            int, int
+        ] = {}  # pids of those that are dead and not cleared away, with what tells of it
         self._from_worker: Codec[WorkerMessage] = Codec(WorkerMessage)
         self._to_worker: Codec[WorkerBound] = Codec(WorkerBound)
         self._from_template: Codec[TemplateMessage] = Codec(TemplateMessage)
@@ -351,7 +353,7 @@ class Workers:
             self._look_for_end(worker)
 
     def _look_for_end(self, worker: str, looks: int = _LOOKS) -> None:
-        """Do not wait until the kernel has cleared away what was killed: that takes the longer the more memory it has."""
+        """Do not wait until the kernel has cleared away what was killed: its memory may be large."""
         process = self._processes.get(worker)
         if process is None or process.status is not None or not process.gives_notice:
             return
@@ -381,7 +383,10 @@ class Workers:
 
     def _hear_last_words(self, process: _Process) -> None:
         """What it has said is all there, and its link may close later."""
-        descriptor, link = process.transport.get_extra_info("socket").fileno(), process.transport.get_protocol()
+        descriptor, link = (
+            process.transport.get_extra_info("socket").fileno(),
+            process.transport.get_protocol(),
+        )
         assert isinstance(link, _Link)
         with contextlib.suppress(OSError):  # there is no more
             while not process.closed and (data := os.read(descriptor, 1 << 16)):

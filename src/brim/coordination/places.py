@@ -86,7 +86,11 @@ class Places:
         return _spread(Counter(server.agent for server in servers), beside, missing if beside else 0)
 
     def refill(self, agents: Sequence[str]) -> int:
-        """Have one place again that a leaver emptied, where none of these agents has another; how many that are: 0 or 1."""
+        """Have one place again that a leaver emptied, where none of these agents has another.
+
+        Returns:
+            How many places that are: 0 or 1.
+        """
         empty = [agent for agent in agents if self.wanted.get(agent) == 0]
         if not empty or any(self.wanted.get(agent) for agent in agents):
             return 0

@@ -111,6 +111,9 @@ class Distributed:
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
         raise InternalError("embeddings are not trained by rows here")
 
+    def took(self, seconds: float) -> None:
+        pass
+
     def rows_owned(self) -> Sequence[OwnedRows]:
         return ()
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -23,6 +24,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.layout import Layout, memory_of
 from brim.train.memory import have_ready
+from brim.train.paces import Paces
 from brim.train.rows import OwnedRows, Rows, between, fold_rows
 from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
@@ -78,6 +80,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def took(self, seconds: float) -> None:
+        """Note how long this worker's part of the rows of a step took, before the commit."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -106,6 +112,9 @@ class Alone:
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         return own
 
+    def took(self, seconds: float) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -119,16 +128,20 @@ class Shelf:
         descriptor: of an anonymous file; the first worker to come makes it large enough.
         layout: what lies in a row.
         rows: how many.
+
+    Attributes:
+        seconds: where the owners of rows tell how long they take, float64.
     """
 
     def __init__(self, descriptor: int, layout: Layout, rows: int) -> None:
         self.layout, self._row_bytes = layout, -(-layout.row_bytes // 4096) * 4096 or 4096
-        size = self._row_bytes * rows
+        size = self._row_bytes * rows + 4096
         if _size_of(descriptor) < size:
             os.ftruncate(descriptor, size)
         mapped = mmap.mmap(descriptor, size)
         have_ready(mapped)
         self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
+        self.seconds = self._memory[-4096:].view(torch.float64)
         self._views: dict[int, list[Tensor]] = {}
         self.rows = rows
 
@@ -172,6 +185,7 @@ class SharedRows:
         owners = plan.owners_on(plan.host_of(rank))
         self._shelf, self._index, self._plan = shelf, index, plan
         self._owner, self._owners = owners.index(rank) if rank in owners else None, len(owners)
+        self.paces = Paces(shelf.seconds, self._owners, self._owner)
         self._keeps_total, self._is_total_there = keeps_total, len(plan.hosts) > 1
         self._slices = 1 if self._is_total_there else self._owners
         self._owned: list[OwnedRows] = []
@@ -217,7 +231,7 @@ class SharedRows:
             own = partitions_of(partitions, self._owner, self._owners)
             size = (1 << BITS) // partitions
             return own.start * size, own.stop * size
-        bounds = _bounds(blocks, self._owners, count)
+        bounds = _bounds(blocks, self.paces.parts, count)
         return bounds[self._owner], bounds[self._owner + 1]
 
     def owned(self) -> list[OwnedRows]:
@@ -238,16 +252,16 @@ class SharedRows:
         return self._shelf.layout.rows(self._shelf.row(0), slices=self._slices)
 
 
-def _bounds(blocks: Sequence[Rows], parts: int, count: int) -> list[int]:
-    """Ids that cut the work of a fold into about equal parts, the same for all who ask.
+def _bounds(blocks: Sequence[Rows], parts: Sequence[float], count: int) -> list[int]:
+    """Ids that cut the work of a fold into about such parts, the same for all who ask.
 
-    >>> ids = torch.tensor([1, 2, 3, 70])
-    >>> _bounds([Rows(ids, torch.zeros(4, 1))], 2, 100)
-    [0, 3, 100]
+    >>> rows = Rows(torch.tensor([1, 2, 3, 70]), torch.zeros(4, 1))
+    >>> _bounds([rows], [0.5, 0.5], 100), _bounds([rows], [0.75, 0.25], 100)
+    ([0, 3, 100], [0, 70, 100])
     """
     ids = max((rows.ids for rows in blocks), key=len)
-    inner = [int(ids[len(ids) * part // parts]) if len(ids) else 0 for part in range(1, parts)]
-    return [0, *inner, count]
+    places = (min(int(len(ids) * part), len(ids) - 1) for part in accumulate(parts[:-1]))
+    return [0, *(int(ids[place]) if len(ids) else 0 for place in places), count]
 
 
 Operation = tuple[Contribution, Contribution, Contribution]  # left, right, and where their sum goes
@@ -313,6 +327,8 @@ class SharedMemory:
 
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         arrive("blocks")
+        if self._shared_rows is not None:
+            self._shared_rows.paces.look()
         _combine_slices(self._operations)
         if self._shared_rows is not None and not self._several:
             self._shared_rows.fold()
@@ -338,6 +354,10 @@ class SharedMemory:
 
     def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
         return () if self._shared_rows is None else self._shared_rows.owned_of(total)
+
+    def took(self, seconds: float) -> None:
+        if self._shared_rows is not None:
+            self._shared_rows.paces.took(seconds)
 
     def close(self) -> None:
         if self._trade is not None:

@@ -1000,8 +1000,10 @@ class Job:
             waited += time.perf_counter() - before
 
         self._put_rows(round)
+        reducing = time.perf_counter()
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
+        busy = time.perf_counter() - reducing - waited
         # Tables are changed before the commit, which all wait for, so that nobody reads what is half written; what
         # does not count is taken back. Who is alone has nobody to wait for.
         early = bool(self._embeddings.weights) and self.members.world_size > 1
@@ -1013,7 +1015,8 @@ class Job:
         outcome = None
         if early:
             outcome = self._prepare(round, total)
-            started = self._spent("apply", started)
+            since, started = started, self._spent("apply", started)
+            round.exchange.took(busy + started - since)
         report = msgspec.msgpack.encode(self._report(round, step))
         held = self.members.commit(step.number, report)
         round.pace = time.perf_counter() - step.since

@@ -63,7 +63,7 @@ class TableMemory:
             os.close(own)
 
     def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
-        """Have what others put into the tables at hand: else the page faults of the first step would keep them waiting."""
+        """Have at hand what others put into the tables: else page faults of the first step would keep them waiting."""
         if self.step is None:
             have_ready(shared)
             return

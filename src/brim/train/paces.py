@@ -1,0 +1,68 @@
+"""How long the owners of a host's rows take in each step, and what part of the next one each gets: who is slower, less.
+
+All must cut a step at the same ids. So each writes how long it took between the barriers `summed` and `commit`, and all
+read it between `blocks` and `summed` of the next step, when nobody writes. Which owner applies a row changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+__all__ = ["Paces"]
+
+_NEWEST = 0.3  # what the last step counts in the mean
+_UNEVEN = 1.25  # of the slowest to the fastest: less is noise
+_MOST = 1.25  # that a part changes by in one step
+_LEAST = 0.25  # of an even part: else an owner that is fast again would not be found out
+
+
+class Paces:
+    """The paces of the owners of one host, in one round.
+
+    Args:
+        seconds: memory that they share, float64, [N]; of more owners each has the same part.
+        owners: how many there are.
+        owner: which of them this worker is; None: none.
+
+    Attributes:
+        parts: of the rows of a step, of each owner; their sum is 1.
+    """
+
+    def __init__(self, seconds: Tensor, owners: int, owner: int | None) -> None:
+        self._seconds, self._own = seconds[: owners if owners <= len(seconds) else 0], owner
+        self.parts: Sequence[float] = [1 / owners] * owners
+        self._took(0.0)  # of another round; nobody gets beyond its next barrier with what is left of that one
+
+    def took(self, seconds: float) -> None:
+        """Note how long this owner's part of a step took; before the commit."""
+        if self._own is not None and len(self._seconds):
+            before = float(self._seconds[self._own])
+            self._took(seconds if not before else before + _NEWEST * (seconds - before))
+
+    def _took(self, seconds: float) -> None:
+        if self._own is not None and len(self._seconds):
+            self._seconds[self._own] = seconds
+
+    def look(self) -> None:
+        """Cut the next step by what all noted; while nobody writes."""
+        self.parts = shifted(self.parts, self._seconds.tolist())
+
+
+def shifted(parts: Sequence[float], seconds: Sequence[float]) -> Sequence[float]:
+    """Return parts that are a little nearer to those with which all would take as long.
+
+    >>> shifted([0.5, 0.5], [1.0, 1.1]), shifted([0.5, 0.5], [0.0, 1.0])
+    ([0.5, 0.5], [0.5, 0.5])
+    >>> [round(part, 3) for part in shifted([0.5, 0.5], [1.0, 4.0])]
+    [0.61, 0.39]
+    """
+    if not seconds or min(seconds) <= 0 or max(seconds) < _UNEVEN * min(seconds):
+        return parts
+    mean = sum(seconds) / len(seconds)
+    wanted = [
+        max(_LEAST / len(parts), part * min(_MOST, max(1 / _MOST, mean / each)))
+        for part, each in zip(parts, seconds, strict=True)
+    ]
+    return [part / sum(wanted) for part in wanted]
