@@ -32,6 +32,7 @@ class Counted:
         self.lineage = Lineage()
         self.tables: list[RowTable] = []
         self.weights = nn.Parameter(torch.zeros(1000))
+        self.asked: list[str] = []
         self.go_on(committed)
 
     @property
@@ -53,8 +54,11 @@ class Counted:
     def clear_tables(self) -> None:
         pass
 
+    def be_alone(self, patience: float) -> None:
+        self.asked.append("alone")
+
     def take_back(self) -> None:
-        pass
+        self.asked.append("take back")
 
     def keep_tables(self) -> None:
         pass
@@ -85,6 +89,7 @@ def test_the_state_of_an_heir_is_gone_on_from_where_it_is_on_record(
     heir.await_copy()
     state.go_on(6)
     heir.leave()
+    assert state.asked == ["alone", "take back"]
     assert said[0] == CheckpointDrafted(step=5)
     store = Store(open_place(str(tmp_path)))
     assert store.steps() == []

@@ -108,6 +108,9 @@ class State:
     def get_keyed(self) -> dict[str, Any]:
         return {}
 
+    def be_alone(self, patience: float) -> None:
+        pass
+
     def take_back(self) -> None:
         if self.undone is not None:
             for name, field in self.table.fields.items():

@@ -6,6 +6,8 @@ import copy
 import os
 import random
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -78,6 +80,31 @@ def test_who_comes_later_finds_all_pages_of_a_table_at_hand_and_makes_none() -> 
     os.close(file)
     assert its.step == 7
     assert faults < 1000, faults  # of 37,500 pages that are touched, but for what tensors of the test took
+
+
+WRITES = """
+import sys, time, torch
+from brim.train.tables.memory import TableMemory
+from brim.train.tables.table import Table
+
+memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], int(sys.argv[1]))
+print("there", flush=True)
+time.sleep(600)
+"""
+
+
+def test_who_leaves_the_tables_waits_until_nobody_can_write_to_them(descriptor: int) -> None:
+    memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], descriptor)
+    memory.be_alone(0.0)
+    memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], descriptor)
+    command = [sys.executable, "-c", WRITES, str(descriptor)]
+    with subprocess.Popen(command, pass_fds=[descriptor], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"there\n"
+        with pytest.raises(EnvironmentFault, match="another process may still write"):
+            memory.be_alone(0.05)
+        other.kill()
+        memory.be_alone(30.0)
 
 
 def test_another_process_sees_what_was_written(descriptor: int) -> None:

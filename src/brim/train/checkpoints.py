@@ -39,6 +39,7 @@ __all__ = ["Checkpoints"]
 
 _SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at the end of an epoch, of the job
 _LOOK = 0.01
+_TO_DIE = 10.0  # seconds until the kernel has ended the others of an heir's host
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
 _AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
 _PASSES = (
@@ -294,6 +295,8 @@ class Checkpoints:
         if self._writer is None or self._store is None:
             return
         self._writer.give_up()
+        # All others are being killed, maybe in the midst of an update: this one is the first to hear of the end.
+        self.state.be_alone(_TO_DIE)
         if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
             self._take_back()
             if not self._has_bases(_LONG, needed=True, exact=False):

@@ -229,6 +229,17 @@ class JobState:
         )
         self._digests = None
 
+    def be_alone(self, patience: float) -> None:
+        """Wait until no other worker of this host can write to the tables.
+
+        Args:
+            patience: seconds.
+
+        Raises:
+            EnvironmentFault: one still can.
+        """
+        self._embeddings.be_alone(patience)
+
     def take_back(self) -> None:
         """Have the tables at the last commit: a step that was given up may have changed them."""
         self._embeddings.take_back(self.committed)

@@ -6,8 +6,10 @@ somebody writes there is their own, and `is_written_to` tells.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import time
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -24,6 +26,7 @@ __all__ = ["TableMemory"]
 
 _PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
+_LOOK = 0.002  # seconds
 _MAPS = Path("/proc/self/smaps")
 
 
@@ -59,6 +62,9 @@ class TableMemory:
             table.bind(self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes])
             at += _whole_pages(table.size_bytes)
         self._get_ready(shared, seen, file)
+        self._file = descriptor
+        if descriptor is not None:  # until this process ends: see `be_alone`
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1)
         if own is not None:
             os.close(own)
 
@@ -87,6 +93,26 @@ class TableMemory:
         """Undo what owners wrote for steps that do not count. Nobody may write meanwhile."""
         for table in self._tables:
             table.take_back(committed)
+
+    def be_alone(self, patience: float) -> None:
+        """Wait until all other processes have ended that may write to the tables.
+
+        Args:
+            patience: seconds.
+
+        Raises:
+            EnvironmentFault: one has not.
+        """
+        deadline = time.monotonic() + patience
+        while self._file is not None:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+                return
+            except (BlockingIOError, PermissionError) as error:
+                if time.monotonic() >= deadline:
+                    text = f"another process may still write to the tables of embeddings after {patience:g} s"
+                    raise EnvironmentFault(text) from error
+            time.sleep(_LOOK)
 
     @property
     def is_written_to(self) -> bool:
