@@ -45,9 +45,6 @@ class Counted:
     def get(self) -> dict[str, Any]:
         return {"model": {"w": self.weights}, "optimizer": {"state": {}}}
 
-    def get_keyed(self) -> dict[str, Any]:
-        return {}
-
     def start(self) -> None:
         pass
 

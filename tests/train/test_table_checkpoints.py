@@ -105,9 +105,6 @@ class State:
     def start(self) -> None:
         pass
 
-    def get_keyed(self) -> dict[str, Any]:
-        return {}
-
     def be_alone(self, patience: float) -> None:
         pass
 

@@ -1,6 +1,7 @@
 """What the checkpoint of a large table consists of: a base, which has every row, and deltas upon it. Pure.
 
-A delta has the rows that changed since the part before it, and the keys that were removed. Several checkpoints may name
+A delta has the rows that changed since the part before it. Rows that are gone are in no list: a row goes when no step
+has written to it for long, so a checkpoint only says of which steps rows are still there. Several checkpoints may name
 the same part; so a file of a part may go once nobody names it any more.
 """
 
@@ -10,7 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["FOLDER", "Lineage", "Part", "PartFile", "StoredTable", "disused", "is_chain", "outweighs"]
+__all__ = [
+    "FOLDER",
+    "Lineage",
+    "Part",
+    "PartFile",
+    "StoredTable",
+    "disused",
+    "is_chain",
+    "later",
+    "outweighs",
+]
 
 FOLDER = "tables"  # where the files of parts lie, beside the folders of checkpoints
 _MOST_OF_BASE = 0.5  # what deltas may weigh together
@@ -35,14 +46,12 @@ class Part:
         step: committed steps. Its rows are as of that step; those of a base that was read while training went on may
             be newer, and then the next part has them too.
         rows: how many it has.
-        removed: how many keys it says were removed.
         files: with the rows, by ascending keys.
     """
 
     since: int | None
     step: int
     rows: int
-    removed: int = 0
     files: tuple[PartFile, ...] = ()
 
     @property
@@ -57,13 +66,16 @@ class StoredTable:
 
     Args:
         name: of the parameter.
-        rows: that the table had.
+        rows: that the table had; some of those in its parts may be gone.
         parts: the base, then deltas, each built upon the one before.
+        oldest: of each of so many even ranges of keys, a power of two, the first step whose rows are still there: those
+            that earlier steps wrote last are gone. None where none ever goes.
     """
 
     name: str
     rows: int
     parts: tuple[Part, ...]
+    oldest: tuple[int, ...] = ()
 
     @property
     def files(self) -> tuple[PartFile, ...]:
@@ -123,6 +135,18 @@ def outweighs(parts: Sequence[Part], coming: int = 0) -> bool:
     """
     base, *deltas = parts
     return coming + sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
+
+
+def later(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Return which rows are there where both say that they are, as `StoredTable.oldest` has it.
+
+    >>> later((), (5,)), later((3, 7), (5,)), later((3, 7), (1, 2, 3, 9))
+    ((5,), (5, 7), (3, 3, 7, 9))
+    """
+    if not one or not other:
+        return one or other
+    count = max(len(one), len(other))
+    return tuple(max(one[at * len(one) // count], other[at * len(other) // count]) for at in range(count))
 
 
 def disused(

@@ -13,11 +13,10 @@ import functools
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TypeVar
-
-from torch import Tensor
 
 from brim.domain.table_parts import Lineage, Part, PartFile, StoredTable, outweighs
 from brim.errors import EnvironmentFault
@@ -28,7 +27,7 @@ from brim.train.table_parts import given_up, rows_of_file, write_part
 __all__ = ["Bases"]
 
 T = TypeVar("T")
-Chains = dict[str, tuple[Part, ...]]  # by the name of the table
+Chains = dict[str, StoredTable]  # by its name
 _NICENESS = 10  # training goes first
 
 
@@ -62,7 +61,13 @@ class Bases:
 
     def chain(self, table: RowTable) -> tuple[Part, ...]:
         """The parts of a table that a delta can be put upon; none where there are no such."""
-        return (self._chains or {}).get(table.name, ())
+        known = (self._chains or {}).get(table.name)
+        return () if known is None else known.parts
+
+    def oldest(self, table: RowTable) -> tuple[int, ...]:
+        """Which rows of the chain of a table are there, as `StoredTable` has it."""
+        known = (self._chains or {}).get(table.name)
+        return () if known is None else known.oldest
 
     def are_there(self, tables: Sequence[RowTable]) -> bool:
         """Whether each of these tables has a chain."""
@@ -91,25 +96,17 @@ class Bases:
         """
         if self._coming is None:
             self.fault, self._is_over = None, threading.Event()
-            removed = {
-                each.name: self._removed(each) for each in tables
-            }  # now: nothing else has it as of this step
+            for each in tables:
+                each.follow(step)
             self._coming = self._background.begin(
                 functools.partial(
-                    self._find, tables, removed, step, lineage, self._chains, tuple(self._new), self._is_over
+                    self._find, tables, step, lineage, self._chains, tuple(self._new), self._is_over
                 )
             )
-
-    def _removed(self, table: RowTable) -> Tensor | None:
-        """The keys that were removed since the chain of a table; None where there are none."""
-        chain = self.chain(table)
-        removed = table.removed_since(chain[-1].step) if chain else None
-        return removed if removed is not None and len(removed) else None
 
     def _find(
         self,
         tables: Sequence[RowTable],
-        removed: Mapping[str, Tensor | None],
         step: int,
         lineage: Lineage,
         known: Chains | None,
@@ -123,25 +120,25 @@ class Bases:
 
         if known is None:
             found = self._store.tables_of(lineage, at_most=step)
-            return self._with_bases(tables, {each.name: each.parts for each in found}, (), step, look)
+            return self._with_bases(tables, {each.name: each for each in found}, (), step, look)
         with given_up(self._store) as new:
             chains, of_bases = self._with_bases(tables, known, recent, step, look)
             new += of_bases
             for table in tables:
-                chain = chains[table.name]
-                if chain[-1].step < step:
-                    rows = table.chunks(rows_of_file(table), since=chain[-1].step)
+                before = chains[table.name]
+                last = before.parts[-1].step
+                if last < step:
+                    rows = table.chunks(rows_of_file(table), since=last)
                     delta = write_part(
                         self._store,
                         rows,
-                        since=chain[-1].step,
+                        since=last,
                         step=step,
-                        removed=removed[table.name],
                         writer=self._writer,
                         look=look,
                     )
                     if delta.files:
-                        chains[table.name] = (*chain, delta)
+                        chains[table.name] = replace(before, parts=(*before.parts, delta))
                         new += delta.files
         return chains, new
 
@@ -157,7 +154,8 @@ class Bases:
         chains = dict(known)
         with given_up(self._store) as new:
             for table in tables:
-                chain = chains.get(table.name, ())
+                before = chains.get(table.name) or StoredTable(name=table.name, rows=table.count, parts=())
+                chain = before.parts
                 if chain and _is_of(chain, recent):
                     continue
                 changed = table.row_bytes * table.count_since(chain[-1].step) if chain else 0
@@ -166,7 +164,7 @@ class Bases:
                     base = write_part(
                         self._store, rows, since=None, step=step, writer=self._writer, look=look
                     )
-                    chains[table.name] = (base,)
+                    chains[table.name] = replace(before, parts=(base,))
                     new += base.files
         return chains, new
 
@@ -196,7 +194,7 @@ class Bases:
         """
         with self._lock:
             if round is None or round == self._round:
-                self._chains = None if tables is None else {each.name: each.parts for each in tables}
+                self._chains = None if tables is None else {each.name: each for each in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
         """A checkpoint is begun upon the chains: the number of the round, and files that are its own to give up."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import brim
 from brim.clock import SystemClock
 from brim.domain.job import JobSpec
-from brim.domain.table_parts import Lineage
+from brim.domain.table_parts import Lineage, StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.heir import succession
@@ -29,9 +29,9 @@ from brim.train.checkpoint import Copy, Image, state_of
 from brim.train.context import WorkerContext
 from brim.train.job_state import JobState
 from brim.train.state import flatten
-from brim.train.table_file import RowTable
+from brim.train.table_file import NumberedRows, RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
-from brim.train.tables.tree import KEYED, PLACES, TABLES
+from brim.train.tables.tree import PLACES, TABLES
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
@@ -160,7 +160,7 @@ class Checkpoints:
         """Begin to copy the state: a checkpoint without its tensors, these once they are copied, and its tables."""
         started, step = time.monotonic(), self.state.committed
         tables = self._take_tables(step)
-        state = {**self.state.get(), KEYED: self.state.get_keyed()}
+        state = self.state.get()
         tree, copied = self._image.begin(state, steady=_steady(state))
         checkpoint = Checkpoint(
             step=step,
@@ -179,9 +179,13 @@ class Checkpoints:
         """Copy what changed in the tables since what is in storage; all of those that are small."""
         bases = self._bases
         assert bases is not None, "who has no writer takes nothing"
-        taken = [
-            take(each, () if _is_small(each) else bases.chain(each), step=step) for each in self.state.tables
-        ]
+        taken = []
+        for each in self.state.tables:
+            if _is_small(each):
+                taken.append(take(each, (), step=step))
+            else:
+                taken.append(take(each, bases.chain(each), step=step, oldest=bases.oldest(each)))
+                each.follow(step)
         round, new = bases.hand_over()
         return TakenTables(taken=taken, new=new, on_end=lambda tables: bases.know(tables, round=round))
 
@@ -214,8 +218,10 @@ class Checkpoints:
             return False
         if self._passes >= _PASSES and not needed:
             return True  # as much changes as is written
-        chains = [(each, self._bases.chain(each)) for each in tables]
-        return sum(each.row_bytes * each.count_since(chain[-1].step) for each, chain in chains) <= _AT_ONCE
+        since = [(each, self._bases.chain(each)[-1].step) for each in tables]
+        if not needed and not all(each.follows(step) for each, step in since):
+            return False  # looking through all rows would take the longer the more there are
+        return sum(each.row_bytes * each.count_since(step) for each, step in since) <= _AT_ONCE
 
     def _await_bases(self, patience: float, *, renewed: bool) -> None:
         assert self._bases is not None, "who has no writer has no checkpoints"
@@ -366,26 +372,33 @@ class Checkpoints:
         self._writer.official = found.step
         return self._store.where(found.step), problems
 
+    def _of_networks(self, checkpoint: Checkpoint) -> list[StoredTable]:
+        """The tables of a checkpoint that a network without tables would have as weights."""
+        keyed = {each.name for each in self.state.tables if not isinstance(each, NumberedRows)}
+        return [each for each in checkpoint.tables if each.name not in keyed and not each.oldest]
+
     def _has_tables_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether what is a table there is one here, and nothing else is."""
-        return {each.name for each in checkpoint.tables} == {each.name for each in self.state.tables}
+        """Whether what is a table there, and could be a weight, is one here, and nothing else is."""
+        own = {each.name for each in self.state.tables if isinstance(each, NumberedRows)}
+        return {each.name for each in self._of_networks(checkpoint)} == own
 
     def _put_tables(self, checkpoint: Checkpoint) -> None:
         """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
         assert self._store is not None, "what is read comes from there"
-        if not self._has_tables_of(checkpoint):  # it was made by other options, or an older brim
-            self._store.check(checkpoint)
-            return
         self.state.clear_tables()
-        own = {each.name: each for each in self.state.tables}
+        own: dict[str, RowTable] = {each.name: each for each in self.state.tables}
+        # Where it was made by other options, or an older brim, what are weights there or here goes through a state.
+        later = [] if self._has_tables_of(checkpoint) else self._of_networks(checkpoint)
         for stored in checkpoint.tables:
-            put_table(self._store, stored, own[stored.name])
+            if stored.name in own and stored not in later:
+                put_table(self._store, stored, own[stored.name])
+        self._store.check(replace(checkpoint, tables=tuple(later)))
 
     def _read_tables(self, checkpoint: Checkpoint, places: Mapping[str, Any]) -> dict[str, Any]:
-        """The tables of a checkpoint as a part of a state, whole in memory."""
+        """The tables of a checkpoint that could be weights as a part of a state, whole in memory."""
         assert self._store is not None, "what is read comes from there"
         found = {}
-        for stored in checkpoint.tables:
+        for stored in self._of_networks(checkpoint):
             table = whole_of(self._store, stored)
             found[stored.name] = {"at": places[stored.name], "fields": table.fields, "changed": table.changed}
         return found
@@ -403,5 +416,5 @@ def _heir() -> str:
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
     optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
-    kept = flatten([[each["state"] for each in optimizers], state[KEYED]])[1]
+    kept = flatten([each["state"] for each in optimizers])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

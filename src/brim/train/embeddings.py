@@ -24,7 +24,7 @@ from brim.train.compiled import is_compiled
 from brim.train.keyed import Embedding
 from brim.train.keyed_rows import KeyedRows
 from brim.train.rows import OwnedRows, Rows, no_rows, total_of
-from brim.train.table_file import NumberedRows
+from brim.train.table_file import NumberedRows, RowTable
 from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
 from brim.train.tables.capacity import available_bytes, check_room, check_whole
 from brim.train.tables.kernels import distinct_of, gather
@@ -464,12 +464,16 @@ class Embeddings:
         return {each.name: each.get() for each in self._all}
 
     @property
-    def rows(self) -> list[NumberedRows]:
-        """The tables as checkpoints see them."""
+    def rows(self) -> list[RowTable]:
+        """The tables as checkpoints see them now."""
         if self._memory is None:
             return []
-        tables = [each.table for each in self._ordinary]
-        return [NumberedRows(each.name, each.fields, each.changed) for each in tables]
+        return [*self._numbered(), *(rows for each in self._keyed_rows for rows in each.stored())]
+
+    def _numbered(self) -> Iterator[NumberedRows]:
+        for table in (each.table for each in self._ordinary):
+            table.changes.reach(self.committed())
+            yield NumberedRows(table.name, table.fields, table.changed, table.changes)
 
     @property
     def _ordinary(self) -> list[_Embedding]:
@@ -479,18 +483,6 @@ class Embeddings:
     def _keyed_rows(self) -> list[KeyedRows]:
         return [each for each in self._all if isinstance(each, KeyedRows)]
 
-    def get_keyed(self) -> dict[str, Any]:
-        """Return the tables of large spaces of ids, whole, as checkpoints have them: copies."""
-        return {each.name: each.get() for each in self._keyed_rows} if self._memory is not None else {}
-
-    def put_keyed(self, tree: Mapping[str, Any]) -> None:
-        """Take what `get_keyed` gave."""
-        for each in self._keyed_rows if self._memory is not None else []:
-            if each.name in tree:
-                each.put(tree[each.name])
-            else:
-                each.start()
-
     def places(self) -> dict[str, list[int]]:
         """Return of each table which optimizer of the job has it, and its number there."""
         return {each.name: list(each.at) for each in self._all}
@@ -498,8 +490,8 @@ class Embeddings:
     def clear(self) -> None:
         """Prepare for rows that are put in one by one; `step` tells when all are there."""
         self.step = None
-        for each in self._ordinary if self._memory is not None else []:
-            each.table.forget_log()
+        for each in self._all if self._memory is not None else []:
+            each.table.clear()
 
     def put_dense(self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int) -> None:
         """Take the rows out of a state as a job without tables has it, if they are there.
@@ -621,9 +613,10 @@ class Embeddings:
         return found
 
     def settle(self) -> None:
-        """The step that was updated for counts."""
+        """The step that was updated for counts; nobody has begun to write the next."""
         for each in self._all:
             each.settle()
+            each.table.settle(self.committed() + 1)
         if self._coming is not None:
             self._late = [*self._late[len(self._late) == self.delay :], self._coming]
             self._coming = None

@@ -17,8 +17,8 @@ from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.optimization import Optimization
 from brim.train.state import flatten
-from brim.train.table_file import NumberedRows
-from brim.train.tables.tree import KEYED, PLACES, TABLES, joined
+from brim.train.table_file import RowTable
+from brim.train.tables.tree import PLACES, TABLES, joined
 
 __all__ = ["SAME_DATA", "SAMPLES", "STOP", "JobState", "Stateful"]
 
@@ -134,13 +134,9 @@ class JobState:
         return tree
 
     @property
-    def tables(self) -> list[NumberedRows]:
+    def tables(self) -> list[RowTable]:
         """The tables, which are not in the tree: memory that all workers of the host share."""
         return self._embeddings.rows
-
-    def get_keyed(self) -> dict[str, Any]:
-        """The tables of large spaces of ids as a tree, which checkpoints have beside that of `get`; copies."""
-        return self._embeddings.get_keyed()
 
     def clear_tables(self) -> None:
         """Prepare for rows that are put into the tables; nobody takes them for whole before `keep_tables`."""
@@ -196,8 +192,6 @@ class JobState:
             )
         changed = {name: table["changed"] for name, table in tree.get(TABLES, {}).items()}
         whole = joined(tree)
-        if KEYED in tree:
-            self._embeddings.put_keyed(tree[KEYED])
         self._embeddings.put_dense(whole, changed, tree["committed"])
         self._embeddings.put_late(tree.get("late", []))
         in_tables = set(self._embeddings.names)
@@ -224,9 +218,7 @@ class JobState:
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         # Tables are not taken again: nobody's lines change them, and they are large.
-        self._given = (
-            {key: value for key, value in tree.items() if key not in (TABLES, KEYED)} if in_tables else tree
-        )
+        self._given = {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
         self._digests = None
 
     def be_alone(self, patience: float) -> None:

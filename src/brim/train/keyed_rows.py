@@ -12,6 +12,7 @@ from torch import Tensor
 from brim.errors import SpecError
 from brim.train.keyed import Embedding, HeldRows, held_by, start_of, use
 from brim.train.rows import OwnedRows, Rows, total_of
+from brim.train.rows_by_key import RowsByKey
 from brim.train.tables.by_rows import LAZILY, Place, moves_others, states_of_row
 from brim.train.tables.capacity import Size
 from brim.train.tables.keyed_table import CANDIDATES, KEYS, KeyedTable, partitions_of
@@ -21,6 +22,7 @@ from brim.train.trained_by_rows import TrainedByRows
 
 __all__ = ["KeyedRows"]
 
+_COUNT = "count"  # of a candidate, in a checkpoint
 _MOST_IDS = 1 << 22  # distinct ones of a step; memory is taken by those that come alone
 
 
@@ -126,6 +128,38 @@ class KeyedRows(TrainedByRows):
         """Return the table's part of a state: copies, in the order of keys."""
         return {"at": self.at, **self.table.get(self._committed())}
 
+    def stored(self) -> list[RowsByKey]:
+        """Return the table, and its candidates where it has any, as checkpoints see them now."""
+        table, step = self.table, self._committed()
+        for each in (table.changes, table.changes_of_candidates):
+            each.reach(step)
+        roster, candidates = table.roster, table.roster.candidates
+        oldest = () if self._module.rules.expire_after is None else (roster.oldest(step),)
+        rows = RowsByKey(
+            self.name,
+            roster.index,
+            table.fields,
+            roster.changed,
+            step=step,
+            oldest=oldest,
+            changes=table.changes,
+        )
+        if candidates is None:
+            return [rows]
+        begun = candidates.begun(step) + 1
+        return [
+            rows,
+            RowsByKey(
+                f"{self.name}, candidates",
+                candidates.index,
+                {_COUNT: candidates.counts.unsqueeze(1)},
+                candidates.changed,
+                step=step,
+                oldest=tuple(begun.tolist()),
+                changes=table.changes_of_candidates,
+            ),
+        ]
+
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host."""
         self.table.fill(tree, self._optimizer.states)
@@ -151,7 +185,7 @@ class KeyedRows(TrainedByRows):
         roster = self.table.roster
         roster.begin(step - 1, partitions)
         change = roster.look(keys, step - 1)
-        logged = self.table.log(change, partitions, step=step, owner=part.owner)
+        logged = self.table.log(keys[change.number], change, partitions, step=step, owner=part.owner)
         rows = {name: each.clone() for name, each in logged.items()}
         fresh = change.is_fresh
         rows[WEIGHT][fresh] = start_of(self._module, keys[change.number[fresh]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,14 +15,26 @@ from torch import Tensor
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.train.file_layout import copy_to, lay_out
+from brim.train.tables.changes import Changes
 
-__all__ = ["LARGEST", "WEIGHT", "Chunk", "NumberedRows", "RowTable", "from_bytes", "to_bytes"]
+__all__ = [
+    "LARGEST",
+    "WEIGHT",
+    "Chunk",
+    "NumberedRows",
+    "RowTable",
+    "are_there",
+    "from_bytes",
+    "taken",
+    "to_bytes",
+]
 
 WEIGHT = "weight"  # the name of a table's field; all others are the optimizer's
 LARGEST = 128 << 20  # bytes of a file, about
-_KEYS, _CHANGED, _REMOVED = "keys", "changed", "removed"
+_KEYS, _CHANGED = "keys", "changed"
 _FIELD = "field."
 _INT64_BYTES = 8
+_KEY_BITS = 63
 
 
 class Chunk(NamedTuple):
@@ -30,7 +42,7 @@ class Chunk(NamedTuple):
 
     Args:
         keys: ascending, each once; int64, [N].
-        fields: the weight, and what the optimizer keeps of each row; [N, D] each.
+        fields: such as the weight, and what the optimizer keeps of each row; [N, D] each.
         changed: the committed step that wrote each row last; int64, [N].
     """
 
@@ -43,16 +55,31 @@ class Chunk(NamedTuple):
         fields = {name: each[start:stop] for name, each in self.fields.items()}
         return Chunk(self.keys[start:stop], fields, self.changed[start:stop])
 
+    def only(self, chosen: Tensor) -> Chunk:
+        """Those of which this is true; bool, [N]."""
+        if bool(chosen.all()):
+            return self
+        return Chunk(
+            self.keys[chosen],
+            {name: each[chosen] for name, each in self.fields.items()},
+            self.changed[chosen],
+        )
+
 
 class RowTable(Protocol):
-    """A table as checkpoints see it."""
+    """A table as checkpoints see it, at a boundary between steps."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
+        """How many rows there are; rows that have gone may count for a while."""
+        ...
+
+    @property
+    def oldest(self) -> tuple[int, ...]:
+        """Of each range of keys the first step whose rows are there, as `StoredTable` has it."""
         ...
 
     @property
@@ -61,10 +88,18 @@ class RowTable(Protocol):
         ...
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
-        """Every row, or those that steps after `since` wrote: so many at a time, by ascending keys.
+        """Every row, or those that steps after `since` wrote: up to so many at a time, by ascending keys.
 
         Any thread may ask, while steps are made: rows that change meanwhile may be torn, newer, or not there.
         """
+        ...
+
+    def follow(self, step: int) -> None:
+        """Remember which rows steps after this one write."""
+        ...
+
+    def follows(self, step: int) -> bool:
+        """Whether it is remembered which rows later steps wrote: nobody has to look through all of them then."""
         ...
 
     def changed_since(self, step: int) -> Chunk:
@@ -75,20 +110,8 @@ class RowTable(Protocol):
         """How many rows later steps wrote."""
         ...
 
-    def removed_since(self, step: int) -> Tensor:
-        """The keys that later steps removed and that are not there now; ascending."""
-        ...
-
-    def clear(self) -> None:
-        """Prepare for `put`: what is not put is as if there never was such a row."""
-        ...
-
     def put(self, chunk: Chunk) -> None:
         """Take rows in place of what is there."""
-        ...
-
-    def remove(self, keys: Tensor) -> None:
-        """Have no rows of these keys."""
         ...
 
 
@@ -99,10 +122,16 @@ class NumberedRows:
         name: of the parameter.
         fields: the weight, and what the optimizer keeps of each row; [R, D] each.
         changed: the committed step that wrote each row last; int64, [R].
+        changes: which rows steps write, where somebody tells it who sees them.
     """
 
-    def __init__(self, name: str, fields: Mapping[str, Tensor], changed: Tensor) -> None:
+    oldest: tuple[int, ...] = ()
+
+    def __init__(
+        self, name: str, fields: Mapping[str, Tensor], changed: Tensor, changes: Changes | None = None
+    ) -> None:
         self.name, self.fields, self.changed = name, fields, changed
+        self._changes = changes
 
     @property
     def count(self) -> int:
@@ -126,23 +155,27 @@ class NumberedRows:
 
     def _at(self, places: npt.NDArray[np.int64]) -> Chunk:
         """A copy of some rows, by numpy: see `file_layout.copy_to`."""
-        fields = {name: _taken(each.detach(), places) for name, each in self.fields.items()}
+        fields = {name: taken(each.detach(), places) for name, each in self.fields.items()}
         changed = torch.from_numpy(self.changed.numpy()[places])
         return Chunk(torch.from_numpy(places), fields, changed)
 
+    def follow(self, step: int) -> None:
+        if self._changes is not None:
+            self._changes.begin(step)
+
+    def follows(self, step: int) -> bool:
+        return self._changes is None or self._changes.since(step) is not None
+
     def changed_since(self, step: int) -> Chunk:
-        keys = (self.changed > step).nonzero().flatten()
-        fields = {name: each.detach().index_select(0, keys) for name, each in self.fields.items()}
-        return Chunk(keys, fields, self.changed.index_select(0, keys))
+        return self._at(self._keys_since(step))
 
     def count_since(self, step: int) -> int:
-        return int(np.count_nonzero(self.changed.numpy() > step))
+        return len(self._keys_since(step))
 
-    def removed_since(self, step: int) -> Tensor:
-        return torch.empty(0, dtype=torch.int64)
-
-    def clear(self) -> None:
-        pass  # a base has every row
+    def _keys_since(self, step: int) -> npt.NDArray[np.int64]:
+        keys = None if self._changes is None else self._changes.since(step)
+        changed = self.changed.numpy()
+        return np.flatnonzero(changed > step) if keys is None else keys[changed[keys] > step]
 
     @torch.no_grad()
     def put(self, chunk: Chunk) -> None:
@@ -164,52 +197,47 @@ class NumberedRows:
             else:
                 field.index_copy_(0, keys, rows.to(field.dtype))
 
-    def remove(self, keys: Tensor) -> None:
-        pass
+
+def are_there(rows: Chunk, oldest: Sequence[int]) -> Tensor:
+    """Whether each row is still there, as a `StoredTable` says it: bool, [N]."""
+    shift = _KEY_BITS - (len(oldest).bit_length() - 1)
+    return rows.changed >= torch.tensor(oldest)[rows.keys >> shift]
 
 
-def _taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
+def taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
     """Some rows of a field, by their bytes: numpy does not know each type."""
     rows = field.view(torch.uint8).numpy().take(places, axis=0)
-    return torch.from_numpy(rows).view(field.dtype)
+    return torch.from_numpy(rows).view(field.dtype) if len(rows) else field.new_empty((0, *field.shape[1:]))
 
 
 def _shapes(shapes: Mapping[str, torch.Size]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
-def to_bytes(content: Chunk | Tensor) -> bytearray:
-    """Write a file: of rows, or of keys that were removed."""
-    if isinstance(content, Tensor):
-        tensors = {_REMOVED: content}
-    else:
-        tensors = {_KEYS: content.keys, _CHANGED: content.changed}
-        tensors |= {_FIELD + name: each for name, each in content.fields.items()}
+def to_bytes(rows: Chunk) -> bytearray:
+    """Write a file."""
+    tensors = {_KEYS: rows.keys, _CHANGED: rows.changed}
+    tensors |= {_FIELD + name: each for name, each in rows.fields.items()}
     data, places = lay_out(tensors)
     for name, tensor in tensors.items():
         copy_to(places[name], tensor)
     return data
 
 
-def from_bytes(data: bytes, *, where: str) -> Chunk | Tensor:
-    """Read a file: rows, or keys that were removed.
+def from_bytes(data: bytes, *, where: str) -> Chunk:
+    """Read a file.
 
     Raises:
         EnvironmentFault: the bytes are something else, although their checksum is right.
     """
     try:
         tensors = load(data)
-        removed = tensors.pop(_REMOVED, None)
-        keys = tensors.pop(_KEYS) if removed is None else removed
+        keys, changed = tensors.pop(_KEYS), tensors.pop(_CHANGED)
+        fields = {name.removeprefix(_FIELD): each for name, each in tensors.items()}
+        found = Chunk(keys, fields, changed)
         is_right = _are_numbers(keys) and bool((keys[1:] > keys[:-1]).all())
-        if removed is not None:
-            found: Chunk | Tensor = removed
-        else:
-            changed = tensors.pop(_CHANGED)
-            fields = {name.removeprefix(_FIELD): each for name, each in tensors.items()}
-            found = Chunk(keys, fields, changed)
-            is_right = is_right and _are_numbers(changed) and WEIGHT in fields
-            is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
+        is_right = is_right and _are_numbers(changed) and bool(fields)
+        is_right = is_right and all(len(each) == len(keys) for each in (changed, *fields.values()))
     except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"{where} holds no rows of a table: {error}") from error
     if not is_right:

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import Part, PartFile, StoredTable
+from brim.domain.table_parts import Part, PartFile, StoredTable, later
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
-from brim.train.table_file import LARGEST, Chunk, NumberedRows, RowTable, from_bytes, to_bytes
+from brim.train.table_file import LARGEST, Chunk, NumberedRows, RowTable, are_there, from_bytes, to_bytes
 
 __all__ = [
     "Taken",
     "given_up",
+    "latest",
     "new_files",
     "put_table",
     "read_table",
@@ -42,7 +43,7 @@ class Taken:
         count: its rows.
         chain: the parts that it builds upon; none where it is a base itself.
         rows: a copy of those that are not in the chain.
-        removed: keys that are, and are no more.
+        oldest: see `StoredTable`.
     """
 
     table: RowTable
@@ -50,39 +51,35 @@ class Taken:
     count: int
     chain: tuple[Part, ...]
     rows: Sequence[Chunk]
-    removed: Tensor | None
+    oldest: tuple[int, ...] = ()
 
     def store(self, store: Store, *, writer: str) -> StoredTable:
         """Write what is not in storage yet; raises as `write_part` does."""
         parts = self.chain
-        if not parts or self.removed is not None or any(len(each.keys) for each in self.rows):
+        if not parts or any(len(each.keys) for each in self.rows):
             most = rows_of_file(self.table)
             pieces = (
                 each.rows(start, start + most)
                 for each in self.rows
-                for start in range(0, len(each.keys), most)
+                for start in range(0, max(1, len(each.keys)), most)
             )
             since = parts[-1].step if parts else None
-            own = write_part(store, pieces, since=since, step=self.step, removed=self.removed, writer=writer)
+            own = write_part(store, pieces, since=since, step=self.step, writer=writer)
             parts = (*parts, own)
-        return StoredTable(name=self.table.name, rows=self.count, parts=parts)
+        return StoredTable(name=self.table.name, rows=self.count, parts=parts, oldest=self.oldest)
 
 
-def take(table: RowTable, chain: tuple[Part, ...], *, step: int) -> Taken:
+def take(table: RowTable, chain: tuple[Part, ...], *, step: int, oldest: tuple[int, ...] = ()) -> Taken:
     """Copy what changed in a table since a chain of parts; all of it where there is none.
 
     Args:
         step: committed steps; nobody may write to the table meanwhile.
+        oldest: as the chain has it: what is gone there stays gone.
     """
-    rows: list[Chunk] = []
-    removed = None
-    if chain:
-        rows.append(table.changed_since(chain[-1].step))
-        gone = table.removed_since(chain[-1].step)
-        removed = gone if len(gone) else None
-    else:
-        rows += map(_copy, table.chunks(rows_of_file(table)))
-    return Taken(table=table, step=step, count=table.count, chain=chain, rows=rows, removed=removed)
+    every = table.chunks(rows_of_file(table))
+    rows = [table.changed_since(chain[-1].step)] if chain else list(map(_copy, every))
+    oldest = later(oldest, table.oldest)
+    return Taken(table=table, step=step, count=table.count, chain=chain, rows=rows, oldest=oldest)
 
 
 def _copy(chunk: Chunk) -> Chunk:
@@ -125,7 +122,6 @@ def write_part(
     since: int | None,
     step: int,
     writer: str,
-    removed: Tensor | None = None,
     look: Callable[[], None] = lambda: None,
 ) -> Part:
     """Write a part; there is nothing of it where that fails.
@@ -138,8 +134,6 @@ def write_part(
         EnvironmentFault: the place did not take it.
     """
     with given_up(store) as files:
-        if removed is not None:
-            files.append(store.write_part(to_bytes(removed), rows=0, writer=writer))
         for each in rows:
             files.append(store.write_part(to_bytes(each), rows=len(each.keys), writer=writer))
             look()
@@ -147,40 +141,48 @@ def write_part(
         since=since,
         step=step,
         rows=sum(each.rows for each in files),
-        removed=0 if removed is None else len(removed),
         files=tuple(files),
     )
 
 
 def put_table(store: Store, stored: StoredTable, table: RowTable) -> None:
-    """Read a table into place; raises as `read_table` does, and then it is neither what it was nor what was stored."""
-    table.clear()
-    for content in read_table(store, stored):
-        if isinstance(content, Chunk):
-            table.put(content)
-        else:
-            table.remove(content)
+    """Read a table into an empty one; raises as `read_table` does, and then there is some of it."""
+    for rows in read_table(store, stored):
+        table.put(rows)
 
 
 def whole_of(store: Store, stored: StoredTable) -> NumberedRows:
     """Read the table of an ordinary embedding into memory of its own; raises as `read_table` does."""
     table: NumberedRows | None = None
-    for content in read_table(store, stored):
-        if not isinstance(content, Chunk):
-            raise EnvironmentFault(f"{stored.name} is no ordinary embedding: rows of it were removed")
+    for rows in read_table(store, stored):
         if table is None:
             fields = {
-                name: each.new_empty((stored.rows, *each.shape[1:])) for name, each in content.fields.items()
+                name: each.new_empty((stored.rows, *each.shape[1:])) for name, each in rows.fields.items()
             }
             table = NumberedRows(stored.name, fields, torch.empty(stored.rows, dtype=torch.int64))
-        table.put(content)
+        table.put(rows)
     if table is None:
         raise EnvironmentFault(f"{stored.name} has no rows")
     return table
 
 
-def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk | Tensor]:
-    """Read the files of a table, base first: rows, which replace those of files before, or keys that were removed.
+def latest(store: Store, stored: StoredTable, field: str) -> tuple[Tensor, Tensor]:
+    """Read one field of a table whose keys may be anything; raises as `read_table` does.
+
+    Returns:
+        The keys, ascending, and what the field has of each.
+    """
+    pieces = [(rows.keys, rows.fields[field]) for rows in read_table(store, stored)]
+    if not pieces:
+        raise EnvironmentFault(f"{stored.name} has no files")
+    keys, order = torch.cat([keys for keys, _ in pieces]).sort(stable=True)
+    is_last = torch.ones(len(keys), dtype=torch.bool)
+    is_last[:-1] = keys[1:] != keys[:-1]
+    return keys[is_last], torch.cat([values for _, values in pieces])[order[is_last]]
+
+
+def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
+    """Read the files of a table, base first: rows that are still there, which replace those of files before.
 
     One file is at hand and one is being read.
 
@@ -196,4 +198,5 @@ def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk | Tensor]:
             content = data.result()
             if following is not None:
                 coming.append((following, reader.submit(store.read_part, following)))
-            yield from_bytes(content, where=f"{file.name}, of {stored.name}")
+            rows = from_bytes(content, where=f"{file.name}, of {stored.name}")
+            yield rows.only(are_there(rows, stored.oldest)) if stored.oldest else rows

@@ -21,10 +21,8 @@ from brim.train.context import shared_environment
 from brim.train.data import fitted
 from brim.train.keyed import Embedding, HeldRows, hold
 from brim.train.returned import check_model
-from brim.train.table_file import WEIGHT, Chunk
-from brim.train.table_parts import read_table
-from brim.train.tables.keyed_table import KEYS
-from brim.train.tables.tree import KEYED
+from brim.train.table_file import WEIGHT
+from brim.train.table_parts import latest, read_table
 from brim.train.training_file import call, device_of, functions_of, load
 
 __all__ = ["model_of", "trained_model"]
@@ -63,18 +61,22 @@ def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
     stored = store.load(spec.inference.step)
     state = state_of(stored)
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    beside = {table.name for table in stored.tables} | state.get(KEYED, {}).keys()
+    keyed = {
+        f"{name}.{WEIGHT}" if name else WEIGHT: module
+        for name, module in model.named_modules()
+        if isinstance(module, Embedding)
+    }
+    tables = {table.name: table for table in stored.tables}
     _put(
-        {name: each for name, each in own.items() if name not in beside},
+        {name: each for name, each in own.items() if name not in tables},
         state["model"],
         spec.inference.checkpoint,
     )
-    for table in stored.tables:
-        _put_table(own.get(table.name), store, table, spec.inference.checkpoint)
-    for name, module in model.named_modules():
-        if isinstance(module, Embedding):
-            rows = state[KEYED][f"{name}.{WEIGHT}" if name else WEIGHT]
-            hold(module, HeldRows(rows[KEYS], rows["fields"][WEIGHT]))
+    for name, table in tables.items():
+        if name in keyed:
+            _hold(keyed[name], store, table, spec.inference.checkpoint)
+        elif not table.oldest:  # else they are candidates
+            _put_table(own.get(name), store, table, spec.inference.checkpoint)
     return model.to(device_of(spec)).eval()
 
 
@@ -92,8 +94,6 @@ def _put(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> None
 def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str) -> None:
     """Put the rows of an embedding into its weight, file by file."""
     for rows in read_table(store, table):
-        if not isinstance(rows, Chunk):  # an ordinary embedding removes none
-            raise EnvironmentFault(f"{where} removes rows of {table.name}")
         weight = rows.fields[WEIGHT]
         stored = f"shape {[table.rows, *weight.shape[1:]]}"
         if own is None or _shape(own) != stored:
@@ -101,6 +101,15 @@ def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str)
         if len(rows.keys) and not 0 <= int(rows.keys[0]) <= int(rows.keys[-1]) < len(own):
             raise EnvironmentFault(f"{where} has rows of {table.name} that it cannot have")
         own.index_copy_(0, rows.keys, weight.to(own.dtype))
+
+
+def _hold(module: Embedding, store: Store, table: StoredTable, where: str) -> None:
+    """Give an embedding the rows that ids have."""
+    keys, rows = latest(store, table, WEIGHT)
+    if rows.shape[1:] != (module.dim,):
+        made, stored = (f"rows of {dim} numbers" for dim in (module.dim, *rows.shape[1:]))
+        raise _other_model(table.name, made, stored, where)
+    hold(module, HeldRows(keys, rows.to(module.weight.dtype)))
 
 
 def _other_model(name: str, made: str, stored: str, where: str) -> SpecError:

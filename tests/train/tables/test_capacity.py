@@ -20,7 +20,7 @@ def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:
     roster = Roster(torch.zeros(rules.bytes + 4096, dtype=torch.uint8), rules)
     assert len(roster.changed) == rules.shape.all_places
     assert roster.candidates is not None
-    assert len(roster.candidates._counts) == rules.candidates.all_places
+    assert len(roster.candidates.counts) == rules.candidates.all_places
     assert 128 + 44 < size.bytes / 1_000_000 < 128 + 60
     assert Size(16, 1, Rules(1_000_000)).bytes < size.bytes - 10 * 1_000_000
 

@@ -39,9 +39,8 @@ def update(of: KeyedTable, some: Tensor, *, step: int, owners: int = 2) -> None:
         own = some[(part >= partitions.start) & (part < partitions.stop)]
         of.roster.begin(step - 1, partitions)
         change = of.roster.look(own, step - 1)
-        rows = {
-            name: each.clone() for name, each in of.log(change, partitions, step=step, owner=owner).items()
-        }
+        logged = of.log(own[change.number], change, partitions, step=step, owner=owner)
+        rows = {name: each.clone() for name, each in logged.items()}
         for each in rows.values():
             each[change.is_fresh] = (own[change.number][change.is_fresh] % 1000).float().unsqueeze(1)
         of.write(change, {name: each + step for name, each in rows.items()}, step=step)

@@ -14,6 +14,7 @@ from brim.train.tables.index import Index
 from brim.train.tables.roster import Roster, RosterChange, Rules
 
 PARTITIONS = 64
+Logged = tuple[range, RosterChange, Tensor, Tensor | None]  # the last: when candidates were counted before
 
 
 class Died(Exception):
@@ -88,7 +89,8 @@ def assert_same(roster: Roster, model: Model, step: int) -> None:
     gone = tensor(key for key in model.rows if not model.is_there(key, step))
     assert (roster.find(gone, step) == -1).all()
     if roster.candidates is not None:
-        waiting, counts = roster.candidates.items(step)
+        waiting, counts, changed = roster.candidates.items(step)
+        assert bool(((changed >= 1) & (changed <= step)).all())
         expected = {key: count for key, count in model.seen.items() if key >> 57 not in model.full}
         assert dict(zip(waiting.tolist(), counts.tolist(), strict=True)) == expected
 
@@ -124,12 +126,15 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
 
     monkeypatch.setattr(Index, "_write", mortal)
 
-    def attempt(step: int, keys: list[int], logged: list[tuple[range, RosterChange, Tensor]]) -> int:
+    def attempt(step: int, keys: list[int], logged: list[Logged]) -> int:
         refused = 0
         for owner in cut(chance):
             roster.begin(step, owner)
             change = roster.look(keys_of(keys, owner), step)
-            logged.append((owner, change, roster.changed[change.places]))
+            seen = None
+            if roster.candidates is not None and change.counted is not None:
+                seen = roster.candidates.changed[change.counted.places]
+            logged.append((owner, change, roster.changed[change.places], seen))
             roster.write(step, change)
             refused += change.refused
         return refused
@@ -137,7 +142,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     for step in range(60):
         keys = sorted(chance.sample(universe, chance.choice([0, 3, 25, 60])))
         for _ in range(chance.choice([0, 0, 1, 3])):
-            logged: list[tuple[range, RosterChange, Tensor]] = []
+            logged: list[Logged] = []
             writes_left = chance.choice([0, 1, 5, 40, 200, 1000])
             with contextlib.suppress(Died):
                 attempt(step, keys, logged)
@@ -145,11 +150,13 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
             for once_more in (0, 7, 1 << 60):  # who takes it back may die as well
                 writes_left = once_more
                 with contextlib.suppress(Died):
-                    for owner, change, changed in logged:
+                    for owner, change, changed, seen in logged:
                         roster.take_back(change.created, change.places, changed)
-                        if roster.candidates is not None and change.counted is not None:
-                            _, places, before, new, _ = change.counted
-                            roster.candidates.take_back(step, owner, new, places, before)
+                        if roster.candidates is not None and change.counted is not None and seen is not None:
+                            counted = change.counted
+                            roster.candidates.take_back(
+                                step, owner, counted.new, counted.places, counted.before, seen
+                            )
             assert_same(roster, model, step)
         refused = attempt(step, keys, [])
         assert refused == model.step(step, keys)

@@ -134,6 +134,11 @@ class Roster:
             refused=int((wanted & ~has_row).sum()),
         )
 
+    def oldest(self, step: int) -> int:
+        """Return the first step whose rows are there after so many."""
+        after = self.rules.expire_after
+        return 0 if after is None else step + 1 - after
+
     # Writing -----------------------------------------------------------------------------------------------
 
     def begin(self, step: int, partitions: range) -> None:
@@ -176,5 +181,5 @@ class Roster:
     def _is_there(self, places: Tensor, step: int) -> Tensor:
         there = places >= 0
         if self.rules.expire_after is not None:
-            there &= step + 1 - self.changed[places.clamp(min=0)] <= self.rules.expire_after
+            there &= self.changed[places.clamp(min=0)] >= self.oldest(step)
         return there

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from brim.train.layout import ALIGNMENT
+from brim.train.tables.changes import Changes
 from brim.train.tables.kernels import gather, put
 
 __all__ = ["MOST_OWNERS", "WEIGHT", "Table"]
@@ -37,6 +39,7 @@ class Table:
         seen: the same for the user's code.
         kept_bytes: that the rows take; the log takes as many as a step changes.
         changed: the committed step that wrote each row last, from 1; 0 where none did. int64, [R].
+        changes: places that steps wrote to, for who follows them.
     """
 
     fields: Mapping[str, Tensor]
@@ -54,6 +57,7 @@ class Table:
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
         self.kept_bytes = self._bounds[len(kept)]
+        self.changes = Changes()
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's code."""
@@ -74,7 +78,7 @@ class Table:
     @torch.no_grad()
     def fill(self, rows: Mapping[str, Tensor], changed: Tensor | None = None) -> None:
         """Put all rows in; nobody else may use the table meanwhile."""
-        self.forget_log()
+        self.clear()
         for name, field in self.fields.items():
             field.copy_(rows[name])
         if changed is None:
@@ -82,9 +86,10 @@ class Table:
         else:
             self.changed.copy_(changed)
 
-    def forget_log(self) -> None:
+    def clear(self) -> None:
         """Have nothing to take back: all rows are put in anew."""
         self._heads.zero_()
+        self.changes.forget()
 
     # A step ------------------------------------------------------------------------------------------------
 
@@ -117,6 +122,17 @@ class Table:
         for name, field in self.fields.items():
             put(field, places, rows[name])
         put(self.changed, places, torch.full_like(places, step))
+
+    def settle(self, step: int) -> None:
+        """A step counts; nobody has begun to write the next."""
+        if (first := self.changes.first) is None:
+            return
+        parts = []
+        for owner in (self._heads[:, _STEP] == step).nonzero().flatten().tolist():
+            start, count = self._heads[owner, :_STEP].tolist()
+            part = slice(start, start + count)
+            parts.append(self._places[part][self._logged_changed[part] <= first])
+        self.changes.add(step, torch.cat(parts).numpy() if parts else np.empty(0, np.int64))
 
     @torch.no_grad()
     def take_back(self, committed: int) -> None:

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from brim.train.tables.table import WEIGHT
 
-__all__ = ["KEYED", "PLACES", "TABLES", "joined", "states_of"]
+__all__ = ["PLACES", "TABLES", "joined", "states_of"]
 
 TABLES = "tables"
-KEYED = "keyed tables"  # of large spaces of ids: a network has none of their rows
 PLACES = "places of tables"  # in the dense part: which optimizer has each, and its number there
 
 

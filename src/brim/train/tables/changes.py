@@ -1,0 +1,77 @@
+"""Which rows of a table the steps since some moment wrote, as a worker that makes them all knows it.
+
+A table says of each row which step wrote it last. Whoever asks that of all rows waits the longer the more there are;
+the worker that writes checkpoints takes what each step wrote from the step's log instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Changes"]
+
+_Keys = NDArray[np.int64]
+
+
+class Changes:
+    """The keys that steps wrote to, each step after the one before.
+
+    >>> changes = Changes()
+    >>> changes.begin(4)
+    >>> changes.add(5, np.array([7, 9]))
+    >>> changes.add(6, np.array([3]))
+    >>> changes.since(4), changes.since(3)
+    (array([3, 7, 9]), None)
+    >>> changes.reach(8)
+    >>> changes.since(4) is None
+    True
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._last = 0
+        self._keys: list[_Keys] = []
+
+    @property
+    def first(self) -> int | None:
+        """The step since which all is known; None where nothing is."""
+        return self._first
+
+    def begin(self, step: int) -> None:
+        """Forget what is known, if it is anything; steps after this one come."""
+        if self._first is not None and self._last == step and not self._keys:
+            return
+        self._first = self._last = step
+        self._keys = []
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self._first, self._keys = None, []
+
+    def add(self, step: int, keys: _Keys) -> None:
+        """Take what a step wrote, if it is the next one; else nothing is known any more.
+
+        Args:
+            step: from 1.
+            keys: those are enough that no step since `first` wrote to.
+        """
+        if self._first is None:
+            return
+        if step != self._last + 1:
+            self.forget()
+            return
+        self._last = step
+        if len(keys):
+            self._keys.append(keys)
+
+    def reach(self, step: int) -> None:
+        """Forget what is known if it does not go as far as this step: others made some."""
+        if self._last != step:
+            self.forget()
+
+    def since(self, step: int) -> _Keys | None:
+        """Return what the steps since have written, and maybe more: ascending, each once; None where nobody knows."""
+        if self._first is None or step < self._first:
+            return None
+        return np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))

@@ -1,0 +1,222 @@
+"""A table of keys in checkpoints: read while steps change it, it comes back as it was at the checkpoint's step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from brim.domain.table_parts import StoredTable, later
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.checkpoints import Store
+from brim.storage.places import Directory
+from brim.train.keyed import Embedding
+from brim.train.keyed_rows import KeyedRows
+from brim.train.rows_by_key import RowsByKey
+from brim.train.table_file import Chunk
+from brim.train.table_parts import put_table, store_taken, take, write_part
+from brim.train.tables.by_rows import Place
+from brim.train.tables.keyed_table import KEYS, KeyedTable, partitions_of
+from brim.train.tables.keys import mix
+
+DIM = 3
+
+
+class Job:
+    """The rows of an embedding, and steps upon them."""
+
+    def __init__(self, *, seed: int = 0, **rules: int) -> None:
+        self.module = Embedding(DIM, **{"limit": 200, **rules})
+        self.step = 0
+        place = Place(torch.optim.Adagrad(self.module.parameters(), lr=0.1), 0)
+        self.rows = KeyedRows(
+            "e.weight", self.module, place, number=0, distinct=_no_lookups, committed=lambda: self.step
+        )
+        self.table: KeyedTable = self.rows.table
+        memory = torch.zeros(self.table.size_bytes, dtype=torch.uint8)
+        self.table.bind(memory, memory)
+        self.chance = random.Random(seed)
+
+    def write(self, keys: Tensor) -> None:
+        """What owners do in the next step."""
+        owners = self.chance.choice([1, 2, 5])
+        for owner in range(owners):
+            partitions = partitions_of(self.table.partitions, owner, owners)
+            part = self.table.roster.index.partitions_of(keys)
+            own = keys[(part >= partitions.start) & (part < partitions.stop)]
+            self.table.roster.begin(self.step, partitions)
+            change = self.table.roster.look(own, self.step)
+            chosen = own[change.number]
+            logged = self.table.log(chosen, change, partitions, step=self.step + 1, owner=owner)
+            value = (chosen % 997).float().unsqueeze(1) + self.step
+            self.table.write(change, {name: value.expand(-1, DIM) for name in logged}, step=self.step + 1)
+
+    def train(self, *, ids: int = 60, of: int = 400) -> None:
+        """A step that counts; now and then one that does not goes before it."""
+        self.write(self._some(ids, of))
+        self.table.settle(self.step + 1)
+        self.step += 1
+
+    def _some(self, count: int, of: int) -> Tensor:
+        # Half are new ids again and again, so that places are given to others.
+        ids = self.chance.sample(range(of), count // 2)
+        ids += [1000 + 50 * self.step + number for number in range(count // 2)]
+        return mix(torch.tensor(ids)).sort().values
+
+    def content(self) -> list[Tensor]:
+        found = self.table.get(self.step)
+        return [found[KEYS], *found["fields"].values(), found["changed"], *found["candidates"][:3]]
+
+
+def _no_lookups(ids: Tensor, *, as_keys: bool) -> tuple[Tensor, Tensor]:
+    raise AssertionError("nobody looks up here")
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def restored(store: Store, stored: list[StoredTable], step: int, **rules: int) -> Job:
+    job = Job(**rules)
+    job.step = step
+    job.table.clear()
+    for each, table in zip(stored, job.rows.stored(), strict=True):
+        assert each.name == table.name
+        put_table(store, each, table)
+    return job
+
+
+def between(job: Job, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The chunks of a table, with steps in between."""
+    for chunk in chunks:
+        yield chunk
+        job.train()
+
+
+RULES = [
+    {},
+    {"expire_after": 7},
+    {"admit_after": 2},
+    {"admit_after": 2, "expire_after": 7},
+    {"admit_after": 2, "expire_after": 1, "limit": 20},
+]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_read_while_steps_are_made_and_a_delta_are_the_table_as_it_was(
+    rules: dict[str, int], seed: int, tmp_path: Path
+) -> None:
+    job, store = Job(seed=seed, **rules), Store(Directory(tmp_path))
+    for _ in range(10):
+        job.train()
+    chains = []
+    for number in range(len(job.rows.stored())):
+        parts = []
+        for since in (None, job.step):
+            view, at = job.rows.stored()[number], job.step
+            rows = between(job, view.chunks(9, since=since))
+            parts.append(write_part(store, rows, since=since, step=at, writer="w"))
+        chains.append(tuple(parts))
+    for _ in range(3):
+        views = job.rows.stored()
+        taken = [take(view, chain, step=job.step) for view, chain in zip(views, chains, strict=True)]
+        expected = job.content()
+        for view in views:
+            view.follow(job.step)
+        step = job.step
+        job.train()
+        stored = list(store_taken(store, taken, writer="w"))
+        assert same(restored(store, stored, step, **rules).content(), expected)
+        chains = [each.parts for each in stored]
+        for _ in range(9):
+            job.train()
+        assert all(view.follows(step) for view in job.rows.stored())
+        assert any(view.count_since(step) for view in job.rows.stored())
+
+
+@pytest.mark.parametrize("rules", RULES, ids=str)
+def test_what_steps_wrote_is_known_without_a_look_at_all_rows(rules: dict[str, int]) -> None:
+    job = Job(**rules)
+    for _ in range(10):
+        job.train()
+    start = job.step
+    for view in job.rows.stored():
+        view.follow(start)
+    for _ in range(12):
+        job.write(job._some(80, 400))  # another member dies over this one
+        job.table.take_back(job.step)
+        job.train()
+    for view in job.rows.stored():
+        assert view.follows(start)
+        assert not view.follows(start - 1)
+        known = view.changed_since(start)
+        view._changes.forget()
+        looked = view.changed_since(start)
+        assert torch.equal(known.keys, looked.keys)
+        assert torch.equal(known.changed, looked.changed)
+        assert all(torch.equal(known.fields[name], each) for name, each in looked.fields.items())
+
+
+def test_steps_that_others_made_are_not_known() -> None:
+    job = Job()
+    job.train()
+    (view,) = job.rows.stored()
+    view.follow(job.step)
+    job.write(job._some(10, 50))
+    job.step += 1
+    (view,) = job.rows.stored()
+    assert not view.follows(job.step - 1)
+    assert view.count_since(job.step - 1) == 10
+
+
+def test_rows_that_were_gone_stay_gone_where_they_may_stay_longer_now(tmp_path: Path) -> None:
+    job, store = Job(expire_after=7), Store(Directory(tmp_path))
+    for _ in range(20):
+        job.train()
+    (view,) = job.rows.stored()
+    (base,) = store_taken(store, [take(view, (), step=job.step)], writer="w")
+    for _ in range(3):
+        job.train()
+    (view,) = job.rows.stored()
+    (stored,) = store_taken(store, [take(view, base.parts, step=job.step)], writer="w")
+    again = restored(store, [stored], job.step, expire_after=1000)
+    expected = again.content()
+    assert same(expected, job.content())
+    (view,) = again.rows.stored()
+    taken = take(view, stored.parts, step=again.step, oldest=stored.oldest)
+    assert same(
+        restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(), expected
+    )
+    assert later(stored.oldest, (0,)) == stored.oldest
+
+
+def test_a_table_that_is_too_small_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    job, store = Job(limit=5000), Store(Directory(tmp_path))
+    job.write(mix(torch.arange(3000)).sort().values)
+    job.step += 1
+    (view,) = job.rows.stored()
+    stored = list(store_taken(store, [take(view, (), step=1)], writer="w"))
+    with pytest.raises(
+        SpecError, match=r"the limit of embedding 'e.weight': got a checkpoint with more rows"
+    ):
+        restored(store, stored, 1, limit=10)
+    (small,) = Job().rows.stored()
+    with pytest.raises(EnvironmentFault, match=r"e\.weight has other columns"):
+        small.put(Chunk(torch.tensor([1]), {"weight": torch.zeros(1, 2)}, torch.tensor([1])))
+    with pytest.raises(EnvironmentFault, match="keys that none can have"):
+        fields = {name: torch.zeros(1, DIM) for name in ("weight", "sum")}
+        small.put(Chunk(torch.tensor([-1]), fields, torch.tensor([1])))
+
+
+def test_an_empty_table_has_a_file(tmp_path: Path) -> None:
+    store = Store(Directory(tmp_path))
+    (view,) = Job().rows.stored()
+    assert isinstance(view, RowsByKey)
+    (stored,) = store_taken(store, [take(view, (), step=0)], writer="w")
+    assert [file.rows for file in stored.files] == [0]
+    assert len(restored(store, [stored], 0).content()[0]) == 0
