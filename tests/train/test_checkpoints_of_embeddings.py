@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import brim
 from brim.domain.checkpointing import Interval
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
@@ -41,9 +43,25 @@ class Net(nn.Module):
         return found
 
 
-def a_job(place: Path, *, sparse: bool = True, every: int = 1) -> Job:
+class Ids(nn.Module):
+    """The same, of ids that come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = brim.Embedding(4, limit=100, admit_after=2, expire_after=4)
+        self.wide = brim.Embedding(1, limit=100, expire_after=1)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = (self.out(self.table(ids).sum(1)) + self.wide(ids).sum(1)).squeeze(1)
+        return found
+
+
+def a_job(
+    place: Path, *, sparse: bool = True, every: int = 1, make: Callable[[], nn.Module] | None = None
+) -> Job:
     torch.manual_seed(1)
-    net = Net(sparse=sparse)
+    net = Net(sparse=sparse) if make is None else make()
     spec = replace(spec_of_a_loner(0), checkpoint_every=Interval(steps=every), keep=20)
     job = Job(net, torch.optim.Adagrad(net.parameters(), lr=0.1), spec=spec, context=None)
 
@@ -58,14 +76,17 @@ def a_job(place: Path, *, sparse: bool = True, every: int = 1) -> Job:
 
 
 def train(job: Job, *, epochs: int = 2) -> dict[int, dict[str, Tensor]]:
-    """The weights behind each step."""
+    """The weights behind each step; of ids, the state dict."""
     ids = torch.arange(80).reshape(40, 2) % ROWS
     data = TensorDataset(ids, (ids[:, 0] % 2).float())
     after: dict[int, dict[str, Tensor]] = {}
     for batch in job.batches(data, global_batch_size=16, epochs=epochs):
         await_storage(job)  # so that none is left out
         if job.step((job.model(batch.inputs) - batch.target).square().mean()) is not None:
-            after[job.committed] = {n: each.detach().clone() for n, each in job.model.named_parameters()}
+            state = (
+                job.model.state_dict() if isinstance(job.model, Ids) else dict(job.model.named_parameters())
+            )
+            after[job.committed] = {n: each.detach().clone() for n, each in state.items()}
     return after
 
 
@@ -77,12 +98,16 @@ def await_storage(job: Job) -> None:
         bases._coming.exception(PATIENCE)
 
 
-def weights_of(place: Path, step: int, *, net: Net | None = None) -> dict[str, Tensor]:
+def model_at(place: Path, step: int, *, net: nn.Module | None = None) -> nn.Module:
     module = ModuleType("job")
     module.model = lambda: net or Net()  # type: ignore[attr-defined]
     wanted = Inference(kind="evaluate", run=str(place), checkpoints=str(place), step=step, checkpoint="it")
     spec: JobSpec = replace(spec_of_a_loner(0), inference=wanted)
-    return dict(trained_model(module, spec).named_parameters())
+    return trained_model(module, spec)
+
+
+def weights_of(place: Path, step: int, *, net: Net | None = None) -> dict[str, Tensor]:
+    return dict(model_at(place, step, net=net).named_parameters())
 
 
 @pytest.fixture(params=["small", "large"])
@@ -124,3 +149,55 @@ def test_a_model_of_another_shape_is_refused(size: str, tmp_path: Path) -> None:
     train(a_job(tmp_path))
     with pytest.raises(SpecError, match=r"table.weight.*shape \[49, 4\]"):
         weights_of(tmp_path, 6, net=Net(rows=49))
+
+
+def test_each_checkpoint_has_the_rows_of_ids_that_its_step_had(size: str, tmp_path: Path) -> None:
+    after = train(a_job(tmp_path, make=lambda: Ids()), epochs=5)
+    store = Store(Directory(tmp_path))
+    steps = store.steps()
+    assert len(steps) >= 4
+    assert all(same(model_at(tmp_path, step, net=Ids()).state_dict(), after[step]) for step in steps)
+    assert all(0 < len(after[step]["wide.ids"]) < ROWS for step in steps), "rows go"
+    assert store.drafts() == []
+    stored = store.load(steps[-1]).tables
+    assert [each.name for each in stored] == ["table.weight", "table.weight, candidates", "wide.weight"]
+    assert {part.since is None for table in stored for part in table.parts} == (
+        {True} if size == "small" else {True, False}
+    )
+
+
+def test_a_job_with_ids_goes_on_from_a_checkpoint_with_the_same_bits(size: str, tmp_path: Path) -> None:
+    whole = train(a_job(tmp_path / "whole", make=lambda: Ids()), epochs=6)[18]
+    for epochs in (2, 3, 5):
+        train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=epochs)
+    assert same(train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=6)[18], whole)
+
+
+class Both(nn.Module):
+    """An ordinary embedding that may be a table, beside ids."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        self.net, self.ids = Net(sparse=sparse), Ids()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.net(ids) + self.ids(ids)
+        return found
+
+
+@pytest.mark.parametrize("ways", [(True, False), (False, True)])
+def test_ordinary_embeddings_beside_ids_go_on_as_tables_or_not(
+    ways: tuple[bool, bool], size: str, tmp_path: Path
+) -> None:
+    first, second = ways
+    whole = train(a_job(tmp_path / "whole", make=lambda: Both(sparse=True)), epochs=4)[12]
+    train(a_job(tmp_path / "run", make=lambda: Both(sparse=first)), epochs=2)
+    assert same(train(a_job(tmp_path / "run", make=lambda: Both(sparse=second)), epochs=4)[12], whole)
+
+
+def test_a_brim_embedding_of_another_size_is_refused(size: str, tmp_path: Path) -> None:
+    train(a_job(tmp_path, make=lambda: Ids()))
+    other = Ids()
+    other.table = brim.Embedding(5)
+    with pytest.raises(SpecError, match=r"table.weight.*rows of 5 numbers.*rows of 4 numbers"):
+        model_at(tmp_path, 6, net=other)

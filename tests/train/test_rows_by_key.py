@@ -208,9 +208,9 @@ def test_a_table_that_is_too_small_or_of_another_kind_is_refused(tmp_path: Path)
     (small,) = Job().rows.stored()
     with pytest.raises(EnvironmentFault, match=r"e\.weight has other columns"):
         small.put(Chunk(torch.tensor([1]), {"weight": torch.zeros(1, 2)}, torch.tensor([1])))
+    rows = {name: torch.zeros(1, DIM) for name in ("weight", "sum")}
     with pytest.raises(EnvironmentFault, match="keys that none can have"):
-        fields = {name: torch.zeros(1, DIM) for name in ("weight", "sum")}
-        small.put(Chunk(torch.tensor([-1]), fields, torch.tensor([1])))
+        small.put(Chunk(torch.tensor([-1]), rows, torch.tensor([1])))
 
 
 def test_an_empty_table_has_a_file(tmp_path: Path) -> None:
