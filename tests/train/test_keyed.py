@@ -392,3 +392,62 @@ def test_a_lookup_in_inference_mode_leaves_the_next_one_its_gradient() -> None:
             net(batch.inputs)
         job.step(functional.binary_cross_entropy_with_logits(net(batch.inputs), batch.target))
     assert len(held_by(net.rows).keys)
+
+
+# What an optimizer keeps of rows --------------------------------------------------------------------------------
+
+
+def adam(net: Net) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), lr=0.01)
+
+
+def loop(net: Net, optimizer: torch.optim.Optimizer, *, epochs: int) -> None:
+    spec = JobSpec(
+        command=("loop.py",),
+        parameters={},
+        workers=WorkerRange.parse("1"),
+        epochs=epochs,
+        global_batch_size=64,
+        micro_batches=1,
+    )
+    job = Job(net, optimizer, spec=spec, context=None)
+    for batch in job.batches(data(), shuffle=False):
+        job.step(functional.binary_cross_entropy_with_logits(net(batch.inputs), batch.target))
+
+
+def test_an_optimizers_state_dict_has_what_it_keeps_of_each_row() -> None:
+    net = keyed()
+    optimizer = adam(net)
+    loop(net, optimizer, epochs=1)
+    number = [id(each) for each in net.parameters()].index(id(net.rows.weight))
+    kept = optimizer.state_dict()["state"][number]
+    assert kept.keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert kept["exp_avg"].shape == net.rows.state_dict()["weight"].shape
+    assert bool(kept["exp_avg_sq"].any(1).all())
+
+
+def test_training_goes_on_from_the_state_dicts_of_both_with_the_same_bits() -> None:
+    whole = keyed()
+    loop(whole, adam(whole), epochs=4)
+    net = keyed()
+    optimizer = adam(net)
+    loop(net, optimizer, epochs=2)
+    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    net = keyed()
+    optimizer = adam(net)
+    net.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    loop(net, optimizer, epochs=2)
+    assert weights_sha256(net) == weights_sha256(whole)
+
+
+def test_an_optimizers_state_of_other_rows_is_refused() -> None:
+    net = keyed()
+    optimizer = adam(net)
+    loop(net, optimizer, epochs=1)
+    saved = copy.deepcopy(optimizer.state_dict())
+    other = keyed()
+    optimizer = adam(other)
+    optimizer.load_state_dict(saved)
+    with pytest.raises(SpecError, match="optimizer's state of embedding 'rows': got that of 298 rows"):
+        loop(other, optimizer, epochs=1)

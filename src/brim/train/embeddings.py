@@ -445,6 +445,17 @@ class Embeddings:
                 available = None if available is None else available - each.table.kept_bytes
         check_room([each.size for each in self._all if isinstance(each, KeyedRows)], available)
 
+    @contextlib.contextmanager
+    def without_states(self) -> Iterator[None]:
+        """Let optimizers say nothing of rows meanwhile."""
+        for each in self._keyed_rows:
+            each.tells_states = False
+        try:
+            yield
+        finally:
+            for each in self._keyed_rows:
+                each.tells_states = True
+
     def take_out(self, tree: dict[str, Any]) -> None:
         """Leave out of a state what the tables have of it."""
         for each in self._all:

@@ -107,12 +107,14 @@ class JobState:
 
     def get(self) -> dict[str, Any]:
         """The state as a tree, but for the rows of tables; its tensors are the network's own, not copies."""
+        with self._embeddings.without_states():
+            optimization = self._optimization.get()
         tree = {
             "model": self._tensors(),
             "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
             "training of": {name: each.training for name, each in self._model.named_modules()},
             "extra": {name: module.get_extra_state() for name, module in _with_extra_state(self._model)},
-            **self._optimization.get(),
+            **optimization,
             "registered": {name: _state_of(thing) for name, thing in self._registered.items()},
             "committed": self.committed,
             "epoch": self.epoch,

@@ -17,7 +17,7 @@ from brim.train.tables.keys import check_ids, mix, unmix
 from brim.train.tables.roster import Rules
 from brim.train.tables.start_values import KINDS, start_values
 
-__all__ = ["Embedding", "HeldRows", "RowSource", "held_by", "hold", "rehearse", "start_of", "use"]
+__all__ = ["Embedding", "HeldRows", "RowSource", "held_by", "hold", "is_used", "rehearse", "start_of", "use"]
 
 _FLOATS = (torch.float32, torch.float64)
 _IDS = "ids"  # of the rows, in the state dict
@@ -269,6 +269,11 @@ class _Rehearsal(_Plain):
 def use(embedding: Embedding, source: RowSource) -> None:
     """Have an embedding look up rows there from now on."""
     embedding._source = source
+
+
+def is_used(embedding: Embedding, source: RowSource) -> bool:
+    """Whether an embedding looks up rows there."""
+    return embedding._source is source
 
 
 def hold(embedding: Embedding, held: HeldRows) -> None:

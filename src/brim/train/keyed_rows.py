@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from brim.errors import SpecError
-from brim.train.keyed import Embedding, HeldRows, held_by, start_of, use
+from brim.train.keyed import Embedding, HeldRows, held_by, is_used, start_of, use
 from brim.train.rows import OwnedRows, Rows, total_of
 from brim.train.rows_by_key import RowsByKey
 from brim.train.tables.by_rows import LAZILY, Place, moves_others, states_of_row
@@ -47,6 +47,7 @@ class KeyedRows(TrainedByRows):
         table: where its rows are while the job runs.
         is_jobs: the job's loop has not ended.
         refused: ids that would have got a row, if there were room, since somebody asked.
+        tells_states: what the optimizer keeps of each row is in its `state_dict`, in the order of the module's ids.
 
     Raises:
         SpecError: the optimizer does what cannot be done by rows.
@@ -71,7 +72,8 @@ class KeyedRows(TrainedByRows):
         self.table = KeyedTable(
             name, module.dim, module.weight.dtype, tuple(self._optimizer.states), module.rules
         )
-        self.refused = 0
+        self.refused, self.tells_states = 0, True
+        place.optimizer.register_state_dict_post_hook(self._tell_states)
 
     def _refusal(self, why: str) -> SpecError:
         return SpecError(f"embedding {self._label!r}", got=why, need=LAZILY)
@@ -165,14 +167,38 @@ class KeyedRows(TrainedByRows):
         self.table.fill(tree, self._optimizer.states)
 
     def start(self) -> None:
-        """Put the rows that the module has into the table."""
+        """Put the rows that the module has into the table, with what the optimizer has of each.
+
+        Raises:
+            SpecError: it has as many of other rows.
+        """
         keys, rows = held_by(self._module)
+        known = self._place.optimizer.state_dict()["state"].get(self.at[1], {})
+        states = {name: known[name] for name in self._optimizer.states if len(known.get(name, ()))}
+        if wrong := {len(each) for each in states.values()} - {len(keys)}:
+            raise SpecError(
+                f"the optimizer's state of embedding {self._label!r}",
+                got=f"that of {wrong.pop()} rows",
+                need=f"that of the {len(keys)} rows which the module has",
+                hint="load the state dicts of both, of the same moment",
+            )
         changed = torch.zeros(len(keys), dtype=torch.int64)
-        self.put({KEYS: keys, "fields": {WEIGHT: rows}, "changed": changed, CANDIDATES: []})
+        self.put({KEYS: keys, "fields": {WEIGHT: rows, **states}, "changed": changed, CANDIDATES: []})
+        own = self._place.optimizer.state.get(self.weight, {})
+        own.update({name: each[:0].clone() for name, each in own.items() if name in states})
 
     def show(self) -> None:
         """Have the module look up in the table, in the job and afterwards."""
         use(self._module, self)
+
+    def _tell_states(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        if not self.tells_states or not is_used(self._module, self):
+            return
+        _, places = self.table.roster.items(self._committed())
+        rows = {name: self.table.fields[name].index_select(0, places) for name in self._optimizer.states}
+        number = self.at[1]
+        if rows:
+            state["state"][number] = {**state["state"].get(number, {}), **rows}
 
     def update(self, part: OwnedRows, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
