@@ -41,6 +41,7 @@ _SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at th
 _LOOK = 0.01
 _TO_DIE = 10.0  # seconds until the kernel has ended the others of an heir's host
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
+_FEW = 1 << 16  # rows of one that is, where each must be looked for
 _AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
 _PASSES = (
     3  # how often what changed meanwhile is written in the background before training waits for the rest
@@ -405,7 +406,8 @@ class Checkpoints:
 
 
 def _is_small(table: RowTable) -> bool:
-    return table.count * table.row_bytes < _SMALL
+    is_few = isinstance(table, NumberedRows) or table.count < _FEW
+    return is_few and table.count * table.row_bytes < _SMALL
 
 
 def _heir() -> str:
