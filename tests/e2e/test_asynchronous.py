@@ -9,9 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from e2e.running import DIGITS, FILES, PACED, ledger, lines, started, train
+from e2e.running import DIGITS, FILES, PACED, Run, ledger, lines, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -101,6 +102,27 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
     assert summary["exit"] == "done"
     assert ledger(run)["exact"]
     assert [0 < step <= 60 for step in restored(run)] == [True]
+
+
+@pytest.mark.parametrize("keyed", ["false", "true"])
+def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(tmp_path: Path, keyed: str) -> None:
+    job = (str(FILES / "sums.py"), "--epochs", "2", "--global-batch-size", "64", "--set", f"keyed={keyed}")
+    exact = train(tmp_path / "exact", *job, "--workers", "1")
+    options = ("--async", "2", "--workers", "3", "--checkpoint-every", "10")
+    with started(tmp_path / "run", "train", *job, *PACED, *options) as run:
+        run.wait_for_step(25)
+        agent_of(run).kill()
+        until(lambda: bool(run.events("restored")), "a restore", run)
+        run.wait_for_step(run.events("restored")[0]["step"] + 3)
+        run.hurry()
+        summary = run.finish()
+    assert ledger(tmp_path / "run")["exact"]
+    assert summary["weights_sha256"] == exact["weights_sha256"]
+
+
+def agent_of(run: Run) -> psutil.Process:
+    children = psutil.Process(run.process.pid).children()
+    return next(each for each in children if any("brim.agent" in word for word in each.cmdline()))
 
 
 def test_a_loop_that_stops_early_leaves_no_gap(tmp_path: Path) -> None:

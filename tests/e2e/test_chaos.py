@@ -11,7 +11,7 @@ from brim.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from brim.domain.faults import FaultKind, parse_faults
 from brim.domain.job import WorkerRange
 from brim.domain.random_faults import random_faults, random_workers
-from e2e.running import ROOT
+from e2e.running import FILES, ROOT
 
 pytestmark = pytest.mark.e2e
 
@@ -55,6 +55,20 @@ def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial")
     assert not result.broken
     assert sorted(step_of(strike) for strike in result.strikes) == [f.step for f in parse_faults(text)]
+
+
+def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> None:
+    rules = "--set optimizer=adamw --set admit_after=2 --set expire_after=12 --epochs 8"
+    job = Job(file=str(FILES / "keyed_embedding.py"), options=(*OPTIONS.split(), *rules.split()))
+    calm = calm_run(job, tmp_path / "calm", deadline=DEADLINE)
+    faults = parse_faults(
+        "kill rank 3 at step 20; kill rank 0 at step 21; stop rank 2 for 300ms at step 60; kill everything at step 90;"
+        " kill rank 2 at step 130; remove 1 at step 150; kill rank 1 at step 180"
+    )
+    trial = Trial(seed=0, workers=WorkerRange.parse("2"), servers=2, faults=faults)
+    result = run_trial(job, trial, calm, tmp_path / "trial", deadline=DEADLINE)
+    assert not result.broken
+    assert len(result.strikes) == len(faults)
 
 
 @pytest.mark.netns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.running import DEADLINE, FILES, ledger, lines, started, train
+from e2e.running import DEADLINE, FILES, joining, ledger, lines, started, train
 
 pytestmark = pytest.mark.e2e
 
@@ -39,6 +40,53 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
     disturbed = train(tmp_path / "disturbed", *job, "--workers", "4", "--faults", FAULTS)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
     assert ledger(tmp_path / "disturbed")["exact"]
+
+
+def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
+    job = _job("adamw", *RULES)
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    faults = "kill rank 3 at step 20; kill rank 0 at step 40; term rank 2 at step 60; kill rank 1 at step 61"
+    words = ("--workers", "2", "--ps", "2", "--agents", "2", "--listen", "127.0.0.1:0", "--faults", faults)
+    with (
+        started(tmp_path / "run", "train", *job, *words) as run,
+        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+    ):
+        summary = run.finish()
+        assert guest.wait(30) == 0
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
+    assert len({event["agent"] for event in run.events("worker")}) == 2
+
+
+def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: Path) -> None:
+    """With so many ids that checkpoints have a base and deltas; a step of the end is redone from them."""
+    job = _job("adam", "--set", "many=200000", "--set", "expire_after=120")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    run = tmp_path / "run"
+    options = ("--workers", "2", "--ps", "1", "--spares", "0", "--checkpoint-every", "8", "--keep", "99")
+    everybody = "; ".join(f"kill rank {rank} at step 90" for rank in range(3))
+    disturbed = train(run, *job, *options, "--faults", everybody)
+    assert disturbed["weights_sha256"] == calm["weights_sha256"]
+    assert [event["kind"] for event in lines(run / "events.jsonl")].count("restored") == 1
+    listed = subprocess.run(
+        [sys.executable, "-m", "brim.cli", "checkpoints", str(run), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert listed.returncode == 0, listed.stdout
+    checkpoints = json.loads(listed.stdout)["checkpoints"]
+    assert any(table["deltas"] for each in checkpoints for table in each["tables"])
+
+
+def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    job = (str(FILES / "keyed_lightning.py"), "--epochs", "3", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    faults = "kill rank 0 at step 10; kill rank 3 at step 30; term rank 1 at step 50"
+    disturbed = train(tmp_path / "run", *job, "--workers", "2", "--ps", "2", "--faults", faults)
+    assert disturbed["weights_sha256"] == calm["weights_sha256"]
+    assert ledger(tmp_path / "run")["exact"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@ pytestmark = [
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
 JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
+RULES = ("--set", "optimizer=adamw", "--set", "admit_after=2", "--set", "expire_after=12")
+TABLES = [
+    pytest.param((str(FILES / "large_embedding.py"),), id="numbers"),
+    pytest.param((str(FILES / "keyed_embedding.py"), *RULES), id="ids"),
+]
 
 
 @pytest.fixture
@@ -74,10 +79,11 @@ def test_embeddings_are_trained_by_rows_on_two_hosts(hosts: tuple[Host, Host], t
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
 
 
+@pytest.mark.parametrize("file", TABLES)
 def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
-    hosts: tuple[Host, Host], tmp_path: Path
+    hosts: tuple[Host, Host], file: tuple[str, ...], tmp_path: Path
 ) -> None:
-    job = (str(FILES / "large_embedding.py"), "--epochs", "6", "--global-batch-size", "128")
+    job = (*file, "--epochs", "6", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
@@ -111,8 +117,11 @@ def _agent_of(run: Run, worker: str) -> str:
     return next(str(e["agent"]) for e in run.events("worker") if e["worker"] == worker and e["agent"])
 
 
-def test_a_host_with_tables_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
+@pytest.mark.parametrize("file", TABLES)
+def test_a_host_with_tables_may_be_lost(
+    hosts: tuple[Host, Host], file: tuple[str, ...], tmp_path: Path
+) -> None:
+    job = (*file, "--epochs", "3", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (

@@ -1,5 +1,9 @@
 """Clicks whose ids are hashes: rows come to be by their first update."""
 
+import os
+import time
+from pathlib import Path
+
 import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -7,6 +11,11 @@ from torch.utils.data import TensorDataset
 import brim
 
 FIELDS = 8
+MANY = brim.param("many", 0)  # rows of one more embedding, at most; samples with the same first id share them
+PAUSE = brim.param(
+    "pause", 0.0
+)  # seconds for each micro-batch, until there is a file `hurry` in the run's directory
+HURRY = Path(os.environ.get("BRIM_RUN_DIR", "") + "/hurry")
 OPTIMIZERS = {
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.05),
     "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
@@ -25,12 +34,17 @@ class Clicks(torch.nn.Module):
         }
         self.deep = brim.Embedding(8, limit=brim.param("limit", 20_000), init="normal", **rules)
         self.wide = brim.Embedding(1, limit=20_000, init="zeros")
+        self.many = brim.Embedding(1, limit=MANY + 20_000, **rules) if MANY else None
         self.out = torch.nn.Sequential(
             torch.nn.Linear(8 * FIELDS, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)
         )
 
     def forward(self, ids):
-        return (self.out(self.deep(ids).flatten(1)) + self.wide(ids).sum(1)).squeeze(1)
+        output = (self.out(self.deep(ids).flatten(1)) + self.wide(ids).sum(1)).squeeze(1)
+        if self.many is None:
+            return output
+        more = ids[:, :1] + torch.arange(MANY // 4096)
+        return output + self.many(more).sum(1)[:, 0]
 
 
 def model():
@@ -45,6 +59,8 @@ def dataset(split):
 
 
 def loss(output, target):
+    if PAUSE and not HURRY.exists():
+        time.sleep(PAUSE)
     return functional.binary_cross_entropy_with_logits(output, target)
 
 

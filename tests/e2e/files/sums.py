@@ -24,9 +24,12 @@ DEATHS = {int(step) for step in brim.param("deaths", "").split(",") if step}
 class Sums(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.rows = torch.nn.Embedding(ROWS, 8, sparse=True)
+        if brim.param("keyed", False):
+            self.rows = brim.Embedding(8, limit=2 * ROWS, init="zeros")
+        else:
+            self.rows = torch.nn.Embedding(ROWS, 8, sparse=True)
         self.inner = torch.nn.Linear(8, 1)
-        for parameter in self.parameters():
+        for parameter in (*self.rows.parameters(), *self.inner.parameters()):
             torch.nn.init.zeros_(parameter)
 
     def forward(self, ids):
