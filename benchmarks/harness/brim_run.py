@@ -49,12 +49,13 @@ class BrimRun:
     Args:
         file: the training file.
         workers: how many to start with.
+        resume: from the checkpoints that are where a field says.
         fields: further fields of the JobSpec.
     """
 
-    def __init__(self, file: Path, *, workers: int, **fields: Any) -> None:
+    def __init__(self, file: Path, *, workers: int, resume: bool = False, **fields: Any) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-        self._file, self._workers, self._fields = file, workers, fields
+        self._file, self._workers, self._fields, self._resumes = file, workers, fields, resume
 
     def __enter__(self) -> Self:
         os.environ["PYTHONPATH"] = str(repository())
@@ -62,7 +63,7 @@ class BrimRun:
         spec = JobSpec(
             file=str(self._file), parameters=self._fields.pop("parameters", {}), workers=count, **self._fields
         )
-        self._handle = local.start(spec, self.directory, resume=False, listen=None)
+        self._handle = local.start(spec, self.directory, resume=self._resumes, listen=None)
         self._reader = RunReader(self.directory)
         return self
 

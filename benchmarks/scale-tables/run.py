@@ -1,0 +1,265 @@
+"""A table of 50 million rows on one host: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness.brim_run import BrimRun, repository
+from benchmarks.harness.report import Report, ms, spread, table
+from brim import client
+from brim.domain.accounting import StepRecord
+from brim.domain.checkpointing import Interval
+from brim.telemetry.records import CheckpointWritten, RoundFormed
+
+HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
+SMALL, LARGE, BATCH = 200_000, 50_000_000, 4096
+STEPS, EVERY, CHECKPOINTS = 30, 150, 3  # measured in each world; between checkpoints; so many of them
+MANY = 8  # workers, and servers, whose digest is compared with that of one worker
+PATIENCE = 420.0
+NEVER = Interval(steps=1_000_000)
+
+
+class Memory:
+    """The memory of all processes of a run together: what several share counts once."""
+
+    def __init__(self) -> None:
+        self.peak_bytes, self._ends = 0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.wait(3.0):
+            processes = psutil.Process().children(recursive=True)
+            self.peak_bytes = max(self.peak_bytes, sum(map(_share, processes)))
+
+    def end(self) -> int:
+        """The most that there was."""
+        self._ends.set()
+        self._thread.join()
+        return self.peak_bytes
+
+
+def _share(process: psutil.Process) -> int:
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
+
+class Trial(BrimRun):
+    """A run over a table of some rows."""
+
+    def __init__(self, rows: int, *, workers: int, **fields: Any) -> None:
+        super().__init__(
+            TRAINING_FILE,
+            workers=workers,
+            parameters={"rows": str(rows)},
+            global_batch_size=BATCH,
+            epochs=100_000,
+            spares=0,
+            **fields,
+        )
+
+    def begin(self) -> float:
+        """Seconds until the first step."""
+        began = time.time()
+        with_step = self.until("a step", lambda: self.steps[:1], timeout=PATIENCE)
+        return with_step[0].at - began
+
+    def steps_of_size(self, workers: int) -> list[float]:
+        """Seconds of some steps with so many workers, once they are steady."""
+        self.until_steady(workers, steps=STEPS + 5, timeout=PATIENCE)
+        return gaps(self.steps_of(self.round.round)[5:])
+
+    def checkpoints(self) -> list[CheckpointWritten]:
+        return [each for each in self.history.events if isinstance(each, CheckpointWritten)]
+
+    def serve_by(self, servers: int) -> dict[str, float]:
+        """Change the number of servers; seconds until a step with so many, and of the longest step until then."""
+        asked, before = time.time(), self.steps[-1]
+        client.resize(self.directory, 0, servers=servers)
+
+        def first() -> StepRecord | None:
+            round = self.history.round
+            is_it = isinstance(round, RoundFormed) and round.servers == servers
+            found = self.steps_of(self.round.round) if is_it else []
+            return found[2] if len(found) > 2 else None
+
+        last = self.until(f"steps with {servers} servers", first, timeout=PATIENCE)
+        meanwhile = [step for step in self.steps if before.at <= step.at <= last.at]
+        return {"servers": servers, "seconds": meanwhile[-3].at - asked, "longest": max(gaps(meanwhile))}
+
+
+def gaps(steps: Sequence[StepRecord]) -> list[float]:
+    return [after.at - before.at for before, after in pairwise(steps)]
+
+
+def steps_at(rows: int) -> dict[str, Any]:
+    """A step with 1 and with 2 workers."""
+    found: dict[str, Any] = {"rows": rows}
+    memory = Memory()
+    with Trial(rows, workers=1, checkpoint_every=NEVER) as run:
+        found["begin"] = run.begin()
+        found["one"] = run.steps_of_size(1)
+        run.resize(2)
+        found["two"] = run.steps_of_size(2)
+    return {**found, "peak_bytes": memory.end()}
+
+
+def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
+    """Steps, checkpoints beside them, a restore, and servers that come and go."""
+    found: dict[str, Any] = {"rows": rows}
+    memory = Memory()
+    with Trial(rows, workers=1, checkpoints=str(place), checkpoint_every=Interval(steps=EVERY)) as run:
+        found["begin"] = run.begin()
+        report.say(f"first step after {found['begin']:.0f} s")
+        found["one"] = run.steps_of_size(1)
+        run.resize(2)
+        found["two"] = run.steps_of_size(2)
+        report.say("steps with 1 and 2 workers are measured")
+        found["checkpoints"] = []
+        for number in range(CHECKPOINTS):
+            run.until(
+                "a checkpoint", lambda wanted=number + 1: len(run.checkpoints()) >= wanted, timeout=PATIENCE
+            )
+            made = run.checkpoints()[number]
+            meanwhile = [step for step in run.steps if made.at - made.seconds <= step.at <= made.at]
+            found["checkpoints"].append(
+                {
+                    "step": made.step,
+                    "bytes": made.bytes,
+                    "pause": made.pause,
+                    "longest_step": max(gaps(meanwhile), default=0.0),
+                }
+            )
+            report.say(f"checkpoint {number + 1}: {made.bytes / 1e9:.2f} GB, pause {made.pause:.3f} s")
+        every = run.steps
+        found["beside"] = gaps(every[2 * STEPS + 20 :])
+        report.say("killing it")
+    found["peak_bytes"] = memory.end()
+    memory = Memory()
+    again = {"checkpoints": str(place), "checkpoint_every": NEVER, "servers": 2, "resume": True}
+    with Trial(rows, workers=1, **again) as run:
+        found["resumed"] = run.begin()
+        report.say(f"first step from the checkpoint after {found['resumed']:.0f} s")
+        found["served"] = run.steps_of_size(1)
+        found["resizes"] = [run.serve_by(4), run.serve_by(2)]
+    found["peak_bytes_served"] = memory.end()
+    return found
+
+
+def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[str, Any]:
+    """The weights' digest of an epoch, and the seconds that it takes."""
+    words = ["--set", f"rows={rows}", "--epochs", "1", "--global-batch-size", str(BATCH)]
+    words += ["--micro-batches", "8", "--workers", str(workers), "--ps", str(servers), "--spares", "0"]
+    command = [sys.executable, "-m", "brim.cli", "train", str(TRAINING_FILE), "--json", *words]
+    began, memory = time.monotonic(), Memory()
+    run = subprocess.run(
+        [*command, "--run-dir", str(directory)],
+        cwd=repository(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=None,
+    )
+    peak = memory.end()
+    if run.returncode != 0:
+        raise RuntimeError(run.stderr[-2000:])
+    sha256 = json.loads(run.stdout)["weights_sha256"]
+    return {
+        "workers": workers,
+        "servers": servers,
+        "sha256": sha256,
+        "seconds": time.monotonic() - began,
+        "peak_bytes": peak,
+    }
+
+
+def tell(report: Report, small: dict[str, Any], big: dict[str, Any], digests: list[dict[str, Any]]) -> None:
+    sides = (small, big)
+    rows: list[list[object]] = [
+        ["from the command to the first step, s", *(f"{each['begin']:.1f}" for each in sides)],
+        ["a step, 1 worker, ms", *(ms(each["one"]) for each in sides)],
+        ["a step, 2 workers, ms", *(ms(each["two"]) for each in sides)],
+        ["a step, 1 worker and 2 servers, ms", "–", ms(big["served"])],
+        ["memory of all processes at most, GB", *(f"{each['peak_bytes'] / 1e9:.1f}" for each in sides)],
+        ["… of the resumed run with servers, GB", "–", f"{big['peak_bytes_served'] / 1e9:.1f}"],
+        ["from a command that resumes to the first step, s", "–", f"{big['resumed']:.1f}"],
+    ]
+    report.add("Median (minimum–maximum) where there are several.")
+    report.add(table(["", *(f"{each['rows']:,} rows" for each in sides)], rows))
+    report.add("## Checkpoints, beside steps with 2 workers")
+    made = [
+        [
+            each["step"],
+            f"{each['bytes'] / 1e9:.2f}",
+            f"{1000 * each['pause']:.0f}",
+            f"{1000 * each['longest_step']:.0f}",
+        ]
+        for each in big["checkpoints"]
+    ]
+    report.add(table(["of step", "written, GB", "training waits, ms", "longest step meanwhile, ms"], made))
+    report.add(f"A step from the first checkpoint to the last, ms: {ms(big['beside'])}.")
+    report.add("## Servers that come and go while it trains")
+    changes = [
+        [each["servers"], f"{each['seconds']:.1f}", f"{each['longest']:.1f}"] for each in big["resizes"]
+    ]
+    head = ["servers from then on", "to the first step with them, s", "longest time without a step, s"]
+    report.add(table(head, changes))
+    report.add(f"## {MANY} workers and {MANY} servers, {SMALL:,} rows, an epoch of 30 steps")
+    lines = [
+        [
+            each["workers"],
+            each["servers"],
+            each["sha256"][:12],
+            spread([each["seconds"]]),
+            f"{each['peak_bytes'] / 1e9:.1f}",
+        ]
+        for each in digests
+    ]
+    report.add(table(["workers", "servers", "weights", "seconds", "memory at most, GB"], lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=LARGE)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: 2 million rows, no report")
+    arguments = parser.parse_args()
+    rows = 2_000_000 if arguments.quick else arguments.rows
+    report = Report(HERE, "A table of 50 million rows on one host", seed=0)
+    scratch = Path(tempfile.mkdtemp(prefix="brim-scale-tables-"))
+    try:
+        digests = [
+            digest(scratch / f"{workers}-{servers}", rows=SMALL, workers=workers, servers=servers)
+            for workers, servers in ((1, 0), (MANY, MANY))
+        ]
+        report.say(f"digests: {', '.join(each['sha256'][:12] for each in digests)}")
+        if len({each["sha256"] for each in digests}) != 1:
+            raise SystemExit("the digests differ")
+        small = steps_at(SMALL)
+        report.say(f"{SMALL:,} rows are measured")
+        big = large(report, rows, scratch / "checkpoints")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    tell(report, small, big, digests)
+    if not arguments.quick:
+        report.write({"small": small, "large": big, "digests": digests})
+
+
+if __name__ == "__main__":
+    main()
