@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ import brim
 from brim.domain.checkpointing import Interval
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
+from brim.domain.table_parts import Part
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
@@ -24,6 +25,7 @@ from brim.train import checkpoints
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
+from brim.train.table_file import RowTable
 from brim.train.weights import trained_model
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
 
@@ -201,3 +203,20 @@ def test_a_brim_embedding_of_another_size_is_refused(size: str, tmp_path: Path) 
     other.table = brim.Embedding(5)
     with pytest.raises(SpecError, match=r"table.weight.*rows of 5 numbers.*rows of 4 numbers"):
         model_at(tmp_path, 6, net=other)
+
+
+def test_training_does_not_wait_for_a_look_at_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SMALL", 0)
+    take, followed = checkpoints.take, []
+
+    def watched(table: RowTable, chain: tuple[Part, ...], **how: Any) -> Any:
+        followed.append(table.follows(chain[-1].step))
+        return take(table, chain, **how)
+
+    monkeypatch.setattr(checkpoints, "take", watched)
+    for epochs in (3, 8):  # of the second life nobody has seen the steps before
+        train(a_job(tmp_path, make=lambda: Both(sparse=True), every=2), epochs=epochs)
+    assert len(followed) > 4 * 5
+    assert all(followed)
