@@ -9,7 +9,7 @@ import torch
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import SpecError, UserCodeError
-from brim.train import warm
+from brim.train import training_file, warm
 from brim.train.training_file import Prepared, load, prepare, train
 
 FILE = """
@@ -160,3 +160,39 @@ def test_a_file_may_give_dataloaders(tmp_path: Path) -> None:
     points = torch.arange(20.0).reshape(20, 1).expand(20, 2)
     expected = job.model(points).square().mean().item()
     assert job._state.metrics["error"] == pytest.approx(expected, rel=1e-5)
+
+
+LARGE_EMBEDDING = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Embedding(1000, 4)
+        self.out = torch.nn.Linear(4, 1)
+    def forward(self, ids):
+        return {output}
+def model(): return Net()
+def dataset(split): return [(torch.tensor([1, 2]), torch.zeros(1))] * 16 if split == "train" else None
+def optimizer(model): return torch.optim.Adagrad(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("output", ["self.out(self.rows(ids).sum(1))", "self.rows(ids).sum((1, 2))[:, None]"])
+def test_the_rows_of_a_large_embedding_are_not_copied_to_try_it(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_file, "_LARGE", 1000 * 4 * 4)
+    looked_up: set[int] = set()
+
+    def forward(self: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+        looked_up.add(self.weight.data_ptr())
+        return torch.nn.functional.embedding(ids, self.weight)
+
+    monkeypatch.setattr(torch.nn.Embedding, "forward", forward)
+    prepared = warm.prepare_file(spec(tmp_path, LARGE_EMBEDDING.format(output=output)))
+    assert isinstance(prepared, Prepared)
+    weight = prepared.model.rows.weight
+    assert isinstance(weight, torch.Tensor)
+    assert looked_up == {weight.data_ptr()}
+    assert weight.requires_grad
+    assert not prepared.optimizer.state[weight]["sum"].any()
+    assert not prepared.optimizer.state[weight]["step"]

@@ -49,6 +49,7 @@ __all__ = [
     "train",
 ]
 
+_LARGE = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
 
@@ -231,7 +232,7 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     """
     feed = _feed(prepared, spec)
     size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
-    model, optimizer = copy.deepcopy((prepared.model, prepared.optimizer))
+    model, optimizer = _rehearsal_of(prepared, spec)
     rehearse(model)
     loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -243,13 +244,37 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
         raise SpecError(
             "loss(output, target)", got=got, need="a scalar tensor: the mean over the micro-batch"
         )
-    call(loss.backward)
-    call(optimizer.step)
+    if loss.requires_grad or not _tables_of(prepared, spec):
+        call(loss.backward)
+        call(optimizer.step)
     optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
     if not prepared.is_checked:
         _try_a_single_sample(prepared, model, spec)
         _try_metrics(prepared, model)
         prepared.is_checked = True
+
+
+def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Copies of the model and its optimizer, which may be changed.
+
+    The rows of large embeddings are not copied, and nobody trains them: a copy, and a gradient of all rows, would take
+    as much memory again in each worker.
+    """
+    same: dict[int, Any] = {}
+    for weight in _tables_of(prepared, spec):
+        same[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+        kept = prepared.optimizer.state.get(weight, {})
+        same |= {id(each): each for each in kept.values() if isinstance(each, Tensor)}
+    return copy.deepcopy((prepared.model, prepared.optimizer), same)
+
+
+def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
+    """Weights of embeddings that are too large for copies; looking up changes none of them."""
+    if spec.embeddings == "dense":
+        return []
+    modules = [each for each in prepared.model.modules() if type(each) in (nn.Embedding, nn.EmbeddingBag)]
+    found = (each.weight for each in modules if each.max_norm is None)
+    return [each for each in found if isinstance(each, nn.Parameter) and each.nbytes >= _LARGE]
 
 
 def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed:
