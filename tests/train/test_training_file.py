@@ -163,10 +163,12 @@ def test_a_file_may_give_dataloaders(tmp_path: Path) -> None:
 
 
 LARGE_EMBEDDING = """
+class Rows(torch.nn.Embedding):
+    def reset_parameters(self): torch.nn.init.normal_(self.weight, std=0.1)
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.rows = torch.nn.Embedding(1000, 4)
+        self.rows = Rows(1000, 4)
         self.out = torch.nn.Linear(4, 1)
     def forward(self, ids):
         return {output}

@@ -272,8 +272,9 @@ def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
     """Weights of embeddings that are too large for copies; looking up changes none of them."""
     if spec.embeddings == "dense":
         return []
-    modules = [each for each in prepared.model.modules() if type(each) in (nn.Embedding, nn.EmbeddingBag)]
-    found = (each.weight for each in modules if each.max_norm is None)
+    modules = [each for each in prepared.model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
+    look_up = (nn.Embedding.forward, nn.EmbeddingBag.forward)
+    found = (each.weight for each in modules if type(each).forward in look_up and each.max_norm is None)
     return [each for each in found if isinstance(each, nn.Parameter) and each.nbytes >= _LARGE]
 
 
