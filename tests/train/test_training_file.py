@@ -164,6 +164,8 @@ def test_a_file_may_give_dataloaders(tmp_path: Path) -> None:
 
 LARGE_EMBEDDING = """
 class Rows(torch.nn.Embedding):
+    by_rows = True
+    def forward(self, ids): return super().forward(ids)
     def reset_parameters(self): torch.nn.init.normal_(self.weight, std=0.1)
 class Net(torch.nn.Module):
     def __init__(self):

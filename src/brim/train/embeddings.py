@@ -35,7 +35,7 @@ from brim.train.tables.table import WEIGHT, Table
 from brim.train.tables.tree import states_of
 from brim.train.trained_by_rows import TrainedByRows
 
-__all__ = ["Embeddings"]
+__all__ = ["Embeddings", "only_looks_up"]
 
 # Elements of a weight from which on a dense gradient costs more than finding the distinct rows (benchmarks/embeddings).
 LARGE = 1 << 20
@@ -664,7 +664,7 @@ def _is_worth_it(
 
 def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
     """Why an embedding's weight cannot be trained by rows; empty where it can."""
-    if not all(_only_looks_up(each) for each in modules):
+    if not all(only_looks_up(each) for each in modules):
         return "a forward of its own"
     if any(each.max_norm is not None for each in modules):
         return "max_norm, which changes the weight in forward"
@@ -677,7 +677,7 @@ def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
     return ""
 
 
-def _only_looks_up(module: nn.Module) -> bool:
+def only_looks_up(module: nn.Module) -> bool:
     """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one that says so."""
     if "forward" in vars(module):
         return False

@@ -27,6 +27,7 @@ from brim.train.chance import Sources
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
 from brim.train.data.feed import Feed
+from brim.train.embeddings import only_looks_up
 from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
 from brim.train.keyed import rehearse
@@ -273,8 +274,7 @@ def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
     if spec.embeddings == "dense":
         return []
     modules = [each for each in prepared.model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
-    look_up = (nn.Embedding.forward, nn.EmbeddingBag.forward)
-    found = (each.weight for each in modules if type(each).forward in look_up and each.max_norm is None)
+    found = (each.weight for each in modules if only_looks_up(each) and each.max_norm is None)
     return [each for each in found if isinstance(each, nn.Parameter) and each.nbytes >= _LARGE]
 
 
