@@ -7,10 +7,11 @@ somebody writes there is their own, and `is_written_to` tells.
 from __future__ import annotations
 
 import fcntl
+import io
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path
 
@@ -28,6 +29,7 @@ _PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
 _LOOK = 0.002  # seconds
 _MAPS = Path("/proc/self/smaps")
+_PIECE = 256  # bytes: less than the kernel says of a mapping
 
 
 class TableMemory:
@@ -117,14 +119,22 @@ class TableMemory:
     @property
     def is_written_to(self) -> bool:
         """Whether the user's code wrote to what it sees as weights; False where the system does not tell."""
-        address = f"{self._seen.data_ptr():x}-"
+        address = f"{self._seen.data_ptr():x}-".encode()
         try:
-            with _MAPS.open() as maps:
-                ours = dropwhile(lambda line: not line.startswith(address), maps)
-                anonymous = next((line for line in ours if line.startswith("Anonymous:")), "")
+            with _MAPS.open("rb", buffering=0) as maps:
+                ours = dropwhile(lambda line: not line.startswith(address), _lines_of(maps))
+                anonymous = next((line for line in ours if line.startswith(b"Anonymous:")), b"")
         except OSError:
             return False
         return bool(anonymous) and int(anonymous.split()[1]) > 0
+
+
+def _lines_of(maps: io.FileIO) -> Iterator[bytes]:
+    """The lines of a file of the kernel's, which makes as many as are asked for: those of a large mapping take long."""
+    rest = b""
+    while piece := maps.read(_PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
 
 
 def _whole_pages(size_bytes: int) -> int:
