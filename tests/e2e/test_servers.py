@@ -87,7 +87,7 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
         run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == calm
-    assert summary["steps_redone"] <= 1
+    assert summary["steps_redone"] <= 2  # the second death may be heard of in the round behind the first
     assert ledger(tmp_path / "run")["exact"]
 
 
