@@ -328,6 +328,12 @@ def test_a_second_job_goes_on_with_the_rows_of_the_first() -> None:
     assert all(map(torch.equal, held_by(net.rows), held))
 
 
+def test_a_name_that_two_embeddings_have_is_refused() -> None:
+    net = nn.ModuleList([brim.Embedding(2, name="users"), brim.Embedding(3, name="users")])
+    with pytest.raises(SpecError, match=r"brim\.Embedding: name: got 'users' for 2 embeddings"):
+        trained(net, lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), data())
+
+
 def test_a_module_can_be_given_rows() -> None:
     embedding: Embedding = brim.Embedding(2)
     keys = mix(torch.tensor([4, 9])).sort().values

@@ -312,9 +312,20 @@ class Embeddings:
                 need="one: see docs/guides/embeddings.md",
                 hint="leave it out",
             )
+        self._check_labels()
         self.weights = [each.like for each in self._all]
         self.names = [each.name for each in self._all]
         self.partitions = [each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all]
+
+    def _check_labels(self) -> None:
+        labels = [each.size[0] for each in self._keyed_rows]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SpecError(
+                    "brim.Embedding: name",
+                    got=f"{label!r} for {labels.count(label)} embeddings",
+                    need="a different name for each, or none",
+                )
 
     def _keyed(
         self,
