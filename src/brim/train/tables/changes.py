@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 
 __all__ = ["Changes"]
 
+_FEW = 1 << 16
+_TIMES = 32  # sorting a key takes as long as looking at so many rows
 _Keys = NDArray[np.int64]
 
 
 class Changes:
     """The keys that steps wrote to, each step after the one before.
 
-    >>> changes = Changes()
+    Args:
+        rows: that the table has room for. Once so many keys are known that a look at all rows is quicker, none is.
+
+    >>> changes = Changes(rows=100)
     >>> changes.begin(4)
     >>> changes.add(5, np.array([7, 9]))
     >>> changes.add(6, np.array([3]))
@@ -28,9 +33,10 @@ class Changes:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rows: int) -> None:
+        self._most = max(_FEW, rows // _TIMES)
         self._first: int | None = None
-        self._last = 0
+        self._last = self._count = 0
         self._keys: list[_Keys] = []
 
     @property
@@ -43,11 +49,11 @@ class Changes:
         if self._first is not None and self._last == step and not self._keys:
             return
         self._first = self._last = step
-        self._keys = []
+        self._keys, self._count = [], 0
 
     def forget(self) -> None:
         """Know nothing."""
-        self._first, self._keys = None, []
+        self._first, self._keys, self._count = None, [], 0
 
     def add(self, step: int, keys: _Keys) -> None:
         """Take what a step wrote, if it is the next one; else nothing is known any more.
@@ -62,7 +68,10 @@ class Changes:
             self.forget()
             return
         self._last = step
-        if len(keys):
+        self._count += len(keys)
+        if self._count > self._most:
+            self.forget()
+        elif len(keys):
             self._keys.append(keys)
 
     def reach(self, step: int) -> None:

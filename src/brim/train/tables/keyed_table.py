@@ -102,7 +102,7 @@ class KeyedTable:
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
         self.shape, self.kept_bytes = torch.Size((rules.limit, dim)), self._bounds[1 + len(rows)]
-        self.changes, self.changes_of_candidates = Changes(), Changes()
+        self.changes, self.changes_of_candidates = Changes(rows=rules.limit), Changes(rows=rules.limit)
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes], zeros at first; the user's code sees no table."""

@@ -57,7 +57,7 @@ class Table:
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
         self.kept_bytes = self._bounds[len(kept)]
-        self.changes = Changes()
+        self.changes = Changes(rows=self.shape[0])
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's code."""
