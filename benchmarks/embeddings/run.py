@@ -197,7 +197,9 @@ def plot(results: dict[int, Sides]) -> Any:
         bottom = {name: start + more for (name, start), more in zip(bottom.items(), height, strict=True)}
     by_phase.axvline(sides.median(FLOOR), color="black", linestyle=":", label=FLOOR)
     by_phase.set(xlabel=f"ms of a step, {TABLES[0]:,} rows, mean over the workers")
-    by_phase.legend(fontsize=7)
+    by_phase.legend(
+        fontsize=7, ncol=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, handlelength=1
+    )
     figure.tight_layout()
     return figure
 
