@@ -142,6 +142,14 @@ os.write(link, WORDS)
 while True:
     pass
 """
+CLOSES = """
+import os, sys, time
+from brim.death_notice import give_notice
+give_notice(int(sys.argv[2]))
+os.close(int(sys.argv[1]))
+print("closed", flush=True)
+time.sleep(60)
+"""
 WORDS = frame(Codec(WorkerMessage).encode(Hello(address="", layout="", facts=None)))
 
 
@@ -180,3 +188,39 @@ def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_awa
 
     assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9", False)
     assert told == ["Hello"]
+
+
+def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(tmp_path: Path) -> None:
+    """As where one of its threads ends late: its link has been closed, and there is nothing left to hear on it."""
+    stumbles: list[Any] = []
+
+    async def live() -> tuple[int | None, str]:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: stumbles.append(context))
+        lost: asyncio.Future[tuple[int | None, str]] = loop.create_future()
+        bench = Bench(tmp_path, gone=lambda worker, status, reason: lost.set_result((status, reason)))
+        link, notice = await bench.begin_with_notice("w1")
+        with link:
+            process = subprocess.Popen(
+                [sys.executable, "-c", CLOSES, str(link.fileno()), str(notice)],
+                pass_fds=[link.fileno(), notice],
+                stdout=subprocess.PIPE,
+            )
+        os.close(notice)
+        bench.say(WorkerForked(worker="w1", pid=process.pid))
+        try:
+            async with asyncio.timeout(60):
+                assert process.stdout is not None
+                await asyncio.to_thread(process.stdout.readline)
+                while not bench.workers._processes["w1"].closed:
+                    await asyncio.sleep(0.001)
+                process.kill()
+                found = await lost
+                await bench.end()
+        finally:
+            process.kill()
+            process.communicate()
+        return found
+
+    assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9")
+    assert not stumbles

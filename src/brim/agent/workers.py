@@ -383,11 +383,11 @@ class Workers:
 
     def _hear_last_words(self, process: _Process) -> None:
         """What it has said is all there, and its link may close later."""
-        descriptor, link = (
-            process.transport.get_extra_info("socket").fileno(),
-            process.transport.get_protocol(),
-        )
+        if process.closed:  # then all was heard
+            return
+        link = process.transport.get_protocol()
         assert isinstance(link, _Link)
+        descriptor = process.transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):  # there is no more
             while not process.closed and (data := os.read(descriptor, 1 << 16)):
                 link.data_received(data)
