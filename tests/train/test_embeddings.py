@@ -152,6 +152,50 @@ def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
     assert ends[0] == ends[1]
 
 
+class _Doubled(nn.Embedding):
+    """Looks up and does nothing else with the weight; what it returns is another thing."""
+
+    by_rows = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * functional.embedding(input, self.weight)
+
+
+def test_a_forward_of_its_own_is_what_runs_in_training() -> None:
+    ends = []
+    for way in ("auto", "dense"):
+        model = net()
+        model.wide = _Doubled(ROWS, 1)
+        nn.init.ones_(model.wide.weight)
+        trained(model, OPTIMIZERS["adagrad"](model.parameters()), embeddings=way)
+        ends.append(weights_sha256(model))
+    assert ends[0] == ends[1]
+
+
+def test_a_single_id_is_looked_up_as_by_torch() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    before = model.table.weight.detach()[7].clone()
+    for batch in job.batches(data()):
+        row = model.table(torch.tensor(7))
+        assert torch.equal(row, before)
+        job.step(row.sum() + 0 * model(batch.inputs).sum())
+        break
+    assert row.shape == (8,)
+
+
+def test_ids_that_are_written_to_after_the_lookup_are_an_error_as_in_torch() -> None:
+    model = net()
+    job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
+    ids = torch.tensor([1, 2])
+    batches = job.batches(data())
+    next(batches)
+    loss = model.table(ids).sum()
+    ids.fill_(7)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        job.step(loss)
+
+
 def test_sparse_adam_does_what_torch_does_with_it() -> None:
     model, plain = net(sparse=True), net(sparse=True)
     del model.out, plain.out

@@ -27,6 +27,13 @@ def test_distinct_ids_and_places_are_those_of_torch(ids: list[int], dtype: torch
     assert torch.equal(places.long(), expected_places)
 
 
+def test_a_single_id_has_a_place() -> None:
+    distinct, place = distinct_of(torch.tensor(5))
+    assert distinct.tolist() == [5]
+    assert place.shape == ()
+    assert place == 0
+
+
 @pytest.mark.parametrize("shape", [(9, 1), (9, 5), (9,)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 def test_rows_are_copied_from_and_to_places(shape: tuple[int, ...], dtype: torch.dtype) -> None:

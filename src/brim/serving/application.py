@@ -166,7 +166,9 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
         return _json(_Problem(f"the body is {kind or 'of no kind'}, need {_JSON}"), 415, _CLOSE), 0
     try:
         body = Body(await _content(request))
-        size = body.size(batches.model)
+        size = (
+            await asyncio.to_thread(body.size, batches.model) if body.is_large else body.size(batches.model)
+        )
         if size > MOST_ROWS:
             need, hint = f"{MOST_ROWS:,} at most", "send some at a time"
             raise SpecError("the body", got=f"{size:,} rows", need=need, hint=hint)

@@ -74,7 +74,7 @@ class Contents:
 def _copied(path: Path, to: int, size: int) -> str:
     """Copy a file; its sha256, or nothing where it has another size."""
     digest, left = hashlib.sha256(), size
-    with os.fdopen(to, "wb", buffering=0) as copy, os.fdopen(open_regular(path), "rb", buffering=0) as file:
+    with os.fdopen(to, "wb") as copy, os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while piece := file.read(min(_PIECE, left + 1)):
             left -= len(piece)
             if left < 0:

@@ -331,7 +331,7 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
         case {"dtype": str(dtype), "shape": [_, *rest]}:
             try:
                 made = _tensor(node, _DTYPES[dtype], where)
-            except (TypeError, ValueError, RuntimeError) as error:
+            except (TypeError, ValueError, RuntimeError, OverflowError) as error:
                 raise SpecError(where, got=f"no array ({error})", need=f"lists of {dtype}") from error
             if list(made.shape[1:]) != rest or not made.dim():
                 raise SpecError(where, got=f"shape {list(made.shape)}", need=f"shape {['rows', *rest]}")

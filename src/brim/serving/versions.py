@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -134,7 +135,8 @@ def _walk(directory: str) -> Iterator[_Stamp]:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     yield from _walk(entry.path)
-                yield _stamp(entry.path)
+                with contextlib.suppress(OSError):  # a link to nothing
+                    yield _stamp(entry.path)
     except OSError:  # somebody is removing it: that it is another will be seen
         return
 

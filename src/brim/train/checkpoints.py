@@ -386,6 +386,13 @@ class Checkpoints:
     def _put_tables(self, checkpoint: Checkpoint) -> None:
         """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
         assert self._store is not None, "what is read comes from there"
+        for name in sorted(self.state.keyed - {each.name for each in checkpoint.tables}):
+            raise SpecError(
+                f"embedding {name.removesuffix('.weight')!r}",
+                got=f"no rows in {self._store.where(checkpoint.step)}",
+                need="the embeddings that the run began with",
+                hint="start again in another --run-dir",
+            )
         self.state.clear_tables()
         own: dict[str, RowTable] = {each.name: each for each in self.state.tables}
         # Where it was made by other options, or an older brim, what are weights there or here goes through a state.

@@ -50,19 +50,20 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, module: _ByRows) -> Tensor:
-        ctx.ids, ctx.module = ids, module
+        ctx.save_for_backward(ids)
+        ctx.module = module
         rows = weight.new_empty((*ids.shape, weight.shape[1]))
-        gather(weight.contiguous(), ids.flatten(), rows.flatten(0, -2))
+        gather(weight.contiguous(), ids.flatten(), rows.view(-1, weight.shape[1]))
         return rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         table = ctx.module._brim_table
-        ids, places = ctx.module._brim_embeddings.distinct(ctx.ids)
+        ids, places = ctx.module._brim_embeddings.distinct(*ctx.saved_tensors)
         table.note_lookups(ids, places)
         values = gradient.new_zeros((len(ids), gradient.shape[-1]))
-        values.index_add_(0, places.flatten(), gradient.flatten(0, -2))
+        values.index_add_(0, places.flatten(), gradient.reshape(-1, gradient.shape[-1]))
         padding = _place_of(ctx.module.padding_idx, ids)
         if padding is not None:
             values[padding] = 0
@@ -182,7 +183,7 @@ class _ByRows(nn.Module):
     _brim_embeddings: Embeddings
     _brim_table: _Embedding
     _brim_class: type[nn.Module]
-    _brim_is_lookup: bool  # its forward gives the row of each id, and nothing else
+    _brim_is_lookup: bool  # its forward is that of `nn.Embedding`
 
     def forward(self, input: Tensor, *rest: Any, **named: Any) -> Any:
         look_up, table = super().forward, self._brim_table
@@ -502,6 +503,11 @@ class Embeddings:
         return [each for each in self._all if isinstance(each, _Embedding)]
 
     @property
+    def keyed(self) -> set[str]:
+        """Names of the weights of embeddings of large spaces."""
+        return {each.name for each in self._keyed_rows}
+
+    @property
     def _keyed_rows(self) -> list[KeyedRows]:
         return [each for each in self._all if isinstance(each, KeyedRows)]
 
@@ -725,6 +731,6 @@ def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Embeddi
         "_brim_embeddings": embeddings,
         "_brim_table": table,
         "_brim_class": own,
-        "_brim_is_lookup": _forward_of(own) is not nn.EmbeddingBag,
+        "_brim_is_lookup": _forward_of(own) is nn.Embedding,
     }
     return type(own.__name__, (_ByRows, own), {**names, **ours})

@@ -140,6 +140,11 @@ class JobState:
         """The tables, which are not in the tree: memory that all workers of the host share."""
         return self._embeddings.rows
 
+    @property
+    def keyed(self) -> set[str]:
+        """Names of the tables of large spaces of ids: no network has their rows."""
+        return self._embeddings.keyed
+
     def clear_tables(self) -> None:
         """Prepare for rows that are put into the tables; nobody takes them for whole before `keep_tables`."""
         self._embeddings.clear()

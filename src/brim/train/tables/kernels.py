@@ -38,7 +38,7 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
     distinct = np.flatnonzero(is_there)
     place = np.empty(most + 1, np.int32)
     place[distinct] = np.arange(len(distinct), dtype=np.int32)
-    found = (distinct, place[given])
+    found = (distinct, np.asarray(place[given]))  # of a single id it would be a number
     distinct_ids, places = (torch.from_numpy(each.astype(given.dtype, copy=False)) for each in found)
     return distinct_ids, places
 
