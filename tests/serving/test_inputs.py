@@ -180,6 +180,7 @@ def test_a_number_that_a_type_cannot_hold_is_refused(dtype: str, value: Any, rig
             r"inputs.ids of row 1: got 7.5, need a whole number",
         ),
         ({"image": [[[1, 2], [3, 4]]], "ids": [1e30]}, "inputs.ids"),
+        ({"image": [[[1, 2], [3, 10**400]]], "ids": [1]}, "inputs.image: got no array"),
         ({"image": [[[1, 2], [3, 1e39]]], "ids": [1]}, r"inputs.image of row 0: got 1e\+39, too large"),
         ({"x" * 1000: 1}, "x{50,80}…"),
     ],

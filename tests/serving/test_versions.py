@@ -93,6 +93,30 @@ def test_a_version_that_was_refused_is_tried_again_once_its_files_are_others_and
     assert not versions.problems
 
 
+def test_a_refused_version_with_a_link_to_nothing_is_tried_again_too(tmp_path: Path) -> None:
+    make_version(tmp_path / "1", step=1)
+    for number in range(20):  # whatever order the system lists them in
+        (tmp_path / "1" / f"link-{number}").symlink_to(tmp_path / "nothing")
+    (tmp_path / "1" / "rows").write_bytes(b"")
+    versions, tries = Versions(tmp_path), 0
+
+    def fail(_: Path) -> None:
+        nonlocal tries
+        tries += 1
+        raise EnvironmentFault("it is damaged")
+
+    def look() -> None:
+        for each in versions.look():
+            versions.attempt(each, fail)
+
+    look()
+    for number in range(20):
+        (tmp_path / "1" / f"rows-{number}").write_bytes(b"more")
+        look()
+        look()
+    assert tries == 21
+
+
 def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     directory = tmp_path / "versions"
     make_version(directory / "1", step=1)

@@ -197,6 +197,18 @@ def test_ordinary_embeddings_beside_ids_go_on_as_tables_or_not(
     assert same(train(a_job(tmp_path / "run", make=lambda: Both(sparse=second)), epochs=4)[12], whole)
 
 
+def test_a_checkpoint_without_the_rows_of_a_brim_embedding_is_refused(size: str, tmp_path: Path) -> None:
+    def renamed() -> Ids:
+        net = Ids()
+        net.users = net.table
+        del net.table
+        return net
+
+    train(a_job(tmp_path, make=lambda: Ids()))
+    with pytest.raises(SpecError, match="embedding 'users': got no rows in"):
+        train(a_job(tmp_path, make=renamed))
+
+
 def test_a_brim_embedding_of_another_size_is_refused(size: str, tmp_path: Path) -> None:
     train(a_job(tmp_path, make=lambda: Ids()))
     other = Ids()

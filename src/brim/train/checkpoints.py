@@ -386,9 +386,10 @@ class Checkpoints:
     def _put_tables(self, checkpoint: Checkpoint) -> None:
         """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
         assert self._store is not None, "what is read comes from there"
-        for name in sorted(self.state.keyed - {each.name for each in checkpoint.tables}):
+        missing = sorted(self.state.keyed - {each.name for each in checkpoint.tables})
+        if missing:
             raise SpecError(
-                f"embedding {name.removesuffix('.weight')!r}",
+                f"embedding {', '.join(repr(name.removesuffix('.weight')) for name in missing)}",
                 got=f"no rows in {self._store.where(checkpoint.step)}",
                 need="the embeddings that the run began with",
                 hint="start again in another --run-dir",

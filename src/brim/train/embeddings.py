@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -313,20 +314,21 @@ class Embeddings:
                 need="one: see docs/guides/embeddings.md",
                 hint="leave it out",
             )
-        self._check_labels()
+        if self._keyed_rows:
+            self._check_labels()
         self.weights = [each.like for each in self._all]
         self.names = [each.name for each in self._all]
         self.partitions = [each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all]
 
     def _check_labels(self) -> None:
-        labels = [each.size[0] for each in self._keyed_rows]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise SpecError(
-                    "brim.Embedding: name",
-                    got=f"{label!r} for {labels.count(label)} embeddings",
-                    need="a different name for each, or none",
-                )
+        """Raises SpecError where two embeddings have one name."""
+        label, count = Counter(each.size[0] for each in self._keyed_rows).most_common(1)[0]
+        if count > 1:
+            raise SpecError(
+                "brim.Embedding: name",
+                got=f"{label!r} for {count} embeddings",
+                need="a different name for each, or none",
+            )
 
     def _keyed(
         self,
