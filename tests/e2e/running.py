@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from brim.death_notice import signal_that_ended
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = Path(__file__).parent / "files"
 DIGITS = str(FILES / "digits.py")
@@ -89,9 +91,10 @@ def joining(run_dir: Path, *, address: str = "", **environment: str) -> dict[str
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only its number is left."""
+    """Whether a process executes no line of its program any more; the kernel may not have cleared it away."""
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        zombie = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        return zombie or signal_that_ended(pid) is not None
     except psutil.NoSuchProcess:
         return True
 

@@ -68,8 +68,8 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     assert whole(str(tmp_path / "run"))
     store = Store(Directory(tmp_path / "run" / "checkpoints"))
     assert store.drafts() == []
-    (large,) = store.load(store.steps()[-1]).tables
-    assert len(large.parts) > 1
+    tables = store.load(store.steps()[-1]).tables
+    assert max(len(table.parts) for table in tables) > 1, "a base and deltas; small tables are written whole"
     written = [event["bytes"] for event in run.events("checkpoint")]
     assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 

@@ -71,7 +71,7 @@ def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
         summary = run.finish()
     assert summary["weights_sha256"] == calm
     assert not run.events("restored")
-    assert summary["steps_redone"] <= 1
+    assert summary["steps_redone"] <= 2  # the second death may be heard of in the round behind the first
     assert ledger(tmp_path / "run")["exact"]
 
 

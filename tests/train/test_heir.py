@@ -31,6 +31,7 @@ class Counted:
         self.measured = self.unsound_since = None
         self.lineage = Lineage()
         self.tables: list[RowTable] = []
+        self.keyed: set[str] = set()
         self.weights = nn.Parameter(torch.zeros(1000))
         self.asked: list[str] = []
         self.go_on(committed)

@@ -88,6 +88,7 @@ class State:
         self.lineage = Lineage()
         self.step = nn.Parameter(torch.zeros(1))
         self.table = Table()
+        self.keyed: set[str] = set()
         self.undone: dict[str, Tensor] | None = None  # what the table was before a step that does not count
 
     @property
