@@ -1,9 +1,10 @@
-"""Compares requirements.lock with advisories in OSV's format that were downloaded elsewhere: no network is needed.
+"""Compares requirements.lock with advisories in OSV's format that were downloaded elsewhere: no
+network is needed.
 
     python .ci/audit.py ADVISORIES [LOCK]
 
-ADVISORIES is OSV's archive of all advisories for Python packages (`all.zip`), a folder of its files, or one of them.
-Exit status: 0 nothing is known, 1 something is, 2 nobody can tell.
+ADVISORIES is OSV's archive of all advisories for Python packages (`all.zip`), a folder of its
+files, or one of them. Exit status: 0 nothing is known, 1 something is, 2 nobody can tell.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def main(words: list[str]) -> int:
         print(f"cannot compare {lock} with {words[0]}: {error}", file=sys.stderr)
         return 2
     if not (pinned and advisories):
-        print(f"{lock} has {len(pinned)} pins, {words[0]} {len(advisories)} advisories", file=sys.stderr)
+        print(
+            f"{lock} has {len(pinned)} pins, {words[0]} {len(advisories)} advisories",
+            file=sys.stderr,
+        )
         return 2
     found = sorted(line for advisory in advisories for line in complaints(advisory, pinned))
     print(*found, sep="\n", end="\n" if found else "")
@@ -77,13 +81,18 @@ def pins(lock: str) -> set[tuple[str, str]]:
 
 
 def read(path: Path) -> Iterator[_Advisory]:
-    """Raises OSError, ValueError or BadZipFile where one cannot be read: what was passed over might be the one."""
+    """Raises OSError, ValueError or BadZipFile where one cannot be read: what was passed over might
+    be the one.
+    """
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            files = [(name, archive.read(name)) for name in archive.namelist() if name.endswith(".json")]
+            files = [
+                (name, archive.read(name)) for name in archive.namelist() if name.endswith(".json")
+            ]
     else:
         files = [
-            (str(each), each.read_bytes()) for each in (path.glob("*.json") if path.is_dir() else [path])
+            (str(each), each.read_bytes())
+            for each in (path.glob("*.json") if path.is_dir() else [path])
         ]
     decoder = msgspec.json.Decoder(_Advisory)
     for name, content in files:
@@ -99,16 +108,24 @@ def complaints(advisory: _Advisory, pinned: set[tuple[str, str]]) -> Iterator[st
         return
     known = ", ".join([advisory.id, *advisory.aliases])
     for name, version in pinned:
-        about = [each for each in advisory.affected if _is_about(each, name) and _has(each, version)]
+        about = [
+            each for each in advisory.affected if _is_about(each, name) and _has(each, version)
+        ]
         if about:
-            fixes = sorted({event["fixed"] for each in about for event in _events(each) if "fixed" in event})
+            fixes = sorted(
+                {event["fixed"] for each in about for event in _events(each) if "fixed" in event}
+            )
             mended = f"fixed in {', '.join(fixes)}" if fixes else "no fix is known"
             yield f"{name} {version}: {advisory.summary or 'no summary'} ({known}; {mended})"
 
 
 def _is_about(affected: _Affected, name: str) -> bool:
     package = affected.package
-    return package is not None and package.ecosystem == "PyPI" and canonicalize_name(package.name) == name
+    return (
+        package is not None
+        and package.ecosystem == "PyPI"
+        and canonicalize_name(package.name) == name
+    )
 
 
 def _events(affected: _Affected) -> list[dict[str, str]]:
@@ -120,14 +137,18 @@ def _has(affected: _Affected, version: str) -> bool:
     if version in affected.versions:
         return True
     try:
-        return any(_is_in(each, Version(version)) for each in affected.ranges if each.type == "ECOSYSTEM")
+        return any(
+            _is_in(each, Version(version)) for each in affected.ranges if each.type == "ECOSYSTEM"
+        )
     except InvalidVersion:
         return True
 
 
 def _is_in(given: _Range, version: Version) -> bool:
     inside = False
-    for at, kind in sorted((_place(text), kind) for event in given.events for kind, text in event.items()):
+    for at, kind in sorted(
+        (_place(text), kind) for event in given.events for kind, text in event.items()
+    ):
         match kind:
             case "introduced" if version >= at:
                 inside = True

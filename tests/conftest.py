@@ -9,4 +9,10 @@ settings.register_profile("thorough", parent=settings.get_profile("ci"), max_exa
 settings.load_profile(os.environ.get("BRIM_HYPOTHESIS", "ci"))
 
 # What the tests run, in processes of its own.
-collect_ignore_glob = ["e2e/files/*", "e2e/doomed/*", "zoo/cases/*", "zoo/nursery.py", "zoo/pace.py"]
+collect_ignore_glob = [
+    "e2e/files/*",
+    "e2e/doomed/*",
+    "zoo/cases/*",
+    "zoo/nursery.py",
+    "zoo/pace.py",
+]

@@ -1,4 +1,6 @@
-"""Whether control groups can be made here: root can on most hosts, and users to whom some are delegated."""
+"""Whether control groups can be made here: root can on most hosts, and users to whom some are
+delegated.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ import pytest
 
 from brim.control_groups import make_group
 
-__all__ = ["groups_can_be_made", "needs_groups"]
-
 
 def groups_can_be_made() -> bool:
     with tempfile.TemporaryDirectory() as folder:
@@ -18,4 +18,6 @@ def groups_can_be_made() -> bool:
         return group is not None and group.end()
 
 
-needs_groups = pytest.mark.skipif(not groups_can_be_made(), reason="no control groups can be made here")
+needs_groups = pytest.mark.skipif(
+    not groups_can_be_made(), reason="no control groups can be made here"
+)

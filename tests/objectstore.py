@@ -1,4 +1,6 @@
-"""An S3-compatible server (moto's) for tests: one that can be away for a while, and comes back with what it had."""
+"""An S3-compatible server (moto's) for tests: one that can be away for a while, and comes back with
+what it had.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from collections.abc import Iterator
 import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
-
-__all__ = ["ObjectStore", "object_store"]
 
 BUCKET = "bucket"
 
@@ -63,7 +63,9 @@ def object_store() -> Iterator[ObjectStore]:
         ):
             patch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()  # those of an earlier server
-        with contextlib.suppress(FileExistsError):  # moto keeps what an earlier server of this process had
+        with contextlib.suppress(
+            FileExistsError
+        ):  # moto keeps what an earlier server of this process had
             store.files().mkdir(BUCKET)
         try:
             yield store

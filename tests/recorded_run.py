@@ -1,4 +1,6 @@
-"""Writes the records that a run would leave, without running anything: the fake behind the edges' tests."""
+"""Writes the records that a run would leave, without running anything: the fake behind the edges'
+tests.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class RecordLog:
 
 @dataclass
 class RecordedRun:
-    """A run whose clock is ours: call its methods in the order in which things shall have happened."""
+    """A run whose clock is ours: call its methods in the order in which things shall
+    have happened.
+    """
 
     run_dir: Path
     spec: JobSpec
@@ -165,7 +169,14 @@ class RecordedRun:
             cause=cause,
         )
         for rank, (worker, share) in enumerate(zip(workers, shares, strict=True)):
-            who = {"worker": worker, "state": "active", "pid": 0, "agent": "a0", "rank": rank, "reason": ""}
+            who = {
+                "worker": worker,
+                "state": "active",
+                "pid": 0,
+                "agent": "a0",
+                "rank": rank,
+                "reason": "",
+            }
             self.events.append("worker", **who, serves=not share)
         if self.round > 1:
             self.events.append("re_formed", round=self.round, seconds=seconds, redone=redone)
@@ -176,7 +187,10 @@ class RecordedRun:
         """A kill -9: the survivors go on, and a replacement joins."""
         worker = self.workers[rank]
         self.events.append(
-            "fault", text=text or f"kill rank {rank} at step {self.step}", step=self.step, worker=worker
+            "fault",
+            text=text or f"kill rank {rank} at step {self.step}",
+            step=self.step,
+            worker=worker,
         )
         self.events.append(
             "worker", worker=worker, state="lost", pid=0, agent="a0", rank=rank, reason="signal 9"
@@ -187,7 +201,9 @@ class RecordedRun:
         self.form(self.workers, f"{self.workers[-1]} joined", seconds=0.008)
 
     def add(self, count: int) -> None:
-        self.events.append("fault", text=f"add {count} at step {self.step}", step=self.step, worker=None)
+        self.events.append(
+            "fault", text=f"add {count} at step {self.step}", step=self.step, worker=None
+        )
         for _ in range(count):
             self.start_worker()
         self.form(self.workers, f"{count} joined", seconds=0.009)
@@ -201,7 +217,9 @@ class RecordedRun:
             self.events.append(
                 "worker", worker=worker, state=state, pid=0, agent="a0", rank=rank, reason="SIGTERM"
             )
-        self.form([each for each in self.workers if each != worker], f"{worker} left", seconds=0.006)
+        self.form(
+            [each for each in self.workers if each != worker], f"{worker} left", seconds=0.006
+        )
 
     def train(self, steps: int) -> None:
         """Commit so many steps, with the epoch's end where it falls."""
@@ -215,7 +233,11 @@ class RecordedRun:
 
     def checkpoint(self) -> None:
         self.events.append(
-            "checkpoint", step=self.step, path=f"checkpoints/{self.step}", bytes=1 << 20, seconds=0.05
+            "checkpoint",
+            step=self.step,
+            path=f"checkpoints/{self.step}",
+            bytes=1 << 20,
+            seconds=0.05,
         )
 
     def restore(self, step: int) -> None:
@@ -226,7 +248,9 @@ class RecordedRun:
 
     def end(self, how: str = "done") -> dict[str, Any]:
         for rank, worker in enumerate(self.workers):
-            self.events.append("worker", worker=worker, state="left", pid=0, agent="a0", rank=rank, reason="")
+            self.events.append(
+                "worker", worker=worker, state="left", pid=0, agent="a0", rank=rank, reason=""
+            )
         total = self.clock.now() - self.began
         summary = {
             "run": str(self.run_dir),
@@ -249,7 +273,9 @@ class RecordedRun:
         epoch, inside = divmod(self.step, self.steps_per_epoch)
         first = inside * self.spec.global_batch_size
         last = min(first + self.spec.global_batch_size, self.samples)
-        took = self.step_seconds * (0.35 + 1.4 / min(size, 4)) * float(self.random.lognormal(0, 0.08))
+        took = (
+            self.step_seconds * (0.35 + 1.4 / min(size, 4)) * float(self.random.lognormal(0, 0.08))
+        )
         self.step += 1
         self.clock.advance(took)
         noise = float(self.random.normal(0, 0.02))
@@ -284,7 +310,9 @@ class RecordedRun:
         match self.order:
             case "shuffled":
                 size = self.order_size or self.samples
-                return EpochOrder(seed=self.spec.seed, epoch=epoch, size=size).samples(0, self.samples)
+                return EpochOrder(seed=self.spec.seed, epoch=epoch, size=size).samples(
+                    0, self.samples
+                )
             case "sampler":
                 return np.random.default_rng(epoch).integers(0, 100, self.samples)
             case _:

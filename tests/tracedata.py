@@ -11,7 +11,9 @@ from brim.backends.simulator.profiles import read_profiles
 from brim.backends.simulator.traces import read_trace
 from brim.domain.workload import Job
 
-FOLDER = Path(os.environ.get("BRIM_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data")
+FOLDER = Path(
+    os.environ.get("BRIM_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data"
+)
 
 TRACES = {
     "195job": ("itp/195job.csv", "16x8"),

@@ -1,4 +1,7 @@
-"""Asynchronous training beside exact training: what counts under kills, speed, and AUC. See README.md."""
+"""Asynchronous training beside exact training: what counts under kills, speed, and AUC.
+
+See README.md.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,23 @@ PACED = HERE.parent / "harness" / "training_file.py"
 AHEAD, UNBOUNDED = 4, 1000
 SIZES = (1, 2, 4)
 BATCH, PER_SAMPLE, TIMES = 128, 0.001, 3.0
-SETTLE, MEASURE = 12.0, 8.0  # seconds: until shares have moved away from a slow worker, and of a figure
+SETTLE, MEASURE = (
+    12.0,
+    8.0,
+)  # seconds: until shares have moved away from a slow worker, and of a figure
 
 
 def train(*arguments: str, run: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "brim.cli", "train", "--run-dir", str(run), "--json", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "train",
+        "--run-dir",
+        str(run),
+        "--json",
+        *arguments,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
@@ -56,20 +71,29 @@ def is_exact(run: Path) -> bool:
     return bool(json.loads(found.stdout)["exact"])
 
 
-# Kills ----------------------------------------------------------------------------------------------------------
+# Kills --------------------------------------------------------------------------------------------
 
 
-def kill_members(process: subprocess.Popen[str], run: Path, *, kills: int, rng: random.Random) -> int:
-    """Kill a member of the round, at a moment that has nothing to do with what it is at; how many were."""
+def kill_members(
+    process: subprocess.Popen[str], run: Path, *, kills: int, rng: random.Random
+) -> int:
+    """Kill a member of the round, at a moment that has nothing to do with what it is at; how many
+    were.
+    """
     done, deadline = 0, time.monotonic() + 240
     while done < kills and process.poll() is None and time.monotonic() < deadline:
         time.sleep(rng.uniform(0.3, 1.0))
         events = lines(run / "events.jsonl")
-        pids = {each["worker"]: each["pid"] for each in events if each["kind"] == "worker" and each["pid"]}
+        pids = {
+            each["worker"]: each["pid"]
+            for each in events
+            if each["kind"] == "worker" and each["pid"]
+        }
         rounds = [each["workers"] for each in events if each["kind"] == "round"]
         steps = lines(run / "steps.jsonl")
         if not rounds or not steps or steps[-1]["round"] != len(rounds):
-            continue  # a round that has made no step is not disturbed: workers that die young are given up
+            # a round that has made no step is not disturbed: workers that die young are given up
+            continue
         victim = rng.choice(rounds[-1])
         try:
             os.kill(pids[victim], signal.SIGKILL)
@@ -82,7 +106,15 @@ def kill_members(process: subprocess.Popen[str], run: Path, *, kills: int, rng: 
 def under_kills(seed: int, kills: int, expected: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-async-") as scratch:
         run = Path(scratch, "run")
-        job = (str(SUMS), "--epochs", str(EPOCHS), "--global-batch-size", "64", "--set", "pause=0.02")
+        job = (
+            str(SUMS),
+            "--epochs",
+            str(EPOCHS),
+            "--global-batch-size",
+            "64",
+            "--set",
+            "pause=0.02",
+        )
         process = train(*job, "--workers", "3", "--async", str(AHEAD), run=run)
         done = kill_members(process, run, kills=kills, rng=random.Random(seed))
         (run / "hurry").touch()
@@ -109,7 +141,7 @@ def measure_kills(report: Report, *, kills: int, parts: int) -> list[dict[str, A
     return found
 
 
-# Speed ----------------------------------------------------------------------------------------------------------
+# Speed --------------------------------------------------------------------------------------------
 
 
 def speed(pace: Pace, workers: int, ahead: int | None, *, slow: bool) -> float:
@@ -145,7 +177,7 @@ def measure_speed(report: Report, rounds: int) -> dict[str, list[float]]:
     return dict(found)
 
 
-# Quality --------------------------------------------------------------------------------------------------------
+# Quality ------------------------------------------------------------------------------------------
 
 
 def criteo(path: str, seed: int, workers: int, ahead: int | None) -> dict[str, Any]:
@@ -176,16 +208,20 @@ def measure_quality(report: Report, path: str, seeds: int) -> dict[str, list[dic
     return dict(found)
 
 
-# The report -----------------------------------------------------------------------------------------------------
+# The report ---------------------------------------------------------------------------------------
 
 
-def tell(report: Report, kills: list[dict[str, Any]], speeds: dict[str, list[float]], quality: Any) -> None:
+def tell(
+    report: Report, kills: list[dict[str, Any]], speeds: dict[str, list[float]], quality: Any
+) -> None:
     total = sum(each["kills"] for each in kills)
     rows = [
-        [seed, each["kills"], each["redone"], each["ledger"], each["sum"]] for seed, each in enumerate(kills)
+        [seed, each["kills"], each["redone"], each["ledger"], each["sum"]]
+        for seed, each in enumerate(kills)
     ]
     report.add(
-        f"## {total} kills at any moment\n\n3 workers, `--async {AHEAD}`. The sum is that of all batches once, to the "
+        f"## {total} kills at any moment\n\n3 workers, `--async {AHEAD}`. The sum is that of all "
+        "batches once, to the "
         "bit, in the network and in the table.\n\n"
         + table(["seed", "kills", "batches redone", "ledger exact", "sum right"], rows)
     )
@@ -197,7 +233,9 @@ def tell(report: Report, kills: list[dict[str, Any]], speeds: dict[str, list[flo
         ]
         for workers in SIZES
     ]
-    slow = [spread(speeds[f"{name} one slow"], digits=0) for name in ("exact", "async", "unbounded")]
+    slow = [
+        spread(speeds[f"{name} one slow"], digits=0) for name in ("exact", "async", "unbounded")
+    ]
     rows.append([f"4, one {TIMES:g} times as slow", *slow])
     report.add(
         f"## Samples a second of workers that sleep {1000 * PER_SAMPLE:g} ms for each\n\n"
@@ -214,12 +252,16 @@ def tell(report: Report, kills: list[dict[str, Any]], speeds: dict[str, list[flo
                 key,
                 spread([one["auc"] for one in each], digits=4),
                 spread([one["speed"] for one in each], digits=0),
-                f"{statistics.median(values):.0f}, at most {values[-1]}" if key.startswith("async") else "–",
+                f"{statistics.median(values):.0f}, at most {values[-1]}"
+                if key.startswith("async")
+                else "–",
                 all(one["ledger"] for one in each),
             ]
         )
     head = ["mode and workers", "test AUC", "samples a second", "staleness", "ledger exact"]
-    report.add(f"## Criteo's sample, Wide & Deep, one epoch, {len(each)} seeds\n\n" + table(head, rows))
+    report.add(
+        f"## Criteo's sample, Wide & Deep, one epoch, {len(each)} seeds\n\n" + table(head, rows)
+    )
 
 
 def plot(speeds: dict[str, list[float]], quality: Any) -> Any:
@@ -238,7 +280,9 @@ def plot(speeds: dict[str, list[float]], quality: Any) -> Any:
             values = [each["auc"] for each in quality[f"{name} {workers}"]]
             place = SIZES.index(workers) + 0.2 * offset - 0.1
             right.plot([place] * len(values), values, "o" if offset else "s", color=f"C{offset}")
-    left.set_xticks([place + 0.2 for place in range(len(SIZES))], [f"{size} workers" for size in SIZES])
+    left.set_xticks(
+        [place + 0.2 for place in range(len(SIZES))], [f"{size} workers" for size in SIZES]
+    )
     left.set_ylabel("samples a second, paced")
     left.legend(fontsize=8)
     right.set_xticks(range(len(SIZES)), [f"{size} workers" for size in SIZES])
@@ -249,12 +293,16 @@ def plot(speeds: dict[str, list[float]], quality: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     parser.add_argument("--rounds", type=int, default=1, help="runs of each speed, in turns")
     arguments = parser.parse_args()
     report = Report(HERE, "Asynchronous training beside exact training", seed=0)
-    kills = measure_kills(report, kills=5 if arguments.quick else 50, parts=1 if arguments.quick else 2)
+    kills = measure_kills(
+        report, kills=5 if arguments.quick else 50, parts=1 if arguments.quick else 2
+    )
     quality = measure_quality(report, arguments.path, 1 if arguments.quick else 3)
     speeds = measure_speed(report, arguments.rounds)
     tell(report, kills, speeds, quality)

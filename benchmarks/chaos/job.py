@@ -1,8 +1,10 @@
-"""What chaos runs train: a small CNN with all that must be carried from worker to worker, on made-up images.
+"""What chaos runs train: a small CNN with all that must be carried from worker to worker, on
+made-up images.
 
-BatchNorm has buffers, dropout and the noise draw chance, momentum and the schedule are state of the optimizer; and
-nothing is imported beside torch, since most of a short run is its start. With a pause, a micro-batch takes as long as
-on an accelerator of one's own: where there are more workers than cores, a job with more of them is faster.
+BatchNorm has buffers, dropout and the noise draw chance, momentum and the schedule are state of the
+optimizer; and nothing is imported beside torch, since most of a short run is its start. With a
+pause, a micro-batch takes as long as on an accelerator of one's own: where there are more workers
+than cores, a job with more of them is faster.
 """
 
 import time

@@ -27,7 +27,9 @@ def trial_of(seed: int, hosts: int, calm: Calm) -> Trial:
     """What `brim chaos --seed SEED --runs 1 --workers 1:4 --hosts HOSTS` would do."""
     workers = random_workers(seed, WORKERS)
     kinds = [kind for kind, reason in kinds_possible_here(hosts).items() if not reason]
-    faults = random_faults(seed, kinds=kinds, steps=calm.steps, workers=workers.maximum, hosts=hosts)
+    faults = random_faults(
+        seed, kinds=kinds, steps=calm.steps, workers=workers.maximum, hosts=hosts
+    )
     return Trial(seed=seed, workers=workers, hosts=hosts, faults=faults)
 
 
@@ -57,7 +59,8 @@ def main() -> None:
     for hosts, of_hosts in results.items():
         if of_hosts:
             report.add(
-                f"## {len(of_hosts)} runs on {hosts} host{'s' * (hosts > 1)}\n\n" + markdown(JOB, of_hosts)
+                f"## {len(of_hosts)} runs on {hosts} host{'s' * (hosts > 1)}\n\n"
+                + markdown(JOB, of_hosts)
             )
     if not arguments.quick:
         report.write(as_plain(JOB, every), figure(every))

@@ -1,9 +1,10 @@
-"""One process trains Wide & Deep on Criteo and keeps its state in one of several ways; prints what that cost it.
+"""One process trains Wide & Deep on Criteo and keeps its state in one of several ways; prints what
+that cost it.
 
     python -m benchmarks.checkpoints.alone --path dac_sample.tsv --way brim --every 50 --steps 400
 
-The loop is the same for all ways, one thread, one process: so the figures are those of the way alone. `restore` times
-how a fresh process gets the state back.
+The loop is the same for all ways, one thread, one process: so the figures are those of the way
+alone. `restore` times how a fresh process gets the state back.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Loop:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
 
-def keeper(way: str, loop: Loop, directory: Path) -> tuple[Callable[[int], None], Callable[[], None]]:
+def keeper(
+    way: str, loop: Loop, directory: Path
+) -> tuple[Callable[[int], None], Callable[[], None]]:
     """What is called when a checkpoint is due, and what waits for its end."""
     if way == "torch.save":
 
@@ -88,7 +91,9 @@ def keeper(way: str, loop: Loop, directory: Path) -> tuple[Callable[[int], None]
         def save_async(step: int) -> None:
             for earlier in under_way:
                 earlier.result()  # one at a time, as with brim
-            under_way[:] = [dcp.async_save(loop.tree(), checkpoint_id=directory / str(step), no_dist=True)]
+            under_way[:] = [
+                dcp.async_save(loop.tree(), checkpoint_id=directory / str(step), no_dist=True)
+            ]
 
         return save_async, lambda: [each.result() for each in under_way] and None
     checkpoints = brims(loop, directory)
@@ -110,7 +115,9 @@ def brims(loop: Loop, directory: Path) -> Checkpoints:
 
     optimization = Optimization(loop.model, [loop.optimizer])
     loop.update = optimization.step  # it refuses steps by hand
-    state = JobState(loop.model, optimization, Embeddings(loop.model, [loop.optimizer], SPEC), spec=SPEC)
+    state = JobState(
+        loop.model, optimization, Embeddings(loop.model, [loop.optimizer], SPEC), spec=SPEC
+    )
     state.schedule = loop.schedule
     checkpoints = Checkpoints(state, SPEC, context=None, tell=tell, listen=time.sleep)
     checkpoints.keep_in(str(directory), writer="w1")
@@ -129,7 +136,11 @@ def restored(way: str, loop: Loop, directory: Path) -> float:
         tree = torch.load(directory / "checkpoint.pt", weights_only=True)
     else:
         tree = loop.tree()
-        dcp.load(tree, checkpoint_id=max(directory.iterdir(), key=lambda path: int(path.name)), no_dist=True)
+        dcp.load(
+            tree,
+            checkpoint_id=max(directory.iterdir(), key=lambda path: int(path.name)),
+            no_dist=True,
+        )
     loop.model.load_state_dict(tree["model"])
     loop.optimizer.load_state_dict(tree["optimizer"])
     return time.perf_counter() - began
@@ -176,7 +187,9 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--path", required=True)
-    parser.add_argument("--way", required=True, choices=["none", "brim", "torch.save", "async_save"])
+    parser.add_argument(
+        "--way", required=True, choices=["none", "brim", "torch.save", "async_save"]
+    )
     parser.add_argument("--every", type=int, default=50)
     parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
@@ -184,7 +197,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch tells that it is one process: it is meant to be
     with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
-        result = measure(arguments.way, every=arguments.every, steps=arguments.steps, directory=Path(scratch))
+        result = measure(
+            arguments.way, every=arguments.every, steps=arguments.steps, directory=Path(scratch)
+        )
     print(json.dumps(result))
 
 

@@ -1,4 +1,6 @@
-"""What a checkpoint every 50 steps costs training, and how long a restore takes, beside torch's own ways."""
+"""What a checkpoint every 50 steps costs training, and how long a restore takes, beside torch's own
+ways.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ HERE = Path(__file__).parent
 CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
 EVERY, NEVER = 50, 10**9
 WAYS = ("none", "brim", "torch.save", "async_save")
-BEHIND, AROUND = 10, range(-10, 31)  # steps: those that a write may slow down, and those that are drawn
+BEHIND, AROUND = (
+    10,
+    range(-10, 31),
+)  # steps: those that a write may slow down, and those that are drawn
 AIM = 0.02
 
 
@@ -38,7 +43,9 @@ class Job:
         return statistics.fmean(self.gaps.values())
 
     def around(self, offset: int) -> list[float]:
-        """Gaps that end so many steps behind a copy; the copy of step k is taken in the gap that ends with k + 1."""
+        """Gaps that end so many steps behind a copy; the copy of step k is taken in the gap that
+        ends with k + 1.
+        """
         steps = [each["step"] + offset for each in self.checkpoints]
         return [self.gaps[step] for step in steps if step in self.gaps]
 
@@ -67,20 +74,28 @@ def train(path: str, *, every: int, workers: int, epochs: int) -> Job:
         for before, after in pairwise(steps[20:])  # behind the first times
         if before["epoch"] == after["epoch"] and before["round"] == after["round"]
     }
-    made = [event for event in events if event["kind"] == "checkpoint" and event["step"] % every == 0]
+    made = [
+        event for event in events if event["kind"] == "checkpoint" and event["step"] % every == 0
+    ]
     return Job(gaps, made)
 
 
 def alone(path: str, way: str, steps: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.checkpoints.alone", "--path", path, "--way", way]
-    result: dict[str, Any] = json.loads(_output([*command, "--every", str(EVERY), "--steps", str(steps)]))
+    result: dict[str, Any] = json.loads(
+        _output([*command, "--every", str(EVERY), "--steps", str(steps)])
+    )
     return result
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600, cwd=repository())
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=600, cwd=repository()
+    )
     if done.returncode:
-        raise RuntimeError(f"{command[2]} ended with status {done.returncode}: {done.stderr[-500:]}")
+        raise RuntimeError(
+            f"{command[2]} ended with status {done.returncode}: {done.stderr[-500:]}"
+        )
     return done.stdout
 
 
@@ -114,7 +129,8 @@ def tell_jobs(report: Report, pairs: list[tuple[Job, Job]], workers: int) -> boo
     report.add("Milliseconds, median (minimum–maximum).\n\n" + table(["", "ms"], rows))
     ratios = sorted(with_.step / without.step - 1 for without, with_ in pairs)
     report.add(
-        f"**The pause is {percent(share)} of the time of {EVERY} steps** (aim: under {percent(AIM)}); it was at most "
+        f"**The pause is {percent(share)} of the time of {EVERY} steps** (aim: under "
+        f"{percent(AIM)}); it was at most "
         f"{percent(max(pauses) / (EVERY * steps))}. Time per step against none, pair by pair: "
         + ", ".join(f"{100 * each:+.1f} %" for each in ratios)
         + f"; {sum(len(job.checkpoints) for job in every)} checkpoints."
@@ -129,11 +145,14 @@ def tell_ways(report: Report, results: dict[str, list[dict[str, Any]]]) -> None:
         pauses = [pause for each in results[way] for pause in each["pauses"]]
         share = statistics.median(pauses) / (EVERY * statistics.median(none))
         cpu = statistics.median(
-            each["cpu"] / base["cpu"] - 1 for each, base in zip(results[way], results["none"], strict=True)
+            each["cpu"] / base["cpu"] - 1
+            for each, base in zip(results[way], results["none"], strict=True)
         )
         restores = [seconds for each in results[way] for seconds in each["restores"]]
         peers = [pause for each in results["brim"] for pause in each["pauses"]]
-        rows.append([way, ms(pauses), percent(share), ratio(pauses, peers), percent(cpu), ms(restores)])
+        rows.append(
+            [way, ms(pauses), percent(share), ratio(pauses, peers), percent(cpu), ms(restores)]
+        )
     report.add("## One process, the same loop and state, three ways to keep it")
     head = [
         *("way", "the loop stands still, ms", f"of {EVERY} steps", "against brim"),
@@ -149,7 +168,9 @@ def plot(pairs: list[tuple[Job, Job]], results: dict[str, list[dict[str, Any]]])
     left, right = figure.subplots(1, 2)
     for place, way in enumerate(WAYS[1:]):
         pauses = [1000 * pause for each in results[way] for pause in each["pauses"]]
-        left.plot(pauses, [place] * len(pauses), "|", markersize=14, color="C0" if way == "brim" else "C1")
+        left.plot(
+            pauses, [place] * len(pauses), "|", markersize=14, color="C0" if way == "brim" else "C1"
+        )
         left.plot([statistics.median(pauses)], [place], "o", color="black", markersize=4)
     left.set_yticks(range(len(WAYS) - 1), WAYS[1:])
     left.set_ylim(len(WAYS) - 1.5, -0.5)
@@ -174,7 +195,9 @@ def plot(pairs: list[tuple[Job, Job]], results: dict[str, list[dict[str, Any]]])
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
     times, epochs, steps = (1, 1, 100) if arguments.quick else (3, 3, 500)
@@ -186,7 +209,9 @@ def main() -> None:
         report.say(f"round {number + 1} of {times}: brim, {workers} workers, without and with")
         without, with_ = (
             report.attempt(
-                lambda every=every: train(arguments.path, every=every, workers=workers, epochs=epochs)
+                lambda every=every: train(
+                    arguments.path, every=every, workers=workers, epochs=epochs
+                )
             )
             for every in (NEVER, EVERY)
         )
@@ -198,7 +223,10 @@ def main() -> None:
     tell_ways(report, results)
     if not arguments.quick:
         data = {
-            "jobs": [[{"gaps": job.gaps, "checkpoints": job.checkpoints} for job in pair] for pair in pairs],
+            "jobs": [
+                [{"gaps": job.gaps, "checkpoints": job.checkpoints} for job in pair]
+                for pair in pairs
+            ],
             "alone": results,
         }
         for pair in data["jobs"]:

@@ -3,8 +3,8 @@
     python -m benchmarks.checkpoints.tables --rows 10000000           # a report; some minutes
     python -m benchmarks.checkpoints.tables --rows 1000000 --quick    # a smoke run
 
-One process has a table of dimension 16 with Adagrad's sums, and changes some thousand rows in each step. The rows are
-drawn with a power law, as ids of clicks are.
+One process has a table of dimension 16 with Adagrad's sums, and changes some thousand rows in each
+step. The rows are drawn with a power law, as ids of clicks are.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def checkpoints_of(state: State, directory: Path, made: list[CheckpointMade]) ->
         elif isinstance(message, CheckpointMade):
             made.append(message)
 
-    checkpoints = Checkpoints(cast(JobState, state), SPEC, context=None, tell=tell, listen=time.sleep)
+    checkpoints = Checkpoints(
+        cast(JobState, state), SPEC, context=None, tell=tell, listen=time.sleep
+    )
     checkpoints.keep_in(str(directory), writer="w1")
     return checkpoints
 
@@ -157,7 +159,10 @@ def tell(report: Report, results: list[dict[str, Any]]) -> None:
         ("table with Adagrad's sums, GB", lambda r: f"{r['table_bytes'] / 1e9:.2f}"),
         ("first checkpoint, with a base: GB", lambda r: f"{r['first_bytes'] / 1e9:.2f}"),
         ("… seconds until official, beside training", lambda r: f"{r['first_seconds']:.1f}"),
-        (f"later ones, every {EVERY} steps: MB", lambda r: spread([b / 1e6 for b in r["later_bytes"]])),
+        (
+            f"later ones, every {EVERY} steps: MB",
+            lambda r: spread([b / 1e6 for b in r["later_bytes"]]),
+        ),
         ("… seconds until official, beside training", lambda r: seconds(r["later_seconds"])),
         ("training waits, each time, ms", lambda r: ms(r["pauses"])),
         ("a step while nothing is written, ms", lambda r: ms(r["step_alone"])),
@@ -182,7 +187,9 @@ def main() -> None:
     results = []
     for rows in arguments.rows:
         with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
-            results.append(measure(rows, deltas=1 if arguments.quick else 5, directory=Path(scratch)))
+            results.append(
+                measure(rows, deltas=1 if arguments.quick else 5, directory=Path(scratch))
+            )
         report.say(f"{rows:,} rows")
     tell(report, results)
     if not arguments.quick:

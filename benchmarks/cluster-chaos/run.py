@@ -1,4 +1,6 @@
-"""Fifty seeded runs of a scheduler with a few jobs, broken at random, and what each promised: see README.md."""
+"""Fifty seeded runs of a scheduler with a few jobs, broken at random, and what each promised: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--at-once", type=int, default=2, help="runs side by side: jobs mostly wait")
+    parser.add_argument(
+        "--at-once", type=int, default=2, help="runs side by side: jobs mostly wait"
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing of a trial may stay behind
     seeds = range(arguments.seed, arguments.seed + (2 if arguments.quick else arguments.runs))
@@ -71,7 +75,9 @@ def main() -> None:
     report.add(markdown(JOB, results))
     if not arguments.quick:
         name = f"seeds-{seeds[0]}-{seeds[-1]}"
-        report.write(as_plain(JOB, results) | {"load_at_end": os.getloadavg()[0]}, figure(results), name=name)
+        report.write(
+            as_plain(JOB, results) | {"load_at_end": os.getloadavg()[0]}, figure(results), name=name
+        )
     if any(result.broken for result in results):
         sys.exit(f"promises were broken; what is left of those runs: {folder}")
     shutil.rmtree(folder)

@@ -1,7 +1,7 @@
 """What a step of one worker costs beside plain torch, before and after: see README.md.
 
-The sides take turns: plain torch and torch alone making M passes a step ("kernels") in this process, and one run of
-`brim train` for each of the others.
+The sides take turns: plain torch and torch alone making M passes a step ("kernels") in this
+process, and one run of `brim train` for each of the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ SIZE = 1 << 20
 CASES = (("tiny", 64), ("wide_deep", 256), ("wide_deep", 512), ("wide_deep", 4096))
 PARTS = (8, 4, 2, 1)
 PLAIN, INEXACT = "plain torch", "brim, inexact"
-AIMS = {("wide_deep", 256): 0.5, ("wide_deep", 512): 0.75, ("wide_deep", 4096): 0.9}  # exact, of plain torch
+AIMS = {
+    ("wide_deep", 256): 0.5,
+    ("wide_deep", 512): 0.75,
+    ("wide_deep", 4096): 0.9,
+}  # exact, of plain torch
 CHECKPOINT_EVERY = 50  # steps, for the cost of digests
 
 
@@ -58,7 +62,9 @@ def before(side: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """One network and batch: the median step of each side in each round, in seconds, and what single things cost."""
+    """One network and batch: the median step of each side in each round, in seconds, and what
+    single things cost.
+    """
 
     kind: str
     batch: int
@@ -70,7 +76,9 @@ class Case:
 
     def ratio(self, peer: str, side: str) -> float:
         """How many times as fast a side is, round by round: what disturbs a round disturbs both."""
-        return statistics.median(a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True))
+        return statistics.median(
+            a / b for a, b in zip(self.steps[peer], self.steps[side], strict=True)
+        )
 
     def beyond(self, parts: int) -> float:
         """Seconds of brim, exact, beyond its kernels, for each micro-batch."""
@@ -78,7 +86,7 @@ class Case:
         return statistics.median(brim - torch_alone for brim, torch_alone in both) / parts
 
 
-# Sides -------------------------------------------------------------------------------------------------------
+# Sides --------------------------------------------------------------------------------------------
 
 
 def _plain(kind: str, batch: int, data: Any, *, parts: int) -> Step:
@@ -123,7 +131,9 @@ def _runs(case: Case, former: Path | None) -> Iterator[dict[str, Run]]:
     with contextlib.ExitStack() as stack:
         sides = {}
         for name, (words, checkout) in wanted.items():
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-")))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="brim-benchmark-"))
+            )
             sides[name] = Run(folder, words, checkout)
             stack.callback(sides[name].end)
         await_all(sides.values())
@@ -140,7 +150,7 @@ def measure(case: Case, former: Path | None, *, rounds: int, seconds: float) -> 
     case.steps = {name: [turn.seconds for turn in of] for name, of in turns.items()}
 
 
-# Single things -------------------------------------------------------------------------------------------------
+# Single things ------------------------------------------------------------------------------------
 
 
 def _seconds(function: Callable[[], object], count: int) -> float:
@@ -155,7 +165,9 @@ def _seconds(function: Callable[[], object], count: int) -> float:
 
 
 def measure_costs(case: Case) -> None:
-    """Seconds for each step with 8 micro-batches: of a NaN check, of feeding beyond fetching, of comparing digests."""
+    """Seconds for each step with 8 micro-batches: of a NaN check, of feeding beyond fetching, of
+    comparing digests.
+    """
     data, network = jobs.dataset(case.kind, SIZE), jobs.model(case.kind)
     job = Job(
         network,
@@ -178,12 +190,14 @@ def measure_costs(case: Case) -> None:
     schedule = Schedule(samples=len(held), global_batch_size=case.batch, epochs=10_000)
     wanted = partial(requests, schedule, parts=8, micro_batches=range(8), after=0)
     reads = feed.read(wanted())
-    rows = itertools.cycle([feed.indices(0, request.span) for request in itertools.islice(wanted(), 64)])
+    rows = itertools.cycle(
+        [feed.indices(0, request.span) for request in itertools.islice(wanted(), 64)]
+    )
     beyond = _seconds(lambda: next(reads), 1000) - _seconds(lambda: fetch(held, next(rows)), 1000)
     case.costs["feed"] = 8 * beyond
 
 
-# The report ---------------------------------------------------------------------------------------------------
+# The report ---------------------------------------------------------------------------------------
 
 
 def tell(cases: list[Case], report: Report, former: Path | None) -> None:
@@ -206,14 +220,19 @@ def tell(cases: list[Case], report: Report, former: Path | None) -> None:
         )
     rows = [
         [case.kind, case.batch]
-        + [f"{1e6 * cost:.1f} µs: {cost / case.median(exact(8)):.2%}" for cost in case.costs.values()]
+        + [
+            f"{1e6 * cost:.1f} µs: {cost / case.median(exact(8)):.2%}"
+            for cost in case.costs.values()
+        ]
         for case in cases
     ]
     report.add(
-        "## What single things cost\n\nOf a step with 8 micro-batches, processor time: looking for a NaN; feeding "
-        "(which samples, in which order, and the checksum of their indices) beyond fetching them; comparing digests "
-        f"with a checkpoint every {CHECKPOINT_EVERY} steps, which is done where there are several workers.\n\n"
-        + table(["network", "batch", *cases[0].costs], rows)
+        "## What single things cost\n\nOf a step with 8 micro-batches, processor time: looking for "
+        "a NaN; feeding "
+        "(which samples, in which order, and the checksum of their indices) beyond fetching them; "
+        "comparing digests "
+        f"with a checkpoint every {CHECKPOINT_EVERY} steps, which is done where there are several "
+        "workers.\n\n" + table(["network", "batch", *cases[0].costs], rows)
     )
 
 
@@ -236,7 +255,9 @@ def plot(cases: list[Case]) -> Any:
             if style == "x":
                 axis.plot([0], [speed], "x", color="black", label="exact, before")
             else:
-                axis.axhline(speed, linestyle=style, color="grey", label=name.removeprefix("brim, "))
+                axis.axhline(
+                    speed, linestyle=style, color="grey", label=name.removeprefix("brim, ")
+                )
         axis.set_xticks(ticks, [str(parts) for parts in PARTS])
         axis.set_xlabel("micro-batches")
         axis.set_ylim(0, 1.3)
@@ -249,10 +270,14 @@ def plot(cases: list[Case]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="an older checkout of brim beside it")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="an older checkout of brim beside it"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
     parser.add_argument("--seconds", type=float, default=0.4, help="that a turn counts")
-    parser.add_argument("--case", action="append", help="only these (no report), as tiny:64; may be repeated")
+    parser.add_argument(
+        "--case", action="append", help="only these (no report), as tiny:64; may be repeated"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     former = None if arguments.before is None else arguments.before.resolve()
@@ -262,7 +287,9 @@ def main() -> None:
     for case in cases:
         report.say(f"{case.kind}, batch {case.batch}")
         report.attempt(
-            lambda case=case: measure(case, former, rounds=arguments.rounds, seconds=arguments.seconds)
+            lambda case=case: measure(
+                case, former, rounds=arguments.rounds, seconds=arguments.seconds
+            )
         )
         measure_costs(case)
     tell(cases, report, former)

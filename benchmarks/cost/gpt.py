@@ -1,4 +1,6 @@
-"""A GPT of 30 million parameters on two workers: a step and its memory, beside DDP: see README.md."""
+"""A GPT of 30 million parameters on two workers: a step and its memory, beside DDP:
+see README.md.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Side:
     """One side, over all rounds."""
 
     steps: list[float] = field(default_factory=list)  # of each round: the median step
-    cpu: list[float] = field(default_factory=list)  # of each round: processor time of a step on one worker
+    cpu: list[float] = field(
+        default_factory=list
+    )  # of each round: processor time of a step on one worker
     memory: dict[str, list[float]] = field(
         default_factory=lambda: defaultdict(list)
     )  # bytes, by process kind
@@ -75,7 +79,9 @@ def _kind(pid: int, run: BrimRun) -> str:
     if any(life.pid == pid for life in run.history.workers.values()):
         return "spare"
     name = Path(f"/proc/{pid}/comm").read_text().strip()
-    return {"brim-template": "template", "brim-master": "master", "brim-agent": "agent"}.get(name, "others")
+    return {"brim-template": "template", "brim-master": "master", "brim-agent": "agent"}.get(
+        name, "others"
+    )
 
 
 class Watch:
@@ -113,17 +119,32 @@ def _in_sessions(leaders: set[int]) -> list[int]:
 def measure_peer(plan: Plan, side: Side) -> None:
     command = [
         *(sys.executable, "-m", "benchmarks.cost.peers", "--kind", "gpt", "--optimizer", OPTIMIZER),
-        *("--batch", str(BATCH), "--seconds", "0", "--least", str(plan.steps), "--workers", str(WORKERS)),
+        *(
+            "--batch",
+            str(BATCH),
+            "--seconds",
+            "0",
+            "--least",
+            str(plan.steps),
+            "--workers",
+            str(WORKERS),
+        ),
     ]
     environment = {**os.environ, "PYTHONPATH": str(repository()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env=environment, cwd=repository(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        cwd=repository(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     watch, deadline = Watch(), time.monotonic() + plan.timeout
     try:
         while process.poll() is None:
             watch.look(
-                _in_sessions({process.pid}), lambda pid: "launcher" if pid == process.pid else "workers"
+                _in_sessions({process.pid}),
+                lambda pid: "launcher" if pid == process.pid else "workers",
             )
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{' '.join(command)}: not done in {plan.timeout:g} s")
@@ -163,14 +184,22 @@ def measure_brim(plan: Plan, name: str, side: Side) -> None:
 
 def _cpu_of(run: BrimRun) -> float:
     """Processor time that a member has used up to now, in seconds; the mean."""
-    stats = [Path(f"/proc/{life.pid}/stat").read_text().rpartition(")")[2].split() for life in run.members]
+    stats = [
+        Path(f"/proc/{life.pid}/stat").read_text().rpartition(")")[2].split()
+        for life in run.members
+    ]
     return (
-        statistics.fmean(int(user) + int(system) for *_, user, system in (each[:13] for each in stats)) / _HZ
+        statistics.fmean(
+            int(user) + int(system) for *_, user, system in (each[:13] for each in stats)
+        )
+        / _HZ
     )
 
 
 def measure_kernels() -> dict[str, list[float]]:
-    """Processor time of a worker's forward and backward passes, in one piece and in those of exact training."""
+    """Processor time of a worker's forward and backward passes, in one piece and in those of exact
+    training.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, data = jobs.model("gpt"), jobs.dataset("gpt", BATCH)
@@ -206,9 +235,12 @@ def tell(sides: dict[str, Side], kernels: dict[str, list[float]], report: Report
         for name, side in sides.items()
     ]
     report.add(
-        f"## A step of {WORKERS} workers and its memory\n\nMilliseconds and MiB, median (minimum–maximum) of the "
-        f"rounds; beside each how many times DDP's ({TARGETS}). Processor time is that of one worker for a step: it "
-        "says less of waiting, and less of what else the machine does. Memory is what all processes have together, a "
+        f"## A step of {WORKERS} workers and its memory\n\nMilliseconds and MiB, median "
+        "(minimum–maximum) of the "
+        f"rounds; beside each how many times DDP's ({TARGETS}). Processor time is that of one "
+        "worker for a step: it "
+        "says less of waiting, and less of what else the machine does. Memory is what all "
+        "processes have together, a "
         "page that several share counted once (PSS), where it was largest.\n\n"
         + table(
             ["side", "step", "times DDP's", "processor", "times DDP's", "memory", "times DDP's"],
@@ -218,19 +250,28 @@ def tell(sides: dict[str, Side], kernels: dict[str, list[float]], report: Report
     whole, pieces = (statistics.median(each) for each in kernels.values())
     ours = statistics.median(sides["exact"].cpu) / statistics.median(peer.cpu)
     report.add(
-        f"The kernels alone, in one process: {1000 * whole:.0f} ms for a worker's samples in one piece, as DDP and "
-        f"inexact training take them, {1000 * pieces:.0f} ms in {max(SIDES.values()) // WORKERS} pieces: "
-        f"{pieces / whole:.2f} times. Apart from that exact training takes {ours * whole / pieces:.2f} times "
+        f"The kernels alone, in one process: {1000 * whole:.0f} ms for a worker's samples in one "
+        "piece, as DDP and "
+        f"inexact training take them, {1000 * pieces:.0f} ms in {max(SIDES.values()) // WORKERS} "
+        "pieces: "
+        f"{pieces / whole:.2f} times. Apart from that exact training takes "
+        f"{ours * whole / pieces:.2f} times "
         "the processor time of DDP."
     )
     kinds = list(dict.fromkeys(kind for side in sides.values() for kind in side.memory))
     rows = [
-        [kind, *(spread([size / _MIB for size in side.memory[kind]], digits=0) for side in sides.values())]
+        [
+            kind,
+            *(
+                spread([size / _MIB for size in side.memory[kind]], digits=0)
+                for side in sides.values()
+            ),
+        ]
         for kind in kinds
     ]
     report.add(
-        "## Who has the memory\n\nMiB (PSS). The rows of gradients that workers share count among the workers'.\n\n"
-        + table(["processes", *sides], rows)
+        "## Who has the memory\n\nMiB (PSS). The rows of gradients that workers share count among "
+        "the workers'.\n\n" + table(["processes", *sides], rows)
     )
 
 

@@ -1,7 +1,8 @@
-"""The peers: plain DistributedDataParallel over gloo, and a plain loop in one process; one thread a worker.
+"""The peers: plain DistributedDataParallel over gloo, and a plain loop in one process; one thread a
+worker.
 
-Prints one JSON object per number of workers (0: the plain loop) with the seconds of every step measured, and the
-mean of processor time (`cpu`) that rank 0 needed for one.
+Prints one JSON object per number of workers (0: the plain loop) with the seconds of every step
+measured, and the mean of processor time (`cpu`) that rank 0 needed for one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def measure(arguments: argparse.Namespace, rank: int, world: int) -> tuple[list[
     if world:
         model = DistributedDataParallel(model)
     optimizer = jobs.optimizer(arguments.optimizer, model)
-    # Computed beforehand, as a DistributedSampler does once per epoch; the samples are those that brim takes.
+    # Computed beforehand, as a DistributedSampler does once per epoch; the samples are those that
+    # brim takes.
     order = EpochOrder(seed=0, epoch=0, size=_SAMPLES).samples(0, _ORDERED)
     steps_in_order = _ORDERED // batch
     first, last = (batch * rank // world, batch * (rank + 1) // world) if world else (0, batch)
@@ -50,7 +52,9 @@ def measure(arguments: argparse.Namespace, rank: int, world: int) -> tuple[list[
         return time.perf_counter() - before
 
     warm = [step(number) for number in range(WARM_UP)]
-    count = torch.tensor([min(MOST, max(arguments.least, arguments.seconds / statistics.median(warm)))])
+    count = torch.tensor(
+        [min(MOST, max(arguments.least, arguments.seconds / statistics.median(warm)))]
+    )
     if world:
         dist.broadcast(count, 0)
     cpu = time.process_time()
@@ -81,7 +85,9 @@ def main() -> None:
     parser.add_argument("--optimizer", required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--workers", type=int, nargs="+", required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="to measure, for each number of workers")
+    parser.add_argument(
+        "--seconds", type=float, required=True, help="to measure, for each number of workers"
+    )
     parser.add_argument("--least", type=int, required=True, help="steps to measure at least")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

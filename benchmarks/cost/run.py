@@ -1,4 +1,6 @@
-"""What a step costs under brim, exact and inexact, beside plain DistributedDataParallel: see README.md."""
+"""What a step costs under brim, exact and inexact, beside plain DistributedDataParallel: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,12 @@ def measure_peers(plan: Plan, kind: str, optimizer: str, batch: int, cells: Cell
     ]
     environment = {**os.environ, "PYTHONPATH": str(repository()), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env=environment, cwd=repository(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        cwd=repository(),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=300)
@@ -81,8 +88,12 @@ def measure_peers(plan: Plan, kind: str, optimizer: str, batch: int, cells: Cell
         cells[kind, optimizer, batch, found["workers"] or 1, side].add(found["seconds"])
 
 
-def measure_brim(plan: Plan, kind: str, optimizer: str, batch: int, side: str, cells: Cells) -> None:
-    """One run that is resized from the fewest workers to the most; steps after a change are left out."""
+def measure_brim(
+    plan: Plan, kind: str, optimizer: str, batch: int, side: str, cells: Cells
+) -> None:
+    """One run that is resized from the fewest workers to the most; steps after a change are left
+    out.
+    """
     parameters = {"kind": kind, "optimizer": optimizer}
     with BrimRun(
         TRAINING_FILE,
@@ -108,7 +119,9 @@ def measure_brim(plan: Plan, kind: str, optimizer: str, batch: int, side: str, c
             cell = cells[kind, optimizer, batch, workers, side]
             cell.add([after.at - before.at for before, after in pairwise(steps)])
             for phase in STEP_PHASES:
-                cell.phases[phase].append(statistics.median(step.seconds.get(phase, 0.0) for step in steps))
+                cell.phases[phase].append(
+                    statistics.median(step.seconds.get(phase, 0.0) for step in steps)
+                )
 
 
 def measure(plan: Plan, report: Report) -> Cells:
@@ -119,7 +132,8 @@ def measure(plan: Plan, report: Report) -> Cells:
                 # Another side begins each time, so that none always runs behind the same other.
                 for side in SIDES[number % 3 :] + SIDES[: number % 3]:
                     report.say(
-                        f"round {number + 1} of {plan.rounds}: {kind} {optimizer} batch {batch} {side}"
+                        f"round {number + 1} of {plan.rounds}: {kind} {optimizer} batch {batch} "
+                        f"{side}"
                     )
                     if side == "ddp":
                         report.attempt(measure_peers, plan, kind, optimizer, batch, cells)
@@ -131,8 +145,10 @@ def measure(plan: Plan, report: Report) -> Cells:
 def tell(plan: Plan, cells: Cells, report: Report) -> None:
     report.add(
         "## Step times\n\n"
-        f"Milliseconds, the median step; median (minimum–maximum) of {plan.rounds} rounds. Speed is relative to "
-        "DistributedDataParallel at the same number of workers (above 1: brim is faster), by median steps, and "
+        f"Milliseconds, the median step; median (minimum–maximum) of {plan.rounds} rounds. Speed "
+        "is relative to "
+        "DistributedDataParallel at the same number of workers (above 1: brim is faster), by "
+        "median steps, and "
         "in brackets by whole time. Targets: inexact "
         + TARGETS["inexact"]
         + "; exact "
@@ -143,7 +159,9 @@ def tell(plan: Plan, cells: Cells, report: Report) -> None:
         for batch in plan.batches:
             rows = []
             for workers in plan.workers:
-                ddp, exact, inexact = (cells[kind, optimizer, batch, workers, side] for side in SIDES)
+                ddp, exact, inexact = (
+                    cells[kind, optimizer, batch, workers, side] for side in SIDES
+                )
                 rows.append(
                     [workers, ms(ddp.medians), ms(exact.medians), ms(inexact.medians)]
                     + [
@@ -166,7 +184,8 @@ def tell(plan: Plan, cells: Cells, report: Report) -> None:
             figures = [f"{1000 * each:.2f}" for each in (*parts.values(), rest)]
             rows.append([kind, optimizer, batch, workers, side, *figures])
     report.add(
-        "## Where the time of brim's step goes\n\nMilliseconds, mean over the ranks, medians. `wait` is the time "
+        "## Where the time of brim's step goes\n\nMilliseconds, mean over the ranks, medians. "
+        "`wait` is the time "
         "at barriers: with more workers than cores it is mostly the others' computing.\n\n"
         + table(["network", "optimizer", "batch", "workers", "side", *STEP_PHASES, "rest"], rows)
     )
@@ -222,7 +241,9 @@ def main() -> None:
         )
     plan.rounds = arguments.rounds or plan.rounds
     plan.networks = (
-        tuple(tuple(each.split(":")) for each in arguments.network) if arguments.network else plan.networks
+        tuple(tuple(each.split(":")) for each in arguments.network)
+        if arguments.network
+        else plan.networks
     )
     plan.batches = tuple(arguments.batch) if arguments.batch else plan.batches
     plan.workers = tuple(arguments.workers) if arguments.workers else plan.workers
@@ -234,7 +255,9 @@ def main() -> None:
         data = {
             "cells": [
                 {
-                    **dict(zip(("network", "optimizer", "batch", "workers", "side"), key, strict=True)),
+                    **dict(
+                        zip(("network", "optimizer", "batch", "workers", "side"), key, strict=True)
+                    ),
                     "median_steps": cell.medians,
                     "mean_steps": cell.means,
                     "phases": dict(cell.phases),

@@ -1,4 +1,7 @@
-"""What is trained: Wide & Deep over ids drawn as clicks draw them, few of them often, with a table of any size."""
+"""What is trained.
+
+Wide & Deep over ids drawn as clicks draw them, few of them often, with a table of any size.
+"""
 
 from __future__ import annotations
 

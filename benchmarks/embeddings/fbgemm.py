@@ -1,4 +1,5 @@
-"""The same training with fbgemm's fused tables, as TorchRec uses them; run by a Python that has fbgemm-gpu-cpu.
+"""The same training with fbgemm's fused tables, as TorchRec uses them; run by a Python that has
+fbgemm-gpu-cpu.
 
 python -m benchmarks.embeddings.fbgemm ROWS STEPS_FILE
 """
@@ -39,7 +40,8 @@ class Fused(nn.Module):
             optimizer=EmbOptimType.EXACT_ADAGRAD,
             learning_rate=LR,
             eps=1e-10,
-            pooling_mode=PoolingMode.SUM,  # over one row: without pooling its backward pass takes 8 times as long
+            # over one row: without pooling its backward pass takes 8 times as long
+            pooling_mode=PoolingMode.SUM,
             device=torch.device("cpu"),
         )
         self.table.init_embedding_weights_uniform(-0.01, 0.01)
@@ -68,7 +70,9 @@ def main() -> None:
             wait_at_gate()
             optimizer.zero_grad()
             batch = slice(at, at + BATCH)
-            functional.binary_cross_entropy_with_logits(network(ids[batch]), target[batch]).backward()
+            functional.binary_cross_entropy_with_logits(
+                network(ids[batch]), target[batch]
+            ).backward()
             optimizer.step()
             at = (at + BATCH) % (len(ids) - BATCH)
             record.write(json.dumps({"at": time.time()}) + "\n")

@@ -1,4 +1,5 @@
-"""How long finding and adding the keys of a step takes, in tables of 200,000 and of 10 million rows.
+"""How long finding and adding the keys of a step takes, in tables of 200,000 and of 10 million
+rows.
 
 python -m benchmarks.embeddings.index
 """
@@ -45,7 +46,8 @@ def main() -> None:
         absent = [torch.randint(0, (1 << 63) - 1, (KEYS,)).unique() for _ in range(TURNS)]
         print(
             f"{rows:,} rows, {shape.bytes / rows:.1f} bytes each: "
-            f"find {quickest(index.find, present):.2f} ms, of absent keys {quickest(index.find, absent):.2f} ms, "
+            f"find {quickest(index.find, present):.2f} ms, of absent keys "
+            f"{quickest(index.find, absent):.2f} ms, "
             f"add {added:.2f} ms"
         )
 

@@ -1,4 +1,6 @@
-"""What is measured beside brim, with the same network, ids and optimizer: loops in plain torch, and a bare copy."""
+"""What is measured beside brim, with the same network, ids and optimizer: loops in plain torch, and
+a bare copy.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from torch.nn import functional
 from benchmarks.embeddings import clicks
 from benchmarks.harness.turns import Step
 from brim.models.layers import Perceptron
-
-__all__ = ["BATCH", "LR", "ManyTables", "Sparse", "copy_of_rows", "plain"]
 
 BATCH, LR = 4096, 0.02
 
@@ -25,12 +25,16 @@ class Sparse(clicks.Clicks):
 
 
 class ManyTables(nn.Module):
-    """The network as DeepCTR-Torch lays it out: each field has its tables, and their gradients are dense."""
+    """The network as DeepCTR-Torch lays it out: each field has its tables, and their gradients are
+    dense.
+    """
 
     def __init__(self, rows: int) -> None:
         super().__init__()
         self.rows = rows // clicks.FIELDS
-        self.embeddings = nn.ModuleList(nn.Embedding(self.rows, clicks.DIM) for _ in range(clicks.FIELDS))
+        self.embeddings = nn.ModuleList(
+            nn.Embedding(self.rows, clicks.DIM) for _ in range(clicks.FIELDS)
+        )
         self.wide = nn.ModuleList(nn.Embedding(self.rows, 1) for _ in range(clicks.FIELDS))
         self.deep = Perceptron(clicks.FIELDS * clicks.DIM, clicks.HIDDEN, 0.0)
 

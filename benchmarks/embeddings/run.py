@@ -1,4 +1,6 @@
-"""What a step with a large embedding costs, beside torch, fbgemm and a bare copy of the rows: see README.md."""
+"""What a step with a large embedding costs, beside torch, fbgemm and a bare copy of the rows: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def _runs(rows: int) -> dict[str, list[str]]:
         wanted = {brim(workers): _words(rows, workers) for workers in WORKERS[:2]}
     else:
         wanted = {brim(workers): _words(rows, workers) for workers in WORKERS}
-        wanted |= {brim(workers, exact=False): _words(rows, workers, "--no-exact") for workers in WORKERS}
+        wanted |= {
+            brim(workers, exact=False): _words(rows, workers, "--no-exact") for workers in WORKERS
+        }
     return wanted if rows == TABLES[0] else {REFERENCE: _words(TABLES[0], 1), **wanted}
 
 
@@ -128,7 +132,8 @@ def tell(rows: int, sides: Sides, report: Report) -> None:
     for name in sides:
         one_part = f"{name}, --no-exact"
         against = [
-            f"{sides.speed(name, peer):.2f}" if peer in sides else "" for peer in (SPARSE, first, one_part)
+            f"{sides.speed(name, peer):.2f}" if peer in sides else ""
+            for peer in (SPARSE, first, one_part)
         ]
         lines.append([name, f"{sides.median(name):.1f}", f"{sides.cpu(name):.1f}", *against])
     head = [
@@ -140,9 +145,12 @@ def tell(rows: int, sides: Sides, report: Report) -> None:
     report.add(f"## {rows:,} rows\n\n{table(head, lines)}")
     if FBGEMM not in sides:
         report.add("fbgemm was not measured: no Python that has it was named.")
-    lines = [[name, *(f"{sides.phase(name, phase):.1f}" for phase in PHASES)] for name in sides.recorded]
+    lines = [
+        [name, *(f"{sides.phase(name, phase):.1f}" for phase in PHASES)] for name in sides.recorded
+    ]
     report.add(
-        f"### Where a step's milliseconds go, mean over the workers\n\n{table(['run', *PHASES], lines)}"
+        "### Where a step's milliseconds go, mean over the "
+        f"workers\n\n{table(['run', *PHASES], lines)}"
     )
 
 
@@ -172,7 +180,10 @@ def _judged(results: dict[int, Sides]) -> list[list[str]]:
             if REFERENCE in sides
         ),
     ]
-    return [[what, f"{got:.2f}", f"{aim:.2f}", "yes" if got >= aim else "**no**"] for what, got, aim in rows]
+    return [
+        [what, f"{got:.2f}", f"{aim:.2f}", "yes" if got >= aim else "**no**"]
+        for what, got, aim in rows
+    ]
 
 
 def plot(results: dict[int, Sides]) -> Any:
@@ -186,7 +197,10 @@ def plot(results: dict[int, Sides]) -> Any:
         style = "-" if name.startswith("brim") else ":" if name == FLOOR else "--"
         by_rows.plot(list(known), list(known.values()), marker="o", linestyle=style, label=name)
     by_rows.set(
-        xscale="log", yscale="log", xlabel="rows of the table", ylabel="ms a step, 4,096 samples of 26 ids"
+        xscale="log",
+        yscale="log",
+        xlabel="rows of the table",
+        ylabel="ms a step, 4,096 samples of 26 ids",
     )
     by_rows.legend(fontsize=7)
     sides = results[TABLES[0]]
@@ -194,11 +208,18 @@ def plot(results: dict[int, Sides]) -> Any:
     for phase in PHASES:
         height = [sides.phase(name, phase) for name in bottom]
         by_phase.barh(list(bottom), height, left=list(bottom.values()), label=phase)
-        bottom = {name: start + more for (name, start), more in zip(bottom.items(), height, strict=True)}
+        bottom = {
+            name: start + more for (name, start), more in zip(bottom.items(), height, strict=True)
+        }
     by_phase.axvline(sides.median(FLOOR), color="black", linestyle=":", label=FLOOR)
     by_phase.set(xlabel=f"ms of a step, {TABLES[0]:,} rows, mean over the workers")
     by_phase.legend(
-        fontsize=7, ncol=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, handlelength=1
+        fontsize=7,
+        ncol=3,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        frameon=False,
+        handlelength=1,
     )
     figure.tight_layout()
     return figure
@@ -208,11 +229,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns of every side")
     parser.add_argument("--seconds", type=float, default=1.5, help="that a turn counts")
-    parser.add_argument("--rows", type=int, action="append", help=f"of further tables, beside {TABLES}")
     parser.add_argument(
-        "--fbgemm", default="", help="a Python that has fbgemm-gpu-cpu 1.8.0; without, it is left out"
+        "--rows", type=int, action="append", help=f"of further tables, beside {TABLES}"
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run: one table, two rounds, no report")
+    parser.add_argument(
+        "--fbgemm",
+        default="",
+        help="a Python that has fbgemm-gpu-cpu 1.8.0; without, it is left out",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run: one table, two rounds, no report"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     report, results = Report(HERE, "A step with a large embedding", seed=0), {}

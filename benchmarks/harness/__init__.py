@@ -1,1 +1,3 @@
-"""What the benchmarks share: how a run of each side is started, followed and ended, and how figures are written."""
+"""What the benchmarks share: how a run of each side is started, followed and ended, and how figures
+are written.
+"""

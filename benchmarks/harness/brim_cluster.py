@@ -1,4 +1,6 @@
-"""A scheduler of a benchmark's own: started, handed jobs, watched, ended, and its journal replayed."""
+"""A scheduler of a benchmark's own: started, handed jobs, watched, ended,
+and its journal replayed.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,6 @@ from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
-
-__all__ = ["Asked", "BrimCluster", "Kind", "Learnt", "measure", "replay_line"]
 
 FILE = Path(waiting.__file__)
 _LOOK = 0.1
@@ -63,7 +63,10 @@ class Kind:
             directory=str(FILE.parent),
         )
         return Submission(
-            spec=spec, fingerprint=fingerprint(spec, FILE.read_bytes()), deadline=deadline, tenant=tenant
+            spec=spec,
+            fingerprint=fingerprint(spec, FILE.read_bytes()),
+            deadline=deadline,
+            tenant=tenant,
         )
 
 
@@ -123,18 +126,25 @@ class BrimCluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.brim("down", "--kill")
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
-            print(f"the state of the cluster that failed: {self.state}", file=sys.stderr, flush=True)
+            print(
+                f"the state of the cluster that failed: {self.state}", file=sys.stderr, flush=True
+            )
 
     def brim(self, *words: str) -> str:
         """The output of one of brim's verbs, as its user would type it."""
         command = [sys.executable, "-m", "brim.cli", *words]
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
+        }
         environment |= {"BRIM_HOME": str(self.state), "PYTHONPATH": str(FILE.parents[2])}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=180, check=False
@@ -144,7 +154,9 @@ class BrimCluster:
         return done.stdout
 
     def warm_up(self, kind: Kind) -> None:
-        """Run a short job: its node has then imported what jobs need, as that of a scheduler that is up for long."""
+        """Run a short job: its node has then imported what jobs need, as that of a scheduler that
+        is up for long.
+        """
         job = self.submit("warm-up", kind.submission(epochs=1))
         self.until("a warm node", lambda: self.asked[job].last.has_ended)
         self.check(job)
@@ -203,7 +215,9 @@ def _teach(book: Book, known: Learnt, kinds: Sequence[Kind]) -> None:
 
 
 def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) -> Learnt:
-    """Let a scheduler profile one job of each kind after another, and learn from it what it has learnt."""
+    """Let a scheduler profile one job of each kind after another, and learn from it what it has
+    learnt.
+    """
     with BrimCluster({"nodes": [{"name": "n1", "workers": slots}]}) as cluster:
         cluster.warm_up(replace(kinds[0], salt="warm-up"))
         for kind in kinds:
@@ -213,17 +227,23 @@ def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) ->
         database = cluster.database()
         book = Book(database)
         found = Learnt(
-            measured={kind.name: book.measured(kind.submission(epochs=1).fingerprint) for kind in kinds},
+            measured={
+                kind.name: book.measured(kind.submission(epochs=1).fingerprint) for kind in kinds
+            },
             costs=dict(book.costs),
         )
         database.close()
     for name, each in found.measured.items():
         say(
-            f"{name}: a step takes {', '.join(f'{1000 / rate:.0f} ms on {n}' for n, rate in each.rates.items())}"
+            f"{name}: a step takes "
+            f"{', '.join(f'{1000 / rate:.0f} ms on {n}' for n, rate in each.rates.items())}"
         )
     return found
 
 
 def replay_line(whose: str, found: Replay) -> str:
     """How a replay went, in a sentence."""
-    return f"Replay of {whose}: {found.cycles} cycles, {len(found.differences) or 'none'} decided otherwise."
+    return (
+        f"Replay of {whose}: {found.cycles} cycles, {len(found.differences) or 'none'} decided "
+        "otherwise."
+    )

@@ -1,4 +1,6 @@
-"""One run of brim, seen from outside: started, followed through its records, ended with nothing left behind."""
+"""One run of brim, seen from outside: started, followed through its records, ended with nothing
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,6 @@ from brim.domain.accounting import StepRecord
 from brim.domain.job import JobSpec, WorkerRange
 from brim.telemetry.history import RunHistory, RunReader, WorkerLife
 from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
-
-__all__ = ["BrimRun", "BrimStuck", "alive", "repository"]
 
 _POLL = 0.01
 
@@ -61,21 +61,31 @@ class BrimRun:
         os.environ["PYTHONPATH"] = str(repository())
         count = WorkerRange(minimum=self._workers, maximum=self._workers)
         spec = JobSpec(
-            file=str(self._file), parameters=self._fields.pop("parameters", {}), workers=count, **self._fields
+            file=str(self._file),
+            parameters=self._fields.pop("parameters", {}),
+            workers=count,
+            **self._fields,
         )
         self._handle = local.start(spec, self.directory, resume=self._resumes, listen=None)
         self._reader = RunReader(self.directory)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.poll()
         self._handle.kill()
         deadline = time.monotonic() + 10
         while self._handle.poll() is None and time.monotonic() < deadline:
             time.sleep(_POLL)
-        pids = [life.pid for life in self._reader.history.workers.values() if life.pid and not life.until]
+        pids = [
+            life.pid
+            for life in self._reader.history.workers.values()
+            if life.pid and not life.until
+        ]
         while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
             time.sleep(_POLL)
         left = [pid for pid in pids if alive(pid)]
@@ -89,7 +99,7 @@ class BrimRun:
         else:
             print(f"the records of the run that failed: {self.directory}", flush=True)
 
-    # What is known -----------------------------------------------------------------------------------------
+    # What is known --------------------------------------------------------------------------------
 
     def poll(self) -> None:
         self._reader.poll()
@@ -105,11 +115,17 @@ class BrimRun:
 
     @property
     def rounds(self) -> dict[int, RoundFormed]:
-        return {each.round: each for each in self._reader.history.events if isinstance(each, RoundFormed)}
+        return {
+            each.round: each
+            for each in self._reader.history.events
+            if isinstance(each, RoundFormed)
+        }
 
     @property
     def re_formed(self) -> dict[int, ReFormed]:
-        return {each.round: each for each in self._reader.history.events if isinstance(each, ReFormed)}
+        return {
+            each.round: each for each in self._reader.history.events if isinstance(each, ReFormed)
+        }
 
     @property
     def round(self) -> RoundFormed:
@@ -133,7 +149,11 @@ class BrimRun:
     def lost_at(self, worker: str) -> float | None:
         """When the master wrote down that a worker is gone."""
         for event in self._reader.history.events:
-            if isinstance(event, WorkerChanged) and event.worker == worker and event.state == "lost":
+            if (
+                isinstance(event, WorkerChanged)
+                and event.worker == worker
+                and event.state == "lost"
+            ):
                 return event.at
         return None
 
@@ -161,7 +181,7 @@ class BrimRun:
         ]
         return statistics.median(gaps)
 
-    # What is done ------------------------------------------------------------------------------------------
+    # What is done ---------------------------------------------------------------------------------
 
     def until(self, what: str, true: Callable[[], Any], *, timeout: float = 30.0) -> Any:
         """Follow the records until `true()` is; its value.

@@ -1,4 +1,5 @@
-"""A gate that a benchmark closes on a run: its worker waits in the user's code, and all that is around it lives on.
+"""A gate that a benchmark closes on a run: its worker waits in the user's code, and all that is
+around it lives on.
 
 A run that is stopped by a signal for long would find, once it goes on, that everyone was silent.
 """
@@ -9,8 +10,6 @@ import mmap
 import os
 import time
 from pathlib import Path
-
-__all__ = ["VARIABLE", "Gate", "wait_at_gate"]
 
 VARIABLE = "BENCHMARK_GATE"  # path of a file of one byte; without it nobody waits
 _LOOK = 0.005

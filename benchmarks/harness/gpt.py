@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["TOKENS", "VOCABULARY", "SmallGPT"]
-
 VOCABULARY, TOKENS, WIDTH, LAYERS, HEADS = 9_000, 64, 512, 8, 8
 
 
@@ -16,7 +14,9 @@ class _Layer(nn.Module):
         super().__init__()
         self.before_attention, self.before_mlp = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.queries_keys_values, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         samples, tokens, _ = hidden.shape
@@ -29,7 +29,9 @@ class _Layer(nn.Module):
 
 
 class SmallGPT(nn.Module):
-    """Tokens [samples, TOKENS] to logits [samples × TOKENS, VOCABULARY]; 29.9 million parameters."""
+    """Tokens [samples, TOKENS] to logits [samples × TOKENS, VOCABULARY];
+    29.9 million parameters.
+    """
 
     def __init__(self) -> None:
         super().__init__()

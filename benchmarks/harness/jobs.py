@@ -1,4 +1,6 @@
-"""The networks, data and optimizers that both sides of a benchmark train: the same objects, the same samples."""
+"""The networks, data and optimizers that both sides of a benchmark train: the same objects, the
+same samples.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from brim.models import SmallCNN, WideDeep
 
 VOCABULARY, FIELDS = 27_193, 39
 _FEATURES = 20  # of the tiny network
-_ROWS = {"wide_deep": 65_536, "cnn": 8_192, "gpt": 4_096, "tiny": 1 << 20}  # distinct samples in memory
+_ROWS = {
+    "wide_deep": 65_536,
+    "cnn": 8_192,
+    "gpt": 4_096,
+    "tiny": 1 << 20,
+}  # distinct samples in memory
 
 
 class InMemory:
@@ -45,7 +52,9 @@ class InMemory:
         rows = torch.from_numpy(np.asarray(indices) % len(self._target))
         target = self._target.index_select(0, rows)
         if isinstance(self._inputs, dict):
-            return {name: values.index_select(0, rows) for name, values in self._inputs.items()}, target
+            return {
+                name: values.index_select(0, rows) for name, values in self._inputs.items()
+            }, target
         return self._inputs.index_select(0, rows), target
 
 

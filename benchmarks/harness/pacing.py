@@ -1,4 +1,6 @@
-"""Slowness that does not compete for cores: a network that sleeps for every sample, and for more on one worker."""
+"""Slowness that does not compete for cores: a network that sleeps for every sample, and for more on
+one worker.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-
-__all__ = ["VARIABLE", "Pace", "paced"]
 
 VARIABLE = "BENCHMARK_PACE"  # path of a file; without it nothing sleeps
 
@@ -42,7 +42,9 @@ class _Paced(nn.Module):
     def forward(self, inputs: Any) -> Tensor:
         output: Tensor = self.inner(inputs)
         said = json.loads(self._file.read_text())
-        me = os.environ.get("RANK") or Path("/proc/self/comm").read_text().strip().removeprefix("brim-")
+        me = os.environ.get("RANK") or Path("/proc/self/comm").read_text().strip().removeprefix(
+            "brim-"
+        )
         times = said["times"] if me in said["slow"] else 1.0
         time.sleep(len(output) * said["per_sample"] * times)
         return output

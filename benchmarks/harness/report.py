@@ -1,4 +1,6 @@
-"""Figures and how they are told: medians with their spread, tables, and a dated report with what it was made on."""
+"""Figures and how they are told: medians with their spread, tables, and a dated report with what it
+was made on.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-__all__ = ["Report", "as_json", "interval", "ms", "ratio", "seconds", "spread", "table"]
 
 
 def ms(values: Sequence[float]) -> str:
@@ -45,7 +45,8 @@ def spread(values: Sequence[float], *, digits: int = 1) -> str:
 
 
 def interval(values: Sequence[float], *, draws: int = 2000) -> tuple[float, float]:
-    """Where the median lies with 95 % confidence, by bootstrap: the values are drawn again and again.
+    """Where the median lies with 95 % confidence, by bootstrap: the values are drawn again and
+    again.
 
     >>> interval([1.0, 1.0, 1.0])
     (1.0, 1.0)
@@ -80,7 +81,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def as_json(content: Any, *, depth: int = 0) -> str:
-    """JSON that people can read and compare: a name on each line, and a series of numbers wrapped like a text.
+    """JSON that people can read and compare: a name on each line, and a series of numbers wrapped
+    like a text.
 
     >>> print(as_json({"runs": [{"speed": [[0.5, 1], [1.5, 2]]}], "none": []}))
     {
@@ -95,9 +97,16 @@ def as_json(content: Any, *, depth: int = 0) -> str:
     here, inside = " " * depth, " " * (depth + 1)
     if not isinstance(content, dict | list) or not content or _is_series(content):
         line = json.dumps(content)
-        return "\n".join(textwrap.wrap(line, 110, subsequent_indent=inside)) if _is_series(content) else line
+        return (
+            "\n".join(textwrap.wrap(line, 110, subsequent_indent=inside))
+            if _is_series(content)
+            else line
+        )
     if isinstance(content, dict):
-        parts = [f"{json.dumps(name)}: {as_json(each, depth=depth + 1)}" for name, each in content.items()]
+        parts = [
+            f"{json.dumps(name)}: {as_json(each, depth=depth + 1)}"
+            for name, each in content.items()
+        ]
     else:
         parts = [as_json(each, depth=depth + 1) for each in content]
     opens, closes = "{}" if isinstance(content, dict) else "[]"
@@ -123,7 +132,15 @@ def _memory_gib() -> float:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     return found.stdout.strip() or "unknown"
 
@@ -163,7 +180,10 @@ class Report:
         print(f"[{passed:5.0f} s] {text}", file=sys.stderr, flush=True)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call it, once more where it fails: an hour's figures are not lost to one run. The report tells."""
+        """Call it, once more where it fails: an hour's figures are not lost to one run.
+
+        The report tells.
+        """
         try:
             return function(*arguments)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
@@ -195,7 +215,9 @@ class Report:
         )
         sections = [f"# {self._title}", made_on, *self._sections]
         if self._failures:
-            sections.append("## Runs that failed and were done again\n\n- " + "\n- ".join(self._failures))
+            sections.append(
+                "## Runs that failed and were done again\n\n- " + "\n- ".join(self._failures)
+            )
         if figure is not None:
             figure.savefig(self._folder / f"{stem}.png", dpi=120, bbox_inches="tight")
             sections.append(f"![{self._title}]({stem}.png)")
@@ -203,5 +225,7 @@ class Report:
         (self._folder / f"{stem}.md").write_text("\n\n".join(sections) + "\n")
         content = {"title": self._title, "made_on": known, "seconds": passed, **data}
         (self._folder / f"{stem}.json").write_text(as_json(content) + "\n")
-        self.say(f"wrote {self._folder / stem}.md, .json" + (", .png" if figure is not None else ""))
+        self.say(
+            f"wrote {self._folder / stem}.md, .json" + (", .png" if figure is not None else "")
+        )
         return self._folder / f"{stem}.md"

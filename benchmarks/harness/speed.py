@@ -1,4 +1,6 @@
-"""How fast a job trains, by `brim train` and under a scheduler: both at once, of which one is always stopped."""
+"""How fast a job trains, by `brim train` and under a scheduler: both at once, of which one is
+always stopped.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,6 @@ import psutil
 from benchmarks.harness.brim_cluster import BrimCluster
 from benchmarks.harness.brim_run import repository
 
-__all__ = ["Side", "Speed", "by_brim_train", "in_turns", "under_scheduler"]
-
 _STARTED = 40  # steps after which a job trains as it will for ever
 _SETTLE = 0.15  # seconds of a turn that do not count: caches fill again
 _LOOK = 0.1
@@ -33,8 +33,8 @@ class Speed:
     Args:
         steps: that were made.
         seconds: that it took.
-        workers, others: processor time, in seconds: of the workers, and of whatever else is there for the job (agent,
-            template, master; the command, or scheduler and agent of the node).
+        workers, others: processor time, in seconds: of the workers, and of whatever else is there
+            for the job (agent, template, master; the command, or scheduler and agent of the node).
     """
 
     steps: int
@@ -133,7 +133,9 @@ def by_brim_train(words: Sequence[str]) -> Iterator[Side]:
 
 
 @contextlib.contextmanager
-def under_scheduler(cluster: BrimCluster, scheduler: psutil.Process, words: Sequence[str]) -> Iterator[Side]:
+def under_scheduler(
+    cluster: BrimCluster, scheduler: psutil.Process, words: Sequence[str]
+) -> Iterator[Side]:
     """A job by the command `brim submit`.
 
     Args:

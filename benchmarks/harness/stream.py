@@ -18,8 +18,6 @@ from brim.domain.resizing import Overheads
 from brim.domain.workload import Job
 from brim.policies.named import POLICIES
 
-__all__ = ["KINDS", "Item", "nominal", "predict", "stream"]
-
 KINDS = {
     kind.name: kind
     for kind in (
@@ -58,10 +56,11 @@ def nominal(kind: Kind, workers: int) -> float:
 
 
 def stream(*, jobs: int, slots: int, seed: int) -> list[Item]:
-    """Draw it: Poisson arrivals of as much work as the slots can do, each with the deadline that its user would set.
+    """Draw it: Poisson arrivals of as much work as the slots can do, each with the deadline that
+    its user would set.
 
-    As in the traces of ElasticFlow a user knows how long the job takes on some number of workers, and allows 1 to 1.5
-    times that.
+    As in the traces of ElasticFlow a user knows how long the job takes on some number of workers,
+    and allows 1 to 1.5 times that.
     """
     rng = random.Random(seed)  # nosec: a stream, not a secret
     found, at = [], 0.0
@@ -114,4 +113,6 @@ def predict(
         for place, item in enumerate(items)
     ]
     settings = Settings(overheads=overheads, record=True)
-    return simulate(jobs, Cluster.uniform(nodes=1, devices=slots), POLICIES[policy], settings=settings)
+    return simulate(
+        jobs, Cluster.uniform(nodes=1, devices=slots), POLICIES[policy], settings=settings
+    )

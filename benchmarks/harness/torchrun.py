@@ -1,4 +1,6 @@
-"""One run of torchrun, seen from outside: the peer, with the same network, data and batch as brim."""
+"""One run of torchrun, seen from outside:
+the peer, with the same network, data and batch as brim.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,6 @@ from typing import Self
 
 from benchmarks.harness.brim_run import alive, repository
 from brim.train.params import ENVIRONMENT_VARIABLE
-
-__all__ = ["Line", "Torchrun", "TorchrunStuck"]
 
 TRAINING_FILE = Path(__file__).with_name("training_file.py")
 _POLL = 0.02
@@ -65,8 +65,8 @@ def _runs_worker(pid: int) -> bool:
 class Torchrun:
     """`torchrun --standalone` with the worker of `torchrun_worker.py`.
 
-    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set: without it torchrun does not recover reliably at 4 workers,
-    and a comparison with a peer that is broken would be worth nothing.
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 is set: without it torchrun does not recover reliably at 4
+    workers, and a comparison with a peer that is broken would be worth nothing.
 
     Args:
         workers: processes.
@@ -101,8 +101,21 @@ class Torchrun:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
         command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "100"),
-            *("--nproc-per-node", str(self.workers), str(worker), "--directory", str(self.directory)),
+            *(
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--max-restarts",
+                "100",
+            ),
+            *(
+                "--nproc-per-node",
+                str(self.workers),
+                str(worker),
+                "--directory",
+                str(self.directory),
+            ),
             *("--file", str(self._file), "--batch", str(self._batch)),
         ]
         self._log = (self.directory / "torchrun.log").open("ab")
@@ -113,7 +126,10 @@ class Torchrun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.end()
         if error is not None:
@@ -136,7 +152,9 @@ class Torchrun:
 
     def pids(self) -> list[int]:
         """The workers that are alive, whether they train yet or not."""
-        return sorted(pid for pid in _children(self._process.pid) if alive(pid) and _runs_worker(pid))
+        return sorted(
+            pid for pid in _children(self._process.pid) if alive(pid) and _runs_worker(pid)
+        )
 
     def lines(self) -> list[Line]:
         """What all workers wrote so far."""
@@ -149,8 +167,11 @@ class Torchrun:
                     found.append(Line(float(at), *map(int, rest)))
         return sorted(found, key=lambda line: line.at)
 
-    def until_all_stepped(self, *, restart: int = 0, steps: int = 1, timeout: float = 90.0) -> float:
-        """The wall clock at which the last rank had done so many steps of its `restart`-th life, or a later one.
+    def until_all_stepped(
+        self, *, restart: int = 0, steps: int = 1, timeout: float = 90.0
+    ) -> float:
+        """The wall clock at which the last rank had done so many steps of its `restart`-th life, or
+        a later one.
 
         Raises:
             TorchrunStuck: they did not within `timeout` seconds.
@@ -162,9 +183,13 @@ class Torchrun:
                 if line.restart >= restart:
                     lives.setdefault(line.restart, {}).setdefault(line.rank, []).append(line)
             for ranks in lives.values():
-                if len(ranks) == self.workers and all(len(each) >= steps for each in ranks.values()):
+                if len(ranks) == self.workers and all(
+                    len(each) >= steps for each in ranks.values()
+                ):
                     return max(each[steps - 1].at for each in ranks.values())
             if self._process.poll() is not None:
                 raise TorchrunStuck(f"torchrun ended with status {self._process.returncode}")
             time.sleep(_POLL)
-        raise TorchrunStuck(f"its {self.workers} workers had not done {steps} steps after {timeout:g} s")
+        raise TorchrunStuck(
+            f"its {self.workers} workers had not done {steps} steps after {timeout:g} s"
+        )

@@ -1,4 +1,6 @@
-"""A training script as torchrun wants it: restarted as a whole, it goes on from its last checkpoint."""
+"""A training script as torchrun wants it: restarted as a whole, it goes on from its last
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ CHECKPOINT_EVERY = 50
 
 
 def load(file: Path) -> Any:
-    """A training file, as brim trains it: the same network, data, loss and optimizer on both sides."""
+    """A training file, as brim trains it: the same network, data,
+    loss and optimizer on both sides.
+    """
     spec = importlib.util.spec_from_file_location("training_file", file)
     assert spec is not None
     assert spec.loader is not None
@@ -68,7 +72,11 @@ def main() -> None:
         step += 1
         os.write(log, f"{time.time()} {step} {rank} {world} {restart} {os.getpid()}\n".encode())
         if rank == 0 and step % CHECKPOINT_EVERY == 0:
-            state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            state = {
+                "model": model.module.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step,
+            }
             torch.save(state, checkpoint.with_suffix(".new"))
             os.replace(checkpoint.with_suffix(".new"), checkpoint)
 

@@ -8,8 +8,6 @@ from brim.backends.simulator.profiles import read_profiles
 from brim.backends.simulator.traces import read_trace
 from brim.domain.workload import Job
 
-__all__ = ["SHAPES", "read"]
-
 # Nodes, and devices on each.
 SHAPES = {
     "itp/195job": (16, 8),

@@ -1,7 +1,8 @@
 """Steps of several programs, measured by turns.
 
-Every side has turns of a moment, one after the other: loops in this process, and programs such as `brim train`, whose
-workers wait while it is not their turn. So whatever else the machine does meets all of them alike.
+Every side has turns of a moment, one after the other: loops in this process, and programs such as
+`brim train`, whose workers wait while it is not their turn. So whatever else the machine does meets
+all of them alike.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.gate import VARIABLE, Gate
-
-__all__ = ["Program", "Run", "Step", "Turn", "await_all", "by_turns"]
 
 _LIMIT = 300.0  # seconds until a run must have started, or ended
 _STARTED = 10  # steps after which a run trains as it will for ever
@@ -46,7 +45,8 @@ class Turn(NamedTuple):
 
 
 class Program:
-    """A program that makes steps while it has its turn: it looks at the gate, and writes `run/steps.jsonl`.
+    """A program that makes steps while it has its turn: it looks at the gate, and writes
+    `run/steps.jsonl`.
 
     Args:
         folder: for its records, and for what it prints.
@@ -74,7 +74,9 @@ class Program:
         return True
 
     def turn(self, seconds: float) -> Turn:
-        """Let it make steps, timed from commit to commit; a turn of long steps lasts for a few of them."""
+        """Let it make steps, timed from commit to commit; a turn of long steps lasts for a few of
+        them.
+        """
         first, spent = len(self._records()), self._cpu()
         self._gate.open()
         time.sleep(_SETTLE + seconds)
@@ -82,7 +84,9 @@ class Program:
         while len(self._records()) < first + _FEWEST + 2 and time.monotonic() < end:
             time.sleep(_SETTLE)
         self._gate.close()
-        time.sleep(_SETTLE)  # commits wait a tenth of a second for company on their way to the records
+        time.sleep(
+            _SETTLE
+        )  # commits wait a tenth of a second for company on their way to the records
         spent, counted = self._cpu() - spent, self._records()[first + 1 :]
         gaps = [after["at"] - before["at"] for before, after in pairwise(counted)]
         if len(gaps) < _FEWEST:
@@ -95,7 +99,9 @@ class Program:
         ticks = 0
         for process in Path("/proc").iterdir():
             try:
-                if process.name.isdigit() and self._mark in (process / "environ").read_bytes().split(b"\0"):
+                if process.name.isdigit() and self._mark in (
+                    process / "environ"
+                ).read_bytes().split(b"\0"):
                     fields = (process / "stat").read_text().rpartition(")")[2].split()
                     ticks += int(fields[11]) + int(fields[12])  # in user mode, in the kernel
             except OSError:  # it is gone
@@ -124,7 +130,15 @@ class Run(Program):
     """
 
     def __init__(self, folder: Path, words: list[str], checkout: Path) -> None:
-        command = [sys.executable, "-m", "brim.cli", "train", *words, "--run-dir", str(folder / "run")]
+        command = [
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "train",
+            *words,
+            "--run-dir",
+            str(folder / "run"),
+        ]
         super().__init__(folder, command, checkout)
 
 

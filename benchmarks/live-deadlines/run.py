@@ -1,4 +1,6 @@
-"""A stream of real jobs with deadlines under three policies, beside what the simulator predicts: see README.md."""
+"""A stream of real jobs with deadlines under three policies, beside what the simulator predicts:
+see README.md.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Course:
 
     Args:
         submitted: when the scheduler had it; its deadline is the same as in the simulation.
-        first, half: when the scheduler expected it to end: when it first could, and at half of the steps.
+        first, half: when the scheduler expected it to end: when it first could, and at half of the
+            steps.
         workers: (when, how many from then on).
     """
 
@@ -85,7 +88,9 @@ class Side:
         return met[0] / len(self.live), met[1] / len(self.live)
 
     def errors(self) -> dict[str, list[tuple[float, float]]]:
-        """By what predicted them, the errors of jobs' ends: in parts of what was left, and of the whole time."""
+        """By what predicted them, the errors of jobs' ends: in parts of what was left, and of the
+        whole time.
+        """
         ends = zip(self.live, self.simulated_ends, strict=True)
         found = {
             "the simulator, which knows the stream": [
@@ -95,7 +100,11 @@ class Side:
         submitted = [course.submitted for course in self.live]
         for name, estimate in (("when it first could", "first"), ("at half of the steps", "half")):
             both = [(course, getattr(course, estimate)) for course in self.live]
-            known = [(course, said) for course, said in both if said is not None and course.ended > said.at]
+            known = [
+                (course, said)
+                for course, said in both
+                if said is not None and course.ended > said.at
+            ]
             alone = [
                 (course, said)
                 for course, said in known
@@ -103,7 +112,8 @@ class Side:
             ]
             for which, those in ((name, known), (f"{name}, if nobody came later", alone)):
                 found[f"the scheduler, {which}"] = [
-                    (abs(said.error(course.ended)), course.error(said.finish)) for course, said in those
+                    (abs(said.error(course.ended)), course.error(said.finish))
+                    for course, said in those
                 ]
         return found
 
@@ -120,7 +130,9 @@ def live(policy: str, items: Sequence[Item], learnt: Learnt) -> tuple[list[Cours
             while len(jobs) < len(items) and time.time() >= origin + items[len(jobs)].at:
                 jobs.append(_submit(cluster, items[len(jobs)], origin, salt=policy))
             views = {view.job: view for view in cluster.look()}
-            if len(jobs) == len(items) and all(views[job].has_ended for job in jobs if job in views):
+            if len(jobs) == len(items) and all(
+                views[job].has_ended for job in jobs if job in views
+            ):
                 break
             if time.time() > end:
                 raise RuntimeError(f"{policy}: the stream has not ended after {_LIMIT:.0f} s")
@@ -158,14 +170,18 @@ def _course(cluster: BrimCluster, job: str, item: Item, origin: float) -> Course
 
 def _estimate(view: EstimateView | None, origin: float) -> Estimate | None:
     return (
-        None if view is None else Estimate(at=view.at - origin, finish=view.finish - origin, step=view.step)
+        None
+        if view is None
+        else Estimate(at=view.at - origin, finish=view.finish - origin, step=view.step)
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="6 jobs under one policy, 2 minutes: no report is written"
+        "--quick",
+        action="store_true",
+        help="6 jobs under one policy, 2 minutes: no report is written",
     )
     parser.add_argument("--policy", action="append", help=f"only these of {', '.join(POLICIES)}")
     parser.add_argument("--seed", type=int, default=SEED, help="of the stream")
@@ -181,7 +197,9 @@ def main() -> None:
     for policy in policies:
         report.say(f"{len(items)} jobs under {policy}")
         courses, replayed = report.attempt(live, policy, items, learnt)
-        simulated = predict(items, policy, slots=SLOTS, measured=learnt.measured, overheads=overheads)
+        simulated = predict(
+            items, policy, slots=SLOTS, measured=learnt.measured, overheads=overheads
+        )
         sides.append(Side(policy=policy, live=courses, simulated=simulated, replayed=replayed))
     tell(report, sides, overheads)
     if not arguments.quick:
@@ -205,11 +223,13 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
                 f"{max(o.finished or 0.0 for o in side.simulated.outcomes):.0f}",
             ]
         )
-    head = ["policy", "promised, live / simulated", "of these missed", "deadlines met, live", "simulated",
+    head = ["policy", "promised, live / simulated", "of these missed", "deadlines met, "
+                                                                       "live", "simulated",
             "all done after, s, live", "simulated"]  # fmt: skip
     report.add(
         f"## {len(sides[0].live)} jobs on {SLOTS} worker slots\n\n"
-        f"A start costs {overheads.cost(0, 1):.2f} s, a change of workers {overheads.cost(1, 2):.2f} s, an end "
+        f"A start costs {overheads.cost(0, 1):.2f} s, a change of workers "
+        f"{overheads.cost(1, 2):.2f} s, an end "
         f"{overheads.end:.2f} s, as the scheduler measured before.\n\n" + table(head, rows)
     )
     rows = []
@@ -220,22 +240,34 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
                 rows.append([side.policy, name, len(errors), *_quantiles(left), *_quantiles(whole)])
     report.add(
         "## Errors of predicted finish times\n\n"
-        + "In parts of the time that was left when it was said (by the simulator: of the job's whole time), and in "
+        + "In parts of the time that was left when it was said (by the simulator: of the job's "
+        "whole time), and in "
         "parts of the job's whole time from its submission to its end.\n\n"
         + table(
-            ["policy", "predicted by", "jobs", "of what was left: median", "p95", "of all: median", "p95"],
+            [
+                "policy",
+                "predicted by",
+                "jobs",
+                "of what was left: median",
+                "p95",
+                "of all: median",
+                "p95",
+            ],
             rows,
         )
     )
     for side in sides:
         undone = ", ".join(
-            f"{course.item.name} is {course.state}" for course in side.live if course.state != "done"
+            f"{course.item.name} is {course.state}"
+            for course in side.live
+            if course.state != "done"
         )
         if undone:
             report.add(f"{side.policy}: {undone}.")
         late = [course for course in side.live if course.promised and not course.met]
         for course in late:
-            report.add(f"{side.policy}: {course.item.name} was promised {course.item.deadline:.1f} s and took until "
+            report.add(f"{side.policy}: {course.item.name} was promised {course.item.deadline:.1f} "
+                       "s and took until "
                        f"{course.ended:.1f} s.")  # fmt: skip
     report.add("\n".join(replay_line(f"{side.policy}'s journal", side.replayed) for side in sides))
 
@@ -256,10 +288,15 @@ def draw(sides: Sequence[Side], *, slots: int) -> Any:
         known = [(finish, row) for row, finish in enumerate(finishes) if finish is not None]
         axis.plot(*zip(*known, strict=True), "kx", markersize=4, label="simulated end")
         axis.set_title(
-            f"{side.policy}: a line for each job; the thicker, the more workers", loc="left", fontsize=9
+            f"{side.policy}: a line for each job; the thicker, the more workers",
+            loc="left",
+            fontsize=9,
         )
         axis.set(
-            ylabel="job", xlabel="seconds since the stream began", ylim=(len(side.live), -1), xlim=(0, None)
+            ylabel="job",
+            xlabel="seconds since the stream began",
+            ylim=(len(side.live), -1),
+            xlim=(0, None),
         )
         for name, colour in _COLOURS.items():
             axis.plot([], [], "-", color=colour, linewidth=3, label=name)
@@ -279,12 +316,21 @@ def _draw_job(axis: Any, row: int, course: Course) -> None:
     axis.plot([course.submitted, course.ended], [row, row], color=colour, linewidth=0.6)
     for (start, workers), (stop, _) in pairwise(course.workers):
         if workers:
-            axis.plot([start, stop], [row, row], color=colour, linewidth=0.7 * workers, solid_capstyle="butt")
+            axis.plot(
+                [start, stop],
+                [row, row],
+                color=colour,
+                linewidth=0.7 * workers,
+                solid_capstyle="butt",
+            )
     axis.plot(course.item.deadline, row, "|", color="black", markersize=9)
 
 
 def _quantiles(errors: Sequence[float]) -> tuple[str, str]:
-    return f"{statistics.median(errors):.1%}", f"{sorted(errors)[max(0, round(0.95 * len(errors)) - 1)]:.1%}"
+    return (
+        f"{statistics.median(errors):.1%}",
+        f"{sorted(errors)[max(0, round(0.95 * len(errors)) - 1)]:.1%}",
+    )
 
 
 def plain(side: Side) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Which advertisements are clicked? An example's job; a micro-batch mostly waits, as it would for an accelerator."""
+"""Which advertisements are clicked?
+
+An example's job; a micro-batch mostly waits, as it would for an accelerator.
+"""
 
 import importlib.util
 import time
@@ -14,7 +17,12 @@ _spec = importlib.util.spec_from_file_location("criteo", EXAMPLES / _FILE)
 _example = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_example)
 
-dataset, model, optimizer, metrics = _example.dataset, _example.model, _example.optimizer, _example.metrics
+dataset, model, optimizer, metrics = (
+    _example.dataset,
+    _example.model,
+    _example.optimizer,
+    _example.metrics,
+)
 WAIT = param("wait", 0.8e-3)
 
 

@@ -33,18 +33,32 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
         waits = [each[side][1].to_first_step for each in found.rounds]
         predicted = found.predicted[side].makespan
         errors = [100 * error(span, predicted) for span in spans]
-        same = sum(course.digest == found.calm[course.name] for each in found.rounds for course in each[side])
+        same = sum(
+            course.digest == found.calm[course.name]
+            for each in found.rounds
+            for course in each[side]
+        )
         rows.append(
             [
-                *(side, SIDES[side], len(spans), seconds(spans), f"{predicted:.2f}", spread(errors)),
+                *(
+                    side,
+                    SIDES[side],
+                    len(spans),
+                    seconds(spans),
+                    f"{predicted:.2f}",
+                    spread(errors),
+                ),
                 *(seconds(waits), f"{same} of {2 * len(spans)}"),
             ]
         )
     head = ["run", "policy", "times", "makespan, s", "simulated, s", "live beyond simulated, %"]
     head += ["second: submission to first step, s", "weights as undisturbed"]
-    gains = [100 * error(makespan(each["elastic"]), makespan(each["gang"])) for each in found.rounds]
+    gains = [
+        100 * error(makespan(each["elastic"]), makespan(each["gang"])) for each in found.rounds
+    ]
     report.add(
-        f"## Two jobs that want {found.scale.workers} of {found.scale.slots} slots each, the second "
+        f"## Two jobs that want {found.scale.workers} of {found.scale.slots} slots each, the "
+        "second "
         f"{found.scale.gap:g} s after the first\n\nMedian (minimum–maximum).\n\n"
         + table(head, rows)
         + f"\n\nElastic against gang: {spread(gains)} % of the makespan."
@@ -71,9 +85,11 @@ def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
     head = ["run", "times", "changes of workers", "sizes", "steps redone", "AUC", "weights, sha256"]
     ends = [course.ended for course in found.rounds]
     report.add(
-        f"## A job beside an online service that takes and gives slots every {found.scale.every:g} s\n\n"
+        f"## A job beside an online service that takes and gives slots every {found.scale.every:g} "
+        "s\n\n"
         + table(head, rows)
-        + f"\n\nThe elastic job took {seconds(ends)} s; simulated {found.predicted.makespan:.2f} s (which knows "
+        + f"\n\nThe elastic job took {seconds(ends)} s; simulated {found.predicted.makespan:.2f} s "
+        "(which knows "
         "nothing of the evaluation after each epoch)."
     )
 
@@ -81,10 +97,15 @@ def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
 def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
     costs = found.learnt.overheads
     steps = ", ".join(f"{1 / rate:.3f} s on {n}" for n, rate in sorted(found.learnt.rates.items()))
-    rows = [[claim.claim, claim.got, claim.need, "yes" if claim.held else "**no**"] for claim in found.claims]
+    rows = [
+        [claim.claim, claim.got, claim.need, "yes" if claim.held else "**no**"]
+        for claim in found.claims
+    ]
     report.add(
-        "## What the simulator was told, and what held\n\nMeasured before, on a job of its own: a step takes "
-        f"{steps} workers; a start costs {costs.start:.2f} s, a change of workers {costs.fixed:.3f} s, an end "
+        "## What the simulator was told, and what held\n\nMeasured before, on a job of its own: a "
+        "step takes "
+        f"{steps} workers; a start costs {costs.start:.2f} s, a change of workers "
+        f"{costs.fixed:.3f} s, an end "
         f"{costs.end:.2f} s. A claim holds if it held in every repetition.\n\n"
         + table(["claim", "found", "needed", "holds"], rows)
     )
@@ -93,19 +114,25 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=f"{__doc__} Takes about 5 minutes each.")
     parser.add_argument("experiment", type=int, choices=(1, 3))
-    parser.add_argument("--repeat", type=int, default=_REPEAT, help=f"repetitions; default: {_REPEAT}")
+    parser.add_argument(
+        "--repeat", type=int, default=_REPEAT, help=f"repetitions; default: {_REPEAT}"
+    )
     parser.add_argument(
         "--path", help="experiment 3 on a sample of Criteo's logs: label, I1 to I13, C1 to C26"
     )
     parser.add_argument(
-        "--by-rows", action="store_true", help="with --path: one table of hashed ids, trained by rows"
+        "--by-rows",
+        action="store_true",
+        help="with --path: one table of hashed ids, trained by rows",
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = str(repository())
     run: Callable[..., Any] = two_jobs if arguments.experiment == 1 else changing_workers
     repeat = 1 if arguments.quick else arguments.repeat
-    title = f"ElasticDL's experiment {arguments.experiment}, live" + (" on Criteo" if arguments.path else "")
+    title = f"ElasticDL's experiment {arguments.experiment}, live" + (
+        " on Criteo" if arguments.path else ""
+    )
     title += ", by rows" if arguments.by_rows else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
@@ -129,7 +156,8 @@ def _scale(arguments: argparse.Namespace) -> Scale:
         return scales.QUICK_TWO_JOBS if arguments.quick else scales.TWO_JOBS
     scale = scales.QUICK_CHANGING_WORKERS if arguments.quick else scales.CHANGING_WORKERS
     if arguments.path:
-        # A tenth of the rows that the flights have: smaller batches and more epochs, for as many steps.
+        # A tenth of the rows that the flights have: smaller batches and more epochs, for as many
+        # steps.
         scale = replace(
             scale,
             file=HERE / "criteo.py",

@@ -1,4 +1,6 @@
-"""What a scheduler costs: its cycles, its share of a processor, its answers, and the jobs' speed: see README.md."""
+"""What a scheduler costs: its cycles, its share of a processor, its answers, and the jobs' speed:
+see README.md.
+"""
 
 from __future__ import annotations
 
@@ -79,17 +81,23 @@ def timed(function: Callable[[], Any]) -> float:
 
 def under_load(size: Size, found: Found, report: Report) -> None:
     """So many jobs, of which some run and the others wait, half of them with a deadline."""
-    known = Learnt(measured={WAITS.name: Measured({1: (20.0, 20.0 * MICRO_BATCHES * WAITS.wait)})}, costs={})
+    known = Learnt(
+        measured={WAITS.name: Measured({1: (20.0, 20.0 * MICRO_BATCHES * WAITS.wait)})}, costs={}
+    )
     nodes = {"nodes": [{"name": "n1", "workers": size.running}]}
     with BrimCluster(nodes, known=known, kinds=[WAITS]) as cluster:
         client = cluster.client
         for number in range(size.submitted):
             deadline = time.time() + 36_000.0 + 3600.0 * number if number % 2 else None
-            request = Submit(submission=WAITS.submission(epochs=_EPOCHS, deadline=deadline), name="waits")
+            request = Submit(
+                submission=WAITS.submission(epochs=_EPOCHS, deadline=deadline), name="waits"
+            )
             found.submits.append(timed(partial(client.submit, request)))
         report.say(f"{size.submitted} jobs are submitted")
         cluster.until(
-            f"{size.running} jobs with a step", lambda: stepping(client) >= size.running, timeout=300
+            f"{size.running} jobs with a step",
+            lambda: stepping(client) >= size.running,
+            timeout=300,
         )
         report.say(f"{size.running} of them run")
         time.sleep(5.0)
@@ -131,9 +139,14 @@ def share(process: psutil.Process, seconds: float) -> float:
 
 
 def pairs(number: int, size: Size) -> Pairs:
-    """The same job alone and under a scheduler of its own, in turns; who is started first changes with each cluster."""
+    """The same job alone and under a scheduler of its own, in turns; who is started first changes
+    with each cluster.
+    """
     words = [str(TRAINS), "--workers", "2", "--global-batch-size", "512"]
-    with BrimCluster({"nodes": [{"name": "n1", "workers": 2}]}) as cluster, contextlib.ExitStack() as stack:
+    with (
+        BrimCluster({"nodes": [{"name": "n1", "workers": 2}]}) as cluster,
+        contextlib.ExitStack() as stack,
+    ):
         cluster.warm_up(replace(WAITS, wait=0.0))
         starts = [
             partial(by_brim_train, words),
@@ -204,7 +217,8 @@ def tell_speed(report: Report, found: Found) -> None:
     report.add(
         f"## The speed of a job\n\nSteps per second, and processor time of a step.\n\n"
         f"{table([*head, 'speed: submit / train'], rows)}\n\n"
-        f"**Under the scheduler a job trains at {statistics.median(ratios):.3f} of its speed by `brim train`** "
+        f"**Under the scheduler a job trains at {statistics.median(ratios):.3f} of its speed by "
+        "`brim train`** "
         f"(median of {len(ratios)} clusters; with 95 % confidence {low:.3f} to {high:.3f}). "
         f"At least {_TARGET}: {verdict(ratios)}."
     )
@@ -221,7 +235,13 @@ def verdict(ratios: list[float]) -> str:
     low, high = interval(ratios)
     if len(ratios) < _ENOUGH:
         return "too few clusters to tell"
-    return "yes" if low >= _TARGET else "**no**" if high < _TARGET else "undecided: the interval has both"
+    return (
+        "yes"
+        if low >= _TARGET
+        else "**no**"
+        if high < _TARGET
+        else "undecided: the interval has both"
+    )
 
 
 def plot(found: Found) -> Any:
@@ -241,7 +261,8 @@ def plot(found: Found) -> Any:
     left.legend()
     for number, each in enumerate(found.speeds):
         ratios = [
-            u.steps_per_second / a.steps_per_second for u, a in zip(each.scheduled, each.alone, strict=True)
+            u.steps_per_second / a.steps_per_second
+            for u, a in zip(each.scheduled, each.alone, strict=True)
         ]
         right.plot([number + 1] * len(ratios), ratios, ".", color="tab:blue", alpha=0.4)
         right.plot(number + 1, each.speed, "_", color="black", markersize=14)

@@ -1,4 +1,6 @@
-"""Two tenants lend and reclaim under load, on real jobs, one of which refuses to give way: see README.md."""
+"""Two tenants lend and reclaim under load, on real jobs, one of which refuses to give way: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,8 @@ class Scene:
         mine = [self._submit(LENDER, _OWNERS, maximum=GUARANTEED // jobs) for _ in range(jobs)]
         self.owners += mine
         self.cluster.until(
-            f"{mine[0]} running", lambda: all(self._when(job, "running") is not None for job in mine)
+            f"{mine[0]} running",
+            lambda: all(self._when(job, "running") is not None for job in mine),
         )
         given = max(self._when(job, "running") or 0.0 for job in mine)
         asked = min(
@@ -108,7 +111,9 @@ class Scene:
             how=how, job=", ".join(mine), submitted=at - self.origin, asked=asked - self.origin,
             given=given - self.origin, forced=forced,
         )  # fmt: skip
-        self.say(f"reclaimed for {found.job} within {found.seconds:.2f} s{f' ({how})' if how else ''}")
+        self.say(
+            f"reclaimed for {found.job} within {found.seconds:.2f} s{f' ({how})' if how else ''}"
+        )
         self.reclaims.append(found)
         self.cluster.until(
             "the owner's end", lambda: all(self.cluster.asked[job].last.has_ended for job in mine)
@@ -131,7 +136,10 @@ class Scene:
     def worlds(self, job: str) -> Workers:
         """(when, workers of the world from then on); 0 before the first."""
         events = self.cluster.history(job).events
-        return [(0.0, 0), *((e.at - self.origin, e.world_size) for e in events if isinstance(e, RoundFormed))]
+        return [
+            (0.0, 0),
+            *((e.at - self.origin, e.world_size) for e in events if isinstance(e, RoundFormed)),
+        ]
 
     def processes(self, job: str) -> Workers:
         """(when, workers that have a process from then on), as devices are held."""
@@ -155,7 +163,10 @@ class Scene:
         return found
 
     def _when(self, job: str, event: str) -> float | None:
-        return next((change.at for change in self.cluster.client.explain(job) if change.event == event), None)
+        return next(
+            (change.at for change in self.cluster.client.explain(job) if change.event == event),
+            None,
+        )
 
 
 def _stop(pid: int) -> int:
@@ -180,13 +191,16 @@ def play(scene: Scene, *, quick: bool) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)  # where nobody has killed it
     scene.cluster.until(
-        "the borrowers' end", lambda: all(scene.cluster.asked[job].last.has_ended for job in scene.borrowers),
+        "the borrowers' "
+        "end", lambda: all(scene.cluster.asked[job].last.has_ended for job in scene.borrowers),
         timeout=300.0,
     )  # fmt: skip
 
 
 def undisturbed(epochs: int) -> str:
-    """The digest of the same job by `brim train`; nothing of it waits, for waiting changes no bit."""
+    """The digest of the same job by `brim train`;
+    nothing of it waits, for waiting changes no bit.
+    """
     with tempfile.TemporaryDirectory() as folder:
         words = [
             "train",
@@ -206,7 +220,9 @@ def undisturbed(epochs: int) -> str:
 
 
 def lost_within_quota(cluster: BrimCluster) -> list[str]:
-    """Cycles in which a tenant that held no more than its own was left with less than it held, though it wanted it."""
+    """Cycles in which a tenant that held no more than its own was left with less than it held,
+    though it wanted it.
+    """
     database, found = cluster.database(), []
     for row in database.cycles():
         snapshot, decision = decode_cycle(row.content)
@@ -221,8 +237,12 @@ def lost_within_quota(cluster: BrimCluster) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="A whole run takes about 3 minutes.")
-    parser.add_argument("--quick", action="store_true", help="one reclaim and one refusal: no report")
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="A whole run takes about 3 minutes."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one reclaim and one refusal: no report"
+    )
     arguments = parser.parse_args()
     epochs = 50 if arguments.quick else 100
     report = Report(HERE, "Lend and reclaim between two tenants", seed=0)
@@ -234,8 +254,12 @@ def main() -> None:
     with BrimCluster(cluster_file) as cluster:
         scene = Scene(cluster, epochs=epochs, say=report.say)
         play(scene, quick=arguments.quick)
-        stories = {job: cluster.brim("explain", job) for job in [scene.borrowers[0], scene.owners[0]]}
-        summaries = {job: cluster.asked[job].last.summary for job in [*scene.borrowers, *scene.owners]}
+        stories = {
+            job: cluster.brim("explain", job) for job in [scene.borrowers[0], scene.owners[0]]
+        }
+        summaries = {
+            job: cluster.asked[job].last.summary for job in [*scene.borrowers, *scene.owners]
+        }
         replayed, lost = cluster.replay(), lost_within_quota(cluster)
         lines = {
             BORROWER: _held(scene, scene.borrowers),
@@ -243,13 +267,20 @@ def main() -> None:
         }
     report.say("the same jobs undisturbed, for the digests")
     calm = {True: undisturbed(epochs), False: undisturbed(_OWNERS)}
-    same = {job: each["weights_sha256"] == calm[job in scene.borrowers] for job, each in summaries.items()}
+    same = {
+        job: each["weights_sha256"] == calm[job in scene.borrowers]
+        for job, each in summaries.items()
+    }
     tell(report, scene.reclaims, summaries, same, lost)
     report.add(replay_line("the journal", replayed))
     for job, story in stories.items():
         report.add(f"```console\n$ brim explain {job}\n{story.rstrip()}\n```")
     if not arguments.quick:
-        data = {"reclaims": [asdict(each) for each in scene.reclaims], "held": lines, "same_weights": same}
+        data = {
+            "reclaims": [asdict(each) for each in scene.reclaims],
+            "held": lines,
+            "same_weights": same,
+        }
         report.write(data, draw(lines, scene.reclaims))
 
 
@@ -264,14 +295,22 @@ def tell(
     head = ["reclaimed for", "what was done to a borrower", "seconds from plan to start", "forced"]
     rows = [[e.job, e.how or "-", f"{e.seconds:.2f}", "; ".join(e.forced) or "-"] for e in reclaims]
     owned = f"{GUARANTEED} guaranteed to each of {' and '.join(TENANTS)}"
-    report.add(f"## {SLOTS} worker slots, {owned}, grace period {GRACE:g} s\n\n" + table(head, rows))
+    report.add(
+        f"## {SLOTS} worker slots, {owned}, grace period {GRACE:g} s\n\n" + table(head, rows)
+    )
     within = sum(each.seconds <= GRACE for each in reclaims)
     report.add(
         f"Within the grace period: {within} of {len(reclaims)} reclaims. "
         f"Tenants within their quota that lost a worker to another: {'; '.join(lost) or 'none'}."
     )
     rows = [
-        [job, each["exit"], str(each["steps"]), str(each["steps_redone"]), "yes" if same[job] else "NO"]
+        [
+            job,
+            each["exit"],
+            str(each["steps"]),
+            str(each["steps_redone"]),
+            "yes" if same[job] else "NO",
+        ]
         for job, each in summaries.items()
     ]
     report.add(table(["job", "ended", "steps", "redone", "weights of the undisturbed run"], rows))
@@ -289,24 +328,37 @@ def _at(points: Workers, time: float) -> int:
 
 
 def draw(lines: dict[str, Workers], reclaims: Sequence[Reclaim]) -> Any:
-    """Devices by tenant over time, what is guaranteed, and each reclaim from the plan to the start."""
+    """Devices by tenant over time, what is guaranteed,
+    and each reclaim from the plan to the start.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     axis = figure.subplots()
     times = sorted({at for points in lines.values() for at, _ in points})
     rows = [[_at(points, at) for at in times] for points in lines.values()]
-    axis.stackplot(times, rows, step="post", labels=[f"held by {tenant}" for tenant in lines], alpha=0.6)
+    axis.stackplot(
+        times, rows, step="post", labels=[f"held by {tenant}" for tenant in lines], alpha=0.6
+    )
     axis.axhline(
-        GUARANTEED, color="black", linestyle=":", linewidth=1, label=f"guaranteed to each: {GUARANTEED}"
+        GUARANTEED,
+        color="black",
+        linestyle=":",
+        linewidth=1,
+        label=f"guaranteed to each: {GUARANTEED}",
     )
     axis.axhline(SLOTS, color="grey", linewidth=0.8)
     for number, each in enumerate(reclaims):
         axis.axvspan(
-            each.asked, each.given, color="C3", alpha=0.35, label=None if number else "reclaim: plan to start"
+            each.asked,
+            each.given,
+            color="C3",
+            alpha=0.35,
+            label=None if number else "reclaim: plan to start",
         )
         axis.annotate(
-            f"{each.seconds:.1f} s" + (f"\n{textwrap.fill(each.how, 12)}:\nforced" if each.forced else ""),
+            f"{each.seconds:.1f} "
+            "s" + (f"\n{textwrap.fill(each.how, 12)}:\nforced" if each.forced else ""),
             (each.given, SLOTS), (2, 4), textcoords="offset points", fontsize=8, annotation_clip=False,
         )  # fmt: skip
     axis.set(xlabel="seconds", ylabel="worker processes", ylim=(0, SLOTS + 3), xlim=(0, None))

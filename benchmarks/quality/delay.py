@@ -26,13 +26,17 @@ def tell(report: Report, results: Results, epochs: int) -> None:
         lines = [
             [
                 f"{batch:,}",
-                *(spread([each["auc"][epoch] for each in seeds], digits=4) for seeds in delays.values()),
+                *(
+                    spread([each["auc"][epoch] for each in seeds], digits=4)
+                    for seeds in delays.values()
+                ),
             ]
             for batch, delays in results.items()
         ]
         head = ["batch", *(f"{delay} steps late" for delay in next(iter(results.values())))]
         report.add(
-            f"## Test AUC after epoch {epoch + 1}: median (lowest–highest) of the seeds\n\n{table(head, lines)}"
+            f"## Test AUC after epoch {epoch + 1}: median (lowest–highest) of the "
+            f"seeds\n\n{table(head, lines)}"
         )
 
 
@@ -60,7 +64,9 @@ def plot(results: Results) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
     parser.add_argument("--epochs", type=int, default=2, help="epochs; default: 2")
     parser.add_argument("--quick", action="store_true", help="one seed and two delays, no report")
     arguments = parser.parse_args()
@@ -77,7 +83,10 @@ def main() -> None:
             is_same &= alone["digest"] == found[0]["digest"]
             results.setdefault(batch, {})[delay] = found
     tell(report, results, arguments.epochs)
-    report.add(f"One worker has the bits of two, for each batch and delay: {'yes' if is_same else '**no**'}.")
+    report.add(
+        "One worker has the bits of two, for each batch and delay: "
+        f"{'yes' if is_same else '**no**'}."
+    )
     if not arguments.quick:
         report.write({"results": results, "same_bits": is_same}, plot(results), name="delay")
     if not is_same:

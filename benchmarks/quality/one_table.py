@@ -1,4 +1,6 @@
-"""AUC of the click models over one table of hashed ids, by `brim train` on 1, 2 and 4 workers, beside plain torch."""
+"""AUC of the click models over one table of hashed ids, by `brim train` on 1, 2 and 4 workers,
+beside plain torch.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,15 @@ def brim_on(workers: int) -> str:
 
 def plain(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Result:
     """A plain loop, whose gradients have all rows of the table."""
-    command = [sys.executable, str(HERE / "plain.py"), EXAMPLE, "--seeds", str(seed), "--epochs", str(epochs)]
+    command = [
+        sys.executable,
+        str(HERE / "plain.py"),
+        EXAMPLE,
+        "--seeds",
+        str(seed),
+        "--epochs",
+        str(epochs),
+    ]
     lines = _output([*command, *parameters, *words]).splitlines()
     return {"auc": [json.loads(line)["metrics"]["auc"] for line in lines]}
 
@@ -51,10 +61,22 @@ def brim(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Resu
             "--run-dir",
             f"{scratch}/run",
         ]
-        command += ["--seed", str(seed), "--epochs", str(epochs), "--spares", "0", *parameters, *words]
+        command += [
+            "--seed",
+            str(seed),
+            "--epochs",
+            str(epochs),
+            "--spares",
+            "0",
+            *parameters,
+            *words,
+        ]
         digest = json.loads(_output(command))["weights_sha256"]
         events = read_history(Path(scratch, "run")).events
-    return {"auc": [each.metrics["auc"] for each in events if isinstance(each, EpochEnded)], "digest": digest}
+    return {
+        "auc": [each.metrics["auc"] for each in events if isinstance(each, EpochEnded)],
+        "digest": digest,
+    }
 
 
 def _output(command: list[str]) -> str:
@@ -67,11 +89,15 @@ def _output(command: list[str]) -> str:
 def measure(path: str, rows: int, model: str, seed: int, epochs: int) -> dict[str, Result]:
     """Return what each side reaches."""
     parameters = [
-        word for name in (f"path={path}", f"model={model}", f"rows={rows}") for word in ("--set", name)
+        word
+        for name in (f"path={path}", f"model={model}", f"rows={rows}")
+        for word in ("--set", name)
     ]
     common = parameters, seed, epochs
     sides = {ADAGRAD: plain(*common), ADAM: plain(*common, "--adam")}
-    return sides | {brim_on(workers): brim(*common, "--workers", str(workers)) for workers in WORKERS}
+    return sides | {
+        brim_on(workers): brim(*common, "--workers", str(workers)) for workers in WORKERS
+    }
 
 
 def is_same(sides: dict[str, Result]) -> bool:
@@ -84,14 +110,18 @@ def tell(report: Report, results: Results, epochs: int) -> None:
         lines = [
             [
                 model,
-                *(spread([sides[name]["auc"][epoch] for sides in seeds], digits=4) for name in seeds[0]),
+                *(
+                    spread([sides[name]["auc"][epoch] for sides in seeds], digits=4)
+                    for name in seeds[0]
+                ),
                 f"{sum(map(is_same, seeds))} of {len(seeds)}",
             ]
             for model, seeds in results.items()
         ]
         head = ["model", *next(iter(results.values()))[0], "equal bits"]
         report.add(
-            f"## Test AUC after epoch {epoch + 1}: median (lowest–highest) of the seeds\n\n{table(head, lines)}"
+            f"## Test AUC after epoch {epoch + 1}: median (lowest–highest) of the "
+            f"seeds\n\n{table(head, lines)}"
         )
 
 
@@ -99,7 +129,10 @@ def plot(results: Results, epochs: int) -> Any:
     """A panel for each model: each seed's AUC by epoch, and their median."""
     from matplotlib.figure import Figure
 
-    figure, shown = Figure(figsize=(9.0, 3.4)), {ADAM: "gray", ADAGRAD: "tab:orange", brim_on(4): "tab:blue"}
+    figure, shown = (
+        Figure(figsize=(9.0, 3.4)),
+        {ADAM: "gray", ADAGRAD: "tab:orange", brim_on(4): "tab:blue"},
+    )
     axes = figure.subplots(1, len(results), sharey=True, squeeze=False)[0]
     for axis, (model, seeds) in zip(axes, results.items(), strict=True):
         for place, (name, color) in enumerate(shown.items()):
@@ -120,13 +153,21 @@ def plot(results: Results, epochs: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
-    parser.add_argument("--rows", type=int, default=200_000, help="rows of the table; default: 200,000")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=200_000, help="rows of the table; default: 200,000"
+    )
     parser.add_argument("--epochs", type=int, default=2, help="epochs; default: 2")
     parser.add_argument(
-        "--keep", type=Path, help="a file that keeps what each seed reached; another call goes on from it"
+        "--keep",
+        type=Path,
+        help="a file that keeps what each seed reached; another call goes on from it",
     )
-    parser.add_argument("--model", action="append", choices=MODELS, help="which model; default: all")
+    parser.add_argument(
+        "--model", action="append", choices=MODELS, help="which model; default: all"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 1; default: 3")
     parser.add_argument("--quick", action="store_true", help="Wide & Deep with one seed, no report")
     arguments = parser.parse_args()
@@ -134,18 +175,24 @@ def main() -> None:
     if arguments.quick:
         models, seeds = MODELS[:1], (1,)
     report = Report(
-        HERE, f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch", seed=1
+        HERE,
+        f"Quality over one table of {arguments.rows:,} hashed rows, beside plain torch",
+        seed=1,
     )
     kept = arguments.keep
     known: Results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     results = {model: known.get(model, []) for model in models}
     if any(results.values()):
-        earlier = ", ".join(f"{model} (seeds 1 to {len(of)})" for model, of in results.items() if of)
+        earlier = ", ".join(
+            f"{model} (seeds 1 to {len(of)})" for model, of in results.items() if of
+        )
         report.add(f"An earlier call measured {earlier}.")
     for model in models:
         for seed in seeds[len(results[model]) :]:
             report.say(f"{model}, seed {seed}")
-            sides = report.attempt(measure, arguments.path, arguments.rows, model, seed, arguments.epochs)
+            sides = report.attempt(
+                measure, arguments.path, arguments.rows, model, seed, arguments.epochs
+            )
             results[model].append(sides)
             if kept:
                 write_whole(kept, json.dumps({**known, **results}).encode())

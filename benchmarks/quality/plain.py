@@ -1,9 +1,10 @@
-"""What the examples' models reach in a plain torch loop, one process and no brim runtime: the mark to meet.
+"""What the examples' models reach in a plain torch loop, one process and no brim runtime: the mark
+to meet.
 
     python benchmarks/quality/plain.py criteo.py --set path=dac_sample.tsv --set model=deepfm
 
-Each seed trains on one thread and is judged on the test split after each epoch. Prints one JSON object per epoch of
-each seed.
+Each seed trains on one thread and is judged on the test split after each epoch. Prints one JSON
+object per epoch of each seed.
 """
 
 import argparse
@@ -70,7 +71,9 @@ def main():
         "--adam", action="store_true", help="use Adam at 1e-3 in place of the file's optimizer"
     )
     arguments = parser.parse_args()
-    os.environ[ENVIRONMENT_VARIABLE] = json.dumps(dict(pair.split("=", 1) for pair in arguments.set))
+    os.environ[ENVIRONMENT_VARIABLE] = json.dumps(
+        dict(pair.split("=", 1) for pair in arguments.set)
+    )
     torch.set_num_threads(1)
     job = load(arguments.file if "/" in arguments.file else f"01-first-job/{arguments.file}")
     train_rows = len(job.dataset("train"))

@@ -26,10 +26,30 @@ def plain(path: str, model: str, seed: int) -> dict[str, Any]:
 
 def brim(path: str, model: str, seed: int, *more: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-quality-") as scratch:
-        command = [sys.executable, "-m", "brim.cli", "train", str(CRITEO), "--json", "--seed", str(seed)]
-        command += ["--run-dir", f"{scratch}/run", "--set", f"path={path}", "--set", f"model={model}", *more]
+        command = [
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "train",
+            str(CRITEO),
+            "--json",
+            "--seed",
+            str(seed),
+        ]
+        command += [
+            "--run-dir",
+            f"{scratch}/run",
+            "--set",
+            f"path={path}",
+            "--set",
+            f"model={model}",
+            *more,
+        ]
         summary = json.loads(_output(command))
-        steps = [json.loads(line) for line in Path(scratch, "run", "steps.jsonl").read_text().splitlines()]
+        steps = [
+            json.loads(line)
+            for line in Path(scratch, "run", "steps.jsonl").read_text().splitlines()
+        ]
     first, last = steps[0], steps[-1]
     samples = sum(step["samples"] for step in steps[1:])
     speed = samples / (last["at"] - first["at"])
@@ -37,19 +57,28 @@ def brim(path: str, model: str, seed: int, *more: str) -> dict[str, Any]:
 
 
 def _output(command: list[str]) -> str:
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, timeout=300
+    ).stdout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, no report")
     arguments = parser.parse_args()
     seeds = (1,) if arguments.quick else (1, 2, 3)
     report = Report(HERE, "Quality on Criteo's sample, beside a plain torch loop", seed=1)
     rows, data, failed = [], {}, False
     for model in ("wide_deep", "deepfm"):
-        results: dict[str, list[dict[str, Any]]] = {"plain": [], "one": [], "four": [], "inexact": []}
+        results: dict[str, list[dict[str, Any]]] = {
+            "plain": [],
+            "one": [],
+            "four": [],
+            "inexact": [],
+        }
         for seed in seeds:
             report.say(f"{model}, seed {seed}")
             common = (arguments.path, model, seed)
@@ -57,11 +86,17 @@ def main() -> None:
             results["one"].append(brim(*common, "--workers", "1"))
             results["four"].append(brim(*common, "--workers", "4"))
             results["inexact"].append(brim(*common, "--workers", "1", "--no-exact"))
-        same = [a["digest"] == b["digest"] for a, b in zip(results["one"], results["four"], strict=True)]
+        same = [
+            a["digest"] == b["digest"] for a, b in zip(results["one"], results["four"], strict=True)
+        ]
         inside = all(SPREAD[0] <= each["auc"] <= SPREAD[1] for each in results["one"])
         failed |= not (all(same) and inside)
         rows.append(
-            [model, *(_auc(results[name]) for name in ("plain", "one", "four", "inexact")), all(same)]
+            [
+                model,
+                *(_auc(results[name]) for name in ("plain", "one", "four", "inexact")),
+                all(same),
+            ]
         )
         data[model] = results
     report.add("## Test AUC after one epoch, median (lowest to highest) of the seeds\n")
@@ -78,7 +113,10 @@ def main() -> None:
     speeds = [
         [
             model,
-            *(ratio(_times(results["plain"]), _times(results[name])) for name in ("one", "inexact")),
+            *(
+                ratio(_times(results["plain"]), _times(results[name]))
+                for name in ("one", "inexact")
+            ),
         ]
         for model, results in data.items()
     ]

@@ -97,7 +97,9 @@ def kill_under_brim(setting: Setting, kills: int, rng: random.Random) -> list[Re
 
 
 def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tuple[float, int]:
-    """Seconds to the first step on all ranks after the restart, and how many steps were lost by it."""
+    """Seconds to the first step on all ranks after the restart,
+    and how many steps were lost by it.
+    """
     with Torchrun(workers=workers, parameters={"optimizer": optimizer}, batch=BATCH) as run:
         run.until_all_stepped(steps=60)  # behind its first checkpoint
         lines = run.lines()
@@ -116,7 +118,9 @@ def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tup
 def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[dict[str, Any]]:
     """SIGSTOP a worker: when do the others go on, and can it do anything once it is woken?"""
     found = []
-    with BrimRun(TRAINING_FILE, workers=4, global_batch_size=BATCH, heartbeat_timeout=heartbeat) as run:
+    with BrimRun(
+        TRAINING_FILE, workers=4, global_batch_size=BATCH, heartbeat_timeout=heartbeat
+    ) as run:
         for _ in range(stops):
             run.until_steady(4, spares=1)
             before, victim = run.round.round, rng.choice(run.members)
@@ -163,7 +167,9 @@ def stop_under_torchrun(patience: float) -> float | None:
                 os.kill(victim, signal.SIGKILL)
 
 
-def tell(report: Report, found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]) -> None:
+def tell(
+    report: Report, found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]
+) -> None:
     rows = []
     for setting, kills in found.items():
         times = [took for took, _ in peer.get((setting.workers, setting.optimizer), [])]
@@ -171,15 +177,32 @@ def tell(report: Report, found: Found, peer: dict[tuple[int, str], list[tuple[fl
         rows.append(
             [
                 *(setting.workers, setting.optimizer, setting.spares, len(kills)),
-                *(ms([kill.survivors for kill in kills]), ms(full), ms([kill.step for kill in kills])),
-                *(max(kill.redone for kill in kills), seconds(times), len(times), ratio(times, full)),
+                *(
+                    ms([kill.survivors for kill in kills]),
+                    ms(full),
+                    ms([kill.step for kill in kills]),
+                ),
+                *(
+                    max(kill.redone for kill in kills),
+                    seconds(times),
+                    len(times),
+                    ratio(times, full),
+                ),
             ]
         )
-    head = ["workers", "optimizer", "spares", "kills", "next step by anybody, ms", "by the full world, ms"]
+    head = [
+        "workers",
+        "optimizer",
+        "spares",
+        "kills",
+        "next step by anybody, ms",
+        "by the full world, ms",
+    ]
     head += ["a usual step, ms", "redone, most", "torchrun, s", "its kills", "torchrun / brim"]
     report.add(
         "## From kill -9 to the next committed step\n\n"
-        "Median (minimum–maximum). A kill comes anywhere in a step; steps that the old round still commits "
+        "Median (minimum–maximum). A kill comes anywhere in a step; steps that the old round still "
+        "commits "
         "after it do not count. torchrun: to the first step on all ranks after its restart.\n\n"
         + table(head, rows)
     )
@@ -189,14 +212,18 @@ def tell(report: Report, found: Found, peer: dict[tuple[int, str], list[tuple[fl
         for setting, kills in found.items()
     ]
     report.add(
-        "## Where the time to the next step by anybody goes\n\nMilliseconds. *Notice*: the kernel tears the "
-        "process down, the agent tells the master. *Name the round*: the master decides. *Install it*: every "
-        "member has agreed, and a newcomer has fetched the state. *The step*: the first commit after that.\n\n"
-        + table(["workers", "optimizer", "spares", *PARTS], rows)
+        "## Where the time to the next step by anybody goes\n\nMilliseconds. *Notice*: the kernel "
+        "tears the "
+        "process down, the agent tells the master. *Name the round*: the master decides. *Install "
+        "it*: every "
+        "member has agreed, and a newcomer has fetched the state. *The step*: the first commit "
+        "after that.\n\n" + table(["workers", "optimizer", "spares", *PARTS], rows)
     )
     lost = [redone for values in peer.values() for _, redone in values]
     if lost:
-        report.add(f"torchrun lost {min(lost)} to {max(lost)} steps by a kill (a checkpoint every 50).")
+        report.add(
+            f"torchrun lost {min(lost)} to {max(lost)} steps by a kill (a checkpoint every 50)."
+        )
 
 
 def tell_stops(
@@ -206,8 +233,14 @@ def tell_stops(
     for heartbeat, each in stops.items():
         rows.append(
             [f"{heartbeat:g}", len(each), seconds([stop["seconds"] for stop in each])]
-            + [sum(stop[key] for stop in each) for key in ("alive_when_others_went_on", "alive_after_waking")]
-            + [sum(stop["in_a_later_round"] for stop in each), ", ".join({stop["lost_for"] for stop in each})]
+            + [
+                sum(stop[key] for stop in each)
+                for key in ("alive_when_others_went_on", "alive_after_waking")
+            ]
+            + [
+                sum(stop["in_a_later_round"] for stop in each),
+                ", ".join({stop["lost_for"] for stop in each}),
+            ]
         )
     head = ["heartbeat timeout, s", "stops", "to the next step, s", "alive when the others went on"]
     head += ["alive after SIGCONT", "in a later round", "recorded as lost by"]
@@ -237,7 +270,11 @@ def plot(found: Found, peer: dict[tuple[int, str], list[tuple[float, int]]]) -> 
     }
     for place, (label, times) in enumerate(series.items()):
         axis.plot(
-            times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0"
+            times,
+            [place] * len(times),
+            "|",
+            markersize=14,
+            color="C1" if "torchrun" in label else "C0",
         )
         axis.plot([statistics.median(times)], [place], "o", color="black", markersize=4)
     axis.set_yticks(range(len(series)), list(series))
@@ -253,7 +290,11 @@ def main() -> None:
     quick = parser.parse_args().quick
     rng = random.Random(SEED)
     settings = [Setting(4, name, spares) for name in ("sgd", "adam") for spares in (1, 0)]
-    others = [] if quick else [Setting(workers, "sgd", spares) for workers in (2, 8) for spares in (1, 0)]
+    others = (
+        []
+        if quick
+        else [Setting(workers, "sgd", spares) for workers in (2, 8) for spares in (1, 0)]
+    )
     rounds, kills = (1, 2) if quick else (5, 4)
     if quick:
         settings = settings[:2]
@@ -307,7 +348,9 @@ def main() -> None:
                 }
                 for (workers, name), values in peer.items()
             ],
-            "stops": [{"heartbeat_timeout": timeout, "stops": each} for timeout, each in stops.items()],
+            "stops": [
+                {"heartbeat_timeout": timeout, "stops": each} for timeout, each in stops.items()
+            ],
             "torchrun_stopped": {"patience": patience, "seconds": stopped_peer},
         }
         report.write(data, plot(found, peer))

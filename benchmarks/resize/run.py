@@ -35,8 +35,11 @@ class Change:
     """One resize; seconds."""
 
     to_new_world: float  # from the request to the first commit of the world asked for
-    pauses: tuple[float, ...]  # at each change of rounds: the gap between commits beyond a usual step
-    longest: float  # the longest gap from the request to some steps behind the change, beyond a usual step
+    pauses: tuple[
+        float, ...
+    ]  # at each change of rounds: the gap between commits beyond a usual step
+    # the longest gap from the request to some steps behind the change, beyond a usual step
+    longest: float
     lost: float  # in all that time: beyond what the same steps take usually
     usual: float
 
@@ -54,7 +57,9 @@ class Found:
 
 
 def resize(run: BrimRun, workers: int) -> tuple[float, int, int]:
-    """Ask, and wait until the world asked for has done its steps; when, and the first and last rounds of it."""
+    """Ask, and wait until the world asked for has done its steps; when, and the first and last
+    rounds of it.
+    """
     before = run.round.round
     asked = run.resize(workers)
     run.until_steady(workers, steps=_AFTER, spares=1)
@@ -94,7 +99,9 @@ def resize_brim(times: int, found: Found) -> None:
         found.grow += [change_of(run, *each, usual) for each in grown]
         found.shrink += [change_of(run, *each, usual) for each in shrunk]
         found.redone += sum(each.redone for each in run.re_formed.values())
-        found.repeated += sum(count - 1 for count in Counter(step.step for step in run.steps).values())
+        found.repeated += sum(
+            count - 1 for count in Counter(step.step for step in run.steps).values()
+        )
 
 
 def _has_steps(run: BrimRun, size: int) -> bool:
@@ -103,11 +110,20 @@ def _has_steps(run: BrimRun, size: int) -> bool:
 
 
 def start_brim() -> float:
-    """From the command `brim train` to the first commit of 4 workers; the run is short and ends by itself."""
+    """From the command `brim train` to the first commit of 4 workers; the run is short and ends by
+    itself.
+    """
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     command = [
         *(str(Path(sys.executable).with_name("brim")), "train", str(TRAINING_FILE)),
-        *("--workers", str(SMALL), "--global-batch-size", str(BATCH), "--set", f"samples={20 * BATCH}"),
+        *(
+            "--workers",
+            str(SMALL),
+            "--global-batch-size",
+            str(BATCH),
+            "--set",
+            f"samples={20 * BATCH}",
+        ),
         *("--run-dir", str(directory / "run"), "--json"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(repository())}
@@ -134,7 +150,9 @@ def start_brim() -> float:
 
 
 def start_and_grow_torchrun(found: Found) -> None:
-    """From the command to the first step on all of 4 ranks; then stop it and start 6 from its checkpoint."""
+    """From the command to the first step on all of 4 ranks; then stop it and start 6 from its
+    checkpoint.
+    """
     with Torchrun(workers=SMALL, batch=BATCH) as run:
         found.peer_starts.append(run.until_all_stepped() - run.started)
         run.until_all_stepped(steps=60)
@@ -152,16 +170,34 @@ def tell(report: Report, found: Found) -> None:
     for name, changes in ((f"{SMALL} → {LARGE}", found.grow), (f"{LARGE} → {SMALL}", found.shrink)):
         pauses = [pause for change in changes for pause in change.pauses]
         rows.append(
-            [name, len(changes), ms(pauses), statistics.median(len(change.pauses) for change in changes)]
-            + [ms([getattr(change, what) for change in changes]) for what in ("longest", "lost", "usual")]
+            [
+                name,
+                len(changes),
+                ms(pauses),
+                statistics.median(len(change.pauses) for change in changes),
+            ]
+            + [
+                ms([getattr(change, what) for change in changes])
+                for what in ("longest", "lost", "usual")
+            ]
             + [ms([change.to_new_world for change in changes])]
         )
-    head = ["resize", "times", "pause at a change of rounds", "such changes", "longest gap", "time lost"]
+    head = [
+        "resize",
+        "times",
+        "pause at a change of rounds",
+        "such changes",
+        "longest gap",
+        "time lost",
+    ]
     head += ["a usual step", "request to the first step of the new world"]
     report.add(
-        "## Resize under brim\n\nMilliseconds, median (minimum–maximum); gaps are counted beyond a usual step of "
-        "the world that makes the step (targets: pause 10 ms, request to first step 200 ms). *Time lost* is "
-        f"summed from the request to {_AFTER} steps behind the change: it has the starts of newcomers in it.\n\n"
+        "## Resize under brim\n\nMilliseconds, median (minimum–maximum); gaps are counted beyond a "
+        "usual step of "
+        "the world that makes the step (targets: pause 10 ms, request to first step 200 ms). *Time "
+        "lost* is "
+        f"summed from the request to {_AFTER} steps behind the change: it has the starts of "
+        "newcomers in it.\n\n"
         + table(head, rows)
         + f"\n\nSteps redone: {found.redone}; step numbers committed twice: {found.repeated}."
     )
@@ -173,9 +209,14 @@ def tell(report: Report, found: Found) -> None:
             (f"request to first step, {SMALL} → {LARGE}", grow, found.peer_grow),
         )
     ]
-    lost = f" and loses {min(found.peer_lost)} to {max(found.peer_lost)} steps" if found.peer_lost else ""
+    lost = (
+        f" and loses {min(found.peer_lost)} to {max(found.peer_lost)} steps"
+        if found.peer_lost
+        else ""
+    )
     report.add(
-        "## Beside torchrun\n\nSeconds. torchrun cannot be resized on one host: it is ended and started again from "
+        "## Beside torchrun\n\nSeconds. torchrun cannot be resized on one host: it is ended and "
+        "started again from "
         f"its checkpoint (one every 50 steps){lost}.\n\n"
         + table(["what", "brim", "torchrun", "torchrun / brim"], rows)
         + f"\n\n{len(found.starts)} starts of brim, {len(found.peer_starts)} of torchrun."
@@ -202,7 +243,11 @@ def plot(found: Found) -> Any:
     }
     for place, (label, times) in enumerate(series.items()):
         right.plot(
-            times, [place] * len(times), "|", markersize=14, color="C1" if "torchrun" in label else "C0"
+            times,
+            [place] * len(times),
+            "|",
+            markersize=14,
+            color="C1" if "torchrun" in label else "C0",
         )
     right.set_yticks(range(len(series)), list(series))
     right.set_ylim(len(series) - 0.5, -0.5)

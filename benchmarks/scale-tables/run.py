@@ -27,7 +27,11 @@ from brim.telemetry.records import CheckpointWritten, RoundFormed
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
 SMALL, LARGE, BATCH = 200_000, 50_000_000, 4096
-STEPS, EVERY, CHECKPOINTS = 30, 145, 3  # measured in each world; between checkpoints; so many of them
+STEPS, EVERY, CHECKPOINTS = (
+    30,
+    145,
+    3,
+)  # measured in each world; between checkpoints; so many of them
 MANY = 8  # workers, and servers, whose digest is compared with that of one worker
 PATIENCE = 420.0
 NEVER = Interval(steps=1_000_000)
@@ -90,7 +94,9 @@ class Trial(BrimRun):
         return [each for each in self.history.events if isinstance(each, CheckpointWritten)]
 
     def serve_by(self, servers: int) -> dict[str, float]:
-        """Change the number of servers; seconds until a step with so many, and of the longest step until then."""
+        """Change the number of servers; seconds until a step with so many, and of the longest step
+        until then.
+        """
         asked, before = time.time(), self.steps[-1]
         client.resize(self.directory, 0, servers=servers)
 
@@ -102,7 +108,11 @@ class Trial(BrimRun):
 
         last = self.until(f"steps with {servers} servers", first, timeout=PATIENCE)
         meanwhile = [step for step in self.steps if before.at <= step.at <= last.at]
-        return {"servers": servers, "seconds": meanwhile[-3].at - asked, "longest": max(gaps(meanwhile))}
+        return {
+            "servers": servers,
+            "seconds": meanwhile[-3].at - asked,
+            "longest": max(gaps(meanwhile)),
+        }
 
 
 def gaps(steps: Sequence[StepRecord]) -> list[float]:
@@ -125,7 +135,9 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
     """Steps, checkpoints beside them, a restore, and servers that come and go."""
     found: dict[str, Any] = {"rows": rows}
     memory = Memory()
-    with Trial(rows, workers=1, checkpoints=str(place), checkpoint_every=Interval(steps=EVERY)) as run:
+    with Trial(
+        rows, workers=1, checkpoints=str(place), checkpoint_every=Interval(steps=EVERY)
+    ) as run:
         found["begin"] = run.begin()
         report.say(f"first step after {found['begin']:.0f} s")
         found["one"] = run.steps_of_size(1)
@@ -135,7 +147,9 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
         found["checkpoints"], since = [], run.steps[-1].at
         for number in range(CHECKPOINTS):
             run.until(
-                "a checkpoint", lambda wanted=number + 1: len(run.checkpoints()) >= wanted, timeout=PATIENCE
+                "a checkpoint",
+                lambda wanted=number + 1: len(run.checkpoints()) >= wanted,
+                timeout=PATIENCE,
             )
             made = run.checkpoints()[number]
             meanwhile = [step for step in run.steps if since <= step.at <= made.at]
@@ -148,8 +162,12 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
                     "longest_step": max(gaps(meanwhile), default=0.0),
                 }
             )
-            report.say(f"checkpoint {number + 1}: {made.bytes / 1e9:.2f} GB, pause {made.pause:.3f} s")
-        found["beside"] = gaps([step for step in run.steps if step.step >= found["checkpoints"][0]["step"]])
+            report.say(
+                f"checkpoint {number + 1}: {made.bytes / 1e9:.2f} GB, pause {made.pause:.3f} s"
+            )
+        found["beside"] = gaps(
+            [step for step in run.steps if step.step >= found["checkpoints"][0]["step"]]
+        )
     found["peak_bytes"] = memory.end()
     memory = Memory()
     again = {"checkpoints": str(place), "checkpoint_every": NEVER, "servers": 2, "resume": True}
@@ -165,7 +183,16 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
 def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[str, Any]:
     """The weights' digest of an epoch, and the seconds that it takes."""
     words = ["--set", f"rows={rows}", "--epochs", "1", "--global-batch-size", str(BATCH)]
-    words += ["--micro-batches", "8", "--workers", str(workers), "--ps", str(servers), "--spares", "0"]
+    words += [
+        "--micro-batches",
+        "8",
+        "--workers",
+        str(workers),
+        "--ps",
+        str(servers),
+        "--spares",
+        "0",
+    ]
     command = [sys.executable, "-m", "brim.cli", "train", str(TRAINING_FILE), "--json", *words]
     began, memory = time.monotonic(), Memory()
     run = subprocess.run(
@@ -189,14 +216,19 @@ def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[st
     }
 
 
-def tell(report: Report, small: dict[str, Any], big: dict[str, Any], digests: list[dict[str, Any]]) -> None:
+def tell(
+    report: Report, small: dict[str, Any], big: dict[str, Any], digests: list[dict[str, Any]]
+) -> None:
     sides = (small, big)
     rows: list[list[object]] = [
         ["from the command to the first step, s", *(f"{each['begin']:.1f}" for each in sides)],
         ["a step, 1 worker, ms", *(ms(each["one"]) for each in sides)],
         ["a step, 2 workers, ms", *(ms(each["two"]) for each in sides)],
         ["a step, 1 worker and 2 servers, ms", "–", ms(big["served"])],
-        ["memory of all processes at most, GB", *(f"{each['peak_bytes'] / 1e9:.1f}" for each in sides)],
+        [
+            "memory of all processes at most, GB",
+            *(f"{each['peak_bytes'] / 1e9:.1f}" for each in sides),
+        ],
         ["… of the resumed run with servers, GB", "–", f"{big['peak_bytes_served'] / 1e9:.1f}"],
         ["from a command that resumes to the first step, s", "–", f"{big['resumed']:.1f}"],
     ]
@@ -213,12 +245,21 @@ def tell(report: Report, small: dict[str, Any], big: dict[str, Any], digests: li
         for each in big["checkpoints"]
     ]
     report.add(
-        table(["of step", "written, GB", "training waits, ms", "longest step since the one before, ms"], made)
+        table(
+            [
+                "of step",
+                "written, GB",
+                "training waits, ms",
+                "longest step since the one before, ms",
+            ],
+            made,
+        )
     )
     report.add(f"A step from the first checkpoint to the last, ms: {ms(big['beside'])}.")
     report.add("## Servers that come and go while it trains")
     changes = [
-        [each["servers"], f"{each['seconds']:.1f}", f"{each['longest']:.1f}"] for each in big["resizes"]
+        [each["servers"], f"{each['seconds']:.1f}", f"{each['longest']:.1f}"]
+        for each in big["resizes"]
     ]
     head = ["servers from then on", "to the first step with them, s", "longest step meanwhile, s"]
     report.add(table(head, changes))
@@ -239,7 +280,9 @@ def tell(report: Report, small: dict[str, Any], big: dict[str, Any], digests: li
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=LARGE)
-    parser.add_argument("--quick", action="store_true", help="a smoke run: 2 million rows, no report")
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke run: 2 million rows, no report"
+    )
     arguments = parser.parse_args()
     rows = 2_000_000 if arguments.quick else arguments.rows
     report = Report(HERE, "A table of 50 million rows on one host", seed=0)

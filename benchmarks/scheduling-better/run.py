@@ -37,7 +37,8 @@ def main(data: Path, traces: list[str]) -> None:
         limit = ceilings(jobs, cluster)
         print(f"\n{trace} on {cluster.devices} devices; ceilings {limit}\n")
         print(
-            "| policy | deadlines met | of the ceiling | promised | broken | mean JCT h | changes/job | CPU s |"
+            "| policy | deadlines met | of the ceiling | promised | broken | mean JCT h | "
+            "changes/job | CPU s |"
         )
         print("|---|---|---|---|---|---|---|---|")
         for name in POLICIES:
@@ -46,8 +47,14 @@ def main(data: Path, traces: list[str]) -> None:
             found = run_policy(name, jobs, cluster, settings=Settings())
             m = found.metrics
             ratio = m.deadline_satisfactory_ratio or 0.0
-            row = f"{ratio:.4f} | {ratio / (limit['per_job'] or 1):.4f} | {m.admitted} | {m.admitted_missed}"
-            tail = f"{(m.average_jct_seconds or 0) / 3600:.3f} | {m.changes / m.jobs:.1f} | {found.cpu_seconds:.2f}"
+            row = (
+                f"{ratio:.4f} | {ratio / (limit['per_job'] or 1):.4f} | {m.admitted} | "
+                f"{m.admitted_missed}"
+            )
+            tail = (
+                f"{(m.average_jct_seconds or 0) / 3600:.3f} | {m.changes / m.jobs:.1f} | "
+                f"{found.cpu_seconds:.2f}"
+            )
             print(f"| {name} | {row} | {tail} |", flush=True)
 
 

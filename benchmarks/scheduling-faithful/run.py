@@ -14,7 +14,8 @@ from brim.backends.simulator.profiles import read_profiles
 from brim.backends.simulator.traces import read_trace
 from brim.domain.cluster import Cluster
 
-# trace, cluster, slot, jobs met as the artifact measured them: run unchanged, one run a cell; None: it did not end
+# trace, cluster, slot, jobs met as the artifact measured them: run unchanged, one run a cell; None:
+# it did not end
 NAMES = ("edf", "gandiva", "tiresias", "themis", "edf-admission", "elasticflow")
 CELLS = {
     "itp/195job": ("16x8", 240, (17, 47, 90, 80, 63, 146)),
@@ -38,7 +39,11 @@ def main(data: Path) -> None:
             if met is None:
                 continue
             found = run_policy(
-                f"{name}:as-coded", jobs, Cluster.parse(shape), settings=Settings(), slot=float(slot)
+                f"{name}:as-coded",
+                jobs,
+                Cluster.parse(shape),
+                settings=Settings(),
+                slot=float(slot),
             )
             ratio = found.metrics.deadline_satisfactory_ratio or 0.0
             was = met / found.metrics.deadline_jobs

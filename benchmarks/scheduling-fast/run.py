@@ -28,7 +28,14 @@ from brim.policies.brim import Remembered, brim
 from brim.policies.cycle import cycle
 
 CLOCK = SystemClock()
-SIZES = ((100, 1000), (1000, 1000), (1000, 2000), (1000, 10_000), (10_000, 10_000), (10_000, 100_000))
+SIZES = (
+    (100, 1000),
+    (1000, 1000),
+    (1000, 2000),
+    (1000, 10_000),
+    (10_000, 10_000),
+    (10_000, 100_000),
+)
 
 
 def snapshot(profiles: Profiles, *, jobs: int, devices: int) -> Snapshot:
@@ -52,8 +59,13 @@ def snapshot(profiles: Profiles, *, jobs: int, devices: int) -> Snapshot:
 
 
 def cycles(profiles: Profiles) -> None:
-    """A first cycle, the next a minute later, the same if it makes all plans anew, and as a live cluster has it."""
-    print("\n| active jobs | devices | first cycle ms | next ms | made anew ms | next, with rights ms |")
+    """A first cycle, the next a minute later, the same if it makes all plans anew, and as a live
+    cluster has it.
+    """
+    print(
+        "\n| active jobs | devices | first cycle ms | next ms | made anew ms | next, with rights "
+        "ms |"
+    )
     print("|---|---|---|---|---|---|")
     for jobs, devices in SIZES:
         first = snapshot(profiles, jobs=jobs, devices=devices)
@@ -63,11 +75,15 @@ def cycles(profiles: Profiles) -> None:
 
 
 def times_of(decide: Policy, first: Snapshot) -> tuple[float, float, float]:
-    """CPU seconds of a first cycle, of the next one, and of that one if it finds no plan of use; medians of three."""
+    """CPU seconds of a first cycle, of the next one, and of that one if it finds no plan of use;
+    medians of three.
+    """
     found = []
     for _ in range(3):
         took, decision = timed(decide, first)
-        second = replace(first, now=60.0, jobs=a_minute_later(first, decision), memory=decision.memory)
+        second = replace(
+            first, now=60.0, jobs=a_minute_later(first, decision), memory=decision.memory
+        )
         following, _ = timed(decide, second)
         long_ago = replace(second, memory=aged(decision.memory))
         found.append((took, following, timed(decide, long_ago)[0]))
@@ -119,7 +135,8 @@ def traces(data: Path, profiles: Profiles) -> None:
             cluster = Cluster.parse(shape)
             times = 3 if len(jobs) < 300 else 1
             seconds = min(
-                run_policy(name, jobs, cluster, settings=Settings()).cpu_seconds for _ in range(times)
+                run_policy(name, jobs, cluster, settings=Settings()).cpu_seconds
+                for _ in range(times)
             )
             print(f"| {trace} | {cluster.devices} | {name} | {seconds:.3f} |", flush=True)
 
@@ -134,16 +151,26 @@ def growth(profiles: Profiles, folder: Path) -> None:
         path.write_text("\n".join(lines) + "\n")
         jobs = read_trace(path, profiles)
         for name in ("edf", "elasticflow", "brim"):
-            seconds = run_policy(name, jobs, Cluster.parse("128x8"), settings=Settings()).cpu_seconds
-            print(f"| {count} | 1024 | {name} | {seconds:.1f} | {seconds / count * 1e3:.2f} |", flush=True)
+            seconds = run_policy(
+                name, jobs, Cluster.parse("128x8"), settings=Settings()
+            ).cpu_seconds
+            print(
+                f"| {count} | 1024 | {name} | {seconds:.1f} | {seconds / count * 1e3:.2f} |",
+                flush=True,
+            )
 
 
 def large(profiles: Profiles, folder: Path) -> None:
     """3,000 jobs within 15 minutes on 100,000 devices: most of them are busy at the peak."""
-    print("\n| jobs | devices | busy at the peak | most active jobs | policy | cycles | CPU s | ms a cycle |")
+    print(
+        "\n| jobs | devices | busy at the peak | most active jobs | policy | cycles | CPU s | ms a "
+        "cycle |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     path = folder / "generated-large.csv"
-    path.write_text("\n".join(generate(Recipe(jobs=3000, interarrival=0.3, seed=1), profiles)) + "\n")
+    path.write_text(
+        "\n".join(generate(Recipe(jobs=3000, interarrival=0.3, seed=1), profiles)) + "\n"
+    )
     jobs = read_trace(path, profiles)
     for name in ("edf", "brim"):
         found = run_policy(name, jobs, Cluster.parse("12500x8"), settings=Settings())

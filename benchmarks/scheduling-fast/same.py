@@ -28,7 +28,9 @@ def digest(jobs: tuple[Job, ...], cluster: Cluster, settings: Settings) -> str:
     def watched(snapshot: Snapshot) -> Decision:
         decision = brim(snapshot)
         sets = sorted(decision.pinned), sorted(decision.moved)
-        rest = replace(decision, pinned=frozenset(), moved=frozenset(), memory=decision.memory.plans)
+        rest = replace(
+            decision, pinned=frozenset(), moved=frozenset(), memory=decision.memory.plans
+        )
         found.update(repr((snapshot.now, sets, rest)).encode())
         return decision
 
@@ -47,7 +49,9 @@ def main(data: Path) -> None:
         cluster = Cluster.uniform(nodes=nodes // 2, devices=devices)
         for promise in PromiseAt:
             settings = Settings(profile_error=0.2, promise=promise)
-            print(trace, cluster.devices, promise.value, digest(jobs, cluster, settings), flush=True)
+            print(
+                trace, cluster.devices, promise.value, digest(jobs, cluster, settings), flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Deadlines that could be met by somebody who knows all jobs beforehand: a tighter bound than the report's.
+"""Deadlines that could be met by somebody who knows all jobs beforehand: a tighter bound than the
+report's.
 
 python -m benchmarks.scheduling-overload.offline DATA TRACE DEVICES whole|parts [STRETCHES]
 
-Jobs are met wholly (a mixed-integer programme) or in parts (its relaxation, for long traces). A job may run on any mix
-of sizes in each stretch of time, at their true speeds, and pays for one start. Fewer stretches: faster and looser.
+Jobs are met wholly (a mixed-integer programme) or in parts (its relaxation, for long traces). A job
+may run on any mix of sizes in each stretch of time, at their true speeds, and pays for one start.
+Fewer stretches: faster and looser.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def sizes_of(job: Job, devices: int) -> list[tuple[int, float]]:
 
 
 def rows_of(jobs: list[Job], devices: int, stretches: int) -> tuple[list[Row], int]:
-    """The programme, and how many columns it has: first whether each job is met, then its seconds on each size."""
+    """The programme, and how many columns it has: first whether each job is met, then its seconds
+    on each size.
+    """
     moments = sorted({t for job in jobs for t in (job.submitted + START, job.deadline or 0.0)})
     if len(moments) > stretches:
         chosen = np.linspace(0, len(moments) - 1, stretches).round().astype(int).tolist()
@@ -52,7 +56,9 @@ def rows_of(jobs: list[Job], devices: int, stretches: int) -> tuple[list[Row], i
         assert job.deadline is not None
         begin, sizes = job.submitted + START, sizes_of(job, devices)
         work = [(k, job.work)]
-        for at in range(max(bisect_right(moments, begin) - 1, 0), bisect_left(moments, job.deadline)):
+        for at in range(
+            max(bisect_right(moments, begin) - 1, 0), bisect_left(moments, job.deadline)
+        ):
             seconds = min(moments[at + 1], job.deadline) - max(moments[at], begin)
             columns = range(column, column + len(sizes))
             rows.append(Row(0.0, [(k, -seconds), *((each, 1.0) for each in columns)]))
@@ -60,7 +66,11 @@ def rows_of(jobs: list[Job], devices: int, stretches: int) -> tuple[list[Row], i
             work += [(each, -rate) for each, (_, rate) in zip(columns, sizes, strict=True)]
             column += len(sizes)
         rows.append(Row(0.0, work))
-    rows += [Row(devices * (moments[at + 1] - moments[at]), terms) for at, terms in enumerate(used) if terms]
+    rows += [
+        Row(devices * (moments[at + 1] - moments[at]), terms)
+        for at, terms in enumerate(used)
+        if terms
+    ]
     return rows, column
 
 
@@ -76,7 +86,9 @@ def most_met(jobs: list[Job], devices: int, stretches: int, *, whole: bool) -> f
     mine = np.arange(len(jobs), dtype=np.int32)
     solver.changeColsCost(len(jobs), mine, -np.ones(len(jobs)))
     if whole:
-        solver.changeColsIntegrality(len(jobs), mine, np.full(len(jobs), highspy.HighsVarType.kInteger))
+        solver.changeColsIntegrality(
+            len(jobs), mine, np.full(len(jobs), highspy.HighsVarType.kInteger)
+        )
     else:
         solver.setOptionValue("solver", "ipm")
         solver.setOptionValue("run_crossover", "off")
@@ -102,7 +114,8 @@ def main(data: Path, trace: str, devices: int, *, whole: bool, stretches: int) -
     ]
     met = most_met(able, devices, stretches, whole=whole)
     print(
-        f"{trace} on {devices} devices: at most {met:.1f} of {len(wanted)} deadlines, {met / len(wanted):.4f}"
+        f"{trace} on {devices} devices: at most {met:.1f} of {len(wanted)} deadlines, "
+        f"{met / len(wanted):.4f}"
     )
 
 

@@ -37,14 +37,17 @@ CURVES = (
 def sizes(data: Path, traces: list[str]) -> None:
     """Every policy at full, half and quarter size."""
     print(
-        "| trace | devices | bound | policy | met | of the bound | promised | broken | mean JCT h | changes |"
+        "| trace | devices | bound | policy | met | of the bound | promised | broken | mean JCT h "
+        "| changes |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for trace in traces:
         jobs, (nodes, devices) = read(data, trace), SHAPES[trace]
         for part in PARTS:
             cluster = Cluster.uniform(nodes=nodes // part, devices=devices)
-            bound = ceiling_with_capacity(jobs, devices=cluster.devices) if len(jobs) < 5000 else None
+            bound = (
+                ceiling_with_capacity(jobs, devices=cluster.devices) if len(jobs) < 5000 else None
+            )
             for name in POLICIES:
                 if name == "chronus" and (part > 1 or len(jobs) > 300):
                     continue  # a solver call each lease, for all that wait
@@ -61,7 +64,9 @@ def sizes(data: Path, traces: list[str]) -> None:
 
 
 def errors(data: Path, traces: list[str]) -> None:
-    """Profiles that are wrong by up to 10, 20 and 50 %, by when promises are made; at half size, three seeds."""
+    """Profiles that are wrong by up to 10, 20 and 50 %, by when promises are made; at half size,
+    three seeds.
+    """
     print("| trace | devices | promise | profile error | promised | broken | met |")
     print("|---|---|---|---|---|---|---|")
     for trace in traces:
@@ -88,14 +93,20 @@ def errors(data: Path, traces: list[str]) -> None:
 
 def unseen(data: Path, _: list[str]) -> None:
     """Traces on which nothing was chosen: 400 jobs, three kinds of arrivals, seeds 101 to 103."""
-    print("| arrivals | seed | devices | bound | brim | of the bound | elasticflow | promised | broken |")
+    print(
+        "| arrivals | seed | devices | bound | brim | of the bound | elasticflow | promised | "
+        "broken |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     folder = data / "profiles" / "a100"
-    profiles = {key: curve for key, curve in read_profiles(folder).items() if key[0] != "resnet50_cifar10"}
+    profiles = {
+        key: curve for key, curve in read_profiles(folder).items() if key[0] != "resnet50_cifar10"
+    }
     for arrivals in ARRIVALS:
         for seed in (101, 102, 103):
             lines = generate(
-                Recipe(jobs=400, interarrival=900.0, arrivals=arrivals, best_effort=0.1, seed=seed), profiles
+                Recipe(jobs=400, interarrival=900.0, arrivals=arrivals, best_effort=0.1, seed=seed),
+                profiles,
             )
             with tempfile.TemporaryDirectory() as scratch:
                 path = Path(scratch) / "trace.csv"
@@ -124,7 +135,9 @@ def random_jobs(rng: random.Random) -> tuple[Job, ...]:
         submitted = rng.uniform(0, 2000)
         due = submitted + work / curve.maximum_rate * rng.uniform(0.8, 6.0)
         deadline = due if rng.random() > 0.2 else None
-        jobs.append(Job(id=f"{number:03}", submitted=submitted, work=work, curve=curve, deadline=deadline))
+        jobs.append(
+            Job(id=f"{number:03}", submitted=submitted, work=work, curve=curve, deadline=deadline)
+        )
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
 
 
@@ -144,7 +157,8 @@ def overloaded(runs: int) -> None:
             promised += m.admitted
             broken += m.admitted_missed
         print(
-            f"{runs} random runs, promise: {promise.value}: {promised} promised, {broken} broken", flush=True
+            f"{runs} random runs, promise: {promise.value}: {promised} promised, {broken} broken",
+            flush=True,
         )
 
 

@@ -1,4 +1,5 @@
-"""How many promises break: with right profiles, with wrong ones, with failures; on traces and on random jobs.
+"""How many promises break: with right profiles, with wrong ones, with failures; on traces and on
+random jobs.
 
 python benchmarks/scheduling-promises/run.py DATA
 """
@@ -29,8 +30,12 @@ WORLDS = {
     "10 % profile error": Settings(profile_error=0.1),
     "20 % profile error": Settings(profile_error=0.2),
     "a worker fails each 1,000 h, brim": Settings(failures=3.6e6, overheads=OVERHEADS["brim"]),
-    "a worker fails each 1,000 h, torchrun": Settings(failures=3.6e6, overheads=OVERHEADS["torchrun"]),
-    "a worker fails each 1,000 h, restart": Settings(failures=3.6e6, overheads=OVERHEADS["restart"]),
+    "a worker fails each 1,000 h, torchrun": Settings(
+        failures=3.6e6, overheads=OVERHEADS["torchrun"]
+    ),
+    "a worker fails each 1,000 h, restart": Settings(
+        failures=3.6e6, overheads=OVERHEADS["restart"]
+    ),
 }
 
 
@@ -44,7 +49,10 @@ def main(data: Path) -> None:
             m = run_policy("brim", jobs, Cluster.parse(shape), settings=settings).metrics
             jct = (m.average_jct_seconds or 0) / 3600
             share = m.admitted_missed / max(m.admitted, 1)
-            row = f"{m.admitted} | {m.admitted_missed} ({share:.2%}) | {m.deadline_satisfactory_ratio:.4f} | {jct:.3f}"
+            row = (
+                f"{m.admitted} | {m.admitted_missed} ({share:.2%}) | "
+                f"{m.deadline_satisfactory_ratio:.4f} | {jct:.3f}"
+            )
             print(f"| {trace} | {world} | {row} |", flush=True)
 
 

@@ -1,4 +1,6 @@
-"""One digest for any number of workers and servers, through kills of both and a repartition: see README.md."""
+"""One digest for any number of workers and servers, through kills of both and a repartition: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ TRAINED = (
 BATCH, EPOCHS, SEED = 512, 2, 0
 LIMIT = 240.0  # seconds for a run
 KILLS = 8
-RESIZES = ((0.2, 3, 4), (0.4, 1, 4), (0.6, 4, 2))  # after this part of the steps so many workers, and servers
+RESIZES = (
+    (0.2, 3, 4),
+    (0.4, 1, 4),
+    (0.6, 4, 2),
+)  # after this part of the steps so many workers, and servers
 
 
 class World(NamedTuple):
@@ -47,7 +53,11 @@ class World(NamedTuple):
 
     def __str__(self) -> str:
         text = f"{self.workers} workers, {self.servers} servers"
-        return f"{text}, {KILLS} kills, then 3, 1, 4 workers, 4, 4, 2 servers" if self.is_disturbed else text
+        return (
+            f"{text}, {KILLS} kills, then 3, 1, 4 workers, 4, 4, 2 servers"
+            if self.is_disturbed
+            else text
+        )
 
 
 def worlds_of(number: int) -> Iterator[World]:
@@ -96,7 +106,9 @@ def _end_of(run: BrimRun) -> Any:
     while run.history.ended is None:
         run.poll()
         if run.history.failed or time.monotonic() > end:
-            raise BrimStuck(run.history.failed.message if run.history.failed else "the run does not end")
+            raise BrimStuck(
+                run.history.failed.message if run.history.failed else "the run does not end"
+            )
         time.sleep(0.05)
     return run.history.ended
 
@@ -105,7 +117,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick = parser.parse_args().quick
-    rng, report = random.Random(SEED), Report(HERE, "One digest for any number of servers", seed=SEED)
+    rng, report = (
+        random.Random(SEED),
+        Report(HERE, "One digest for any number of servers", seed=SEED),
+    )
     found: dict[str, dict[str, str]] = {}
     for number, (model, optimizer) in enumerate(TRAINED[: 2 if quick else None]):
         worlds = list(worlds_of(number))

@@ -31,7 +31,8 @@ class Recovery:
 
     Args:
         first: until anybody's next step.
-        re_forming: of this, from when the master heard of it until all members of the next round had the state.
+        re_forming: of this, from when the master heard of it until all members of the next round
+            had the state.
         whole: until the next step with as many servers and workers as before.
         step: the median step of the round that the kill ended.
         redone: steps that were done again.
@@ -67,7 +68,9 @@ def _victim(run: BrimRun, rng: random.Random, *, server: bool) -> WorkerLife:
 
 
 def kill_one(run: BrimRun, rng: random.Random, *, server: bool) -> Recovery:
-    """Kill a server or a worker of a steady world at any moment of a step, and follow what comes of it."""
+    """Kill a server or a worker of a steady world at any moment of a step, and follow what comes of
+    it.
+    """
     run.until("steady steps of the whole world", lambda: _steady(run), timeout=PATIENCE)
     before, usual, victim = run.round.round, _usual_step(run), _victim(run, rng, server=server)
     time.sleep(rng.uniform(0, usual))
@@ -110,8 +113,17 @@ def tell(report: Report, found: dict[str, list[Recovery]]) -> None:
         beyond = [kill.first - kill.step for kill in each]
         rows.append(
             [
-                *(victim, len(each), ms([kill.step for kill in each]), ms([kill.first for kill in each])),
-                *(ms(beyond), ms([kill.re_forming for kill in each]), ms([kill.whole for kill in each])),
+                *(
+                    victim,
+                    len(each),
+                    ms([kill.step for kill in each]),
+                    ms([kill.first for kill in each]),
+                ),
+                *(
+                    ms(beyond),
+                    ms([kill.re_forming for kill in each]),
+                    ms([kill.whole for kill in each]),
+                ),
                 max(kill.redone for kill in each),
             ]
         )
@@ -129,9 +141,12 @@ def plot(found: dict[str, list[Recovery]]) -> Any:
     figure = Figure(figsize=(8, 2.4))
     axis = figure.subplots()
     series = {
-        f"a step before the kill of a {victim}": [k.step for k in each] for victim, each in found.items()
+        f"a step before the kill of a {victim}": [k.step for k in each]
+        for victim, each in found.items()
     }
-    series |= {f"from the kill of a {victim}": [k.first for k in each] for victim, each in found.items()}
+    series |= {
+        f"from the kill of a {victim}": [k.first for k in each] for victim, each in found.items()
+    }
     for place, times in enumerate(series.values()):
         axis.plot([1000 * each for each in times], [place] * len(times), "|", markersize=14)
         axis.plot([1000 * median(times)], [place], "o", color="black", markersize=4)

@@ -1,4 +1,6 @@
-"""What is trained in each world: clicks over embeddings, by rows, with several models and optimizers."""
+"""What is trained in each world: clicks over embeddings, by rows, with several models and
+optimizers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Hashes(nn.Module):
         self.deep = nn.Sequential(nn.Linear(16 * FIELDS, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, ids: Tensor) -> Tensor:
-        logits: Tensor = (self.deep(self.embedding(ids).flatten(1)) + self.wide(ids).sum(1)).squeeze(1)
+        logits: Tensor = (
+            self.deep(self.embedding(ids).flatten(1)) + self.wide(ids).sum(1)
+        ).squeeze(1)
         return logits
 
 
@@ -57,7 +61,9 @@ class Numbers(nn.Module):
 
 
 class Factors(nn.Module):
-    """A factorization machine without a linear part: nothing but one embedding with `sparse=True`."""
+    """A factorization machine without a linear part:
+    nothing but one embedding with `sparse=True`.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""What is served: Wide & Deep over 26 fields of 7,692 values, 200,000 rows of dimension 16, and 13 numbers."""
+"""What is served.
+
+Wide & Deep over 26 fields of 7,692 values, 200,000 rows of dimension 16, and 13 numbers.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ def dataset(split: str) -> data.Columnar | None:
 def model() -> nn.Module:
     train = dataset("train")
     assert train is not None
-    return models.WideDeep(train.vocabulary_size, train.fields, train.numbers, dim=16, hidden=(256, 128))
+    return models.WideDeep(
+        train.vocabulary_size, train.fields, train.numbers, dim=16, hidden=(256, 128)
+    )
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""The peer: plain torch behind starlette and uvicorn, as one writes it in an afternoon. One request at a time."""
+"""The peer: plain torch behind starlette and uvicorn, as one writes it in an afternoon.
+
+One request at a time.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class Plain:
     def predict(self, rows: list[dict[str, object]]) -> list[float]:
         ids = [[table[str(row[name])] for name, table in self.ids.items()] for row in rows]
         numbers = [
-            [(float(str(row[name])) - mean) / deviation for name, (mean, deviation) in self.moments.items()]
+            [
+                (float(str(row[name])) - mean) / deviation
+                for name, (mean, deviation) in self.moments.items()
+            ]
             for row in rows
         ]
         output: list[float] = self.model(
@@ -57,7 +63,8 @@ def application(plain: Plain, *, threaded: bool) -> Starlette:
     """One handler.
 
     Args:
-        threaded: compute in a thread, one request at a time, as a server does that is to go on answering.
+        threaded: compute in a thread, one request at a time, as a server does that is to go on
+            answering.
     """
     alone = asyncio.Lock()
 

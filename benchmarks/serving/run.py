@@ -89,7 +89,8 @@ def load(port: int, connections: int, rows: int, seconds: float) -> tuple[float,
     context = multiprocessing.get_context("fork")
     told, ready = context.Queue(), context.Barrier(connections)
     clients = [
-        context.Process(target=client, args=(port, rows, seconds, told, ready)) for _ in range(connections)
+        context.Process(target=client, args=(port, rows, seconds, told, ready))
+        for _ in range(connections)
     ]
     for each in clients:
         each.start()
@@ -111,7 +112,14 @@ def servers(folder: Path) -> Iterator[dict[str, Server]]:
                     folder / "weights" / "model.safetensors",
                     folder / "bundle" / "columns.json",
                 )
-                command = ["-m", "benchmarks.serving.plain", str(weights), str(columns), *words, str(port)]
+                command = [
+                    "-m",
+                    "benchmarks.serving.plain",
+                    str(weights),
+                    str(columns),
+                    *words,
+                    str(port),
+                ]
             else:
                 command = [
                     "-m",
@@ -177,7 +185,12 @@ def prepare(folder: Path) -> None:
 
 
 def measure(
-    ports: dict[str, Server], cases: list[tuple[int, int]], *, rounds: int, seconds: float, report: Report
+    ports: dict[str, Server],
+    cases: list[tuple[int, int]],
+    *,
+    rounds: int,
+    seconds: float,
+    report: Report,
 ) -> dict[str, dict[str, Figures]]:
     """By turns: in each round, each side is asked for so many seconds."""
     results: dict[str, dict[str, Figures]] = {}
@@ -208,10 +221,21 @@ def tell(results: dict[str, dict[str, Figures]], report: Report) -> None:
             ratio = statistics.median(
                 ours / theirs for ours, theirs in zip(found["per_second"], peer, strict=True)
             )
-            latencies = [f"{1000 * statistics.median(found[each]):.2f}" for each in ("p50", "p99", "cpu")]
-            lines.append([name, f"{statistics.median(found['per_second']):,.0f}", *latencies, f"{ratio:.2f}"])
+            latencies = [
+                f"{1000 * statistics.median(found[each]):.2f}" for each in ("p50", "p99", "cpu")
+            ]
+            lines.append(
+                [name, f"{statistics.median(found['per_second']):,.0f}", *latencies, f"{ratio:.2f}"]
+            )
         connections, _, rows = case.partition(" x ")
-        head = ["side", "predictions/s", "p50 ms", "p99 ms", "CPU ms a request", "speed, plain torch = 1"]
+        head = [
+            "side",
+            "predictions/s",
+            "p50 ms",
+            "p99 ms",
+            "CPU ms a request",
+            "speed, plain torch = 1",
+        ]
         report.add(f"## Connections: {connections}, rows a request: {rows}\n\n{table(head, lines)}")
 
 

@@ -41,7 +41,9 @@ def ideal(times: float) -> float:
 
 def with_brim(pace: Pace, micro_batches: int) -> dict[str, float]:
     pace.say(1.0)
-    with BrimRun(TRAINING_FILE, workers=WORKERS, global_batch_size=BATCH, micro_batches=micro_batches) as run:
+    with BrimRun(
+        TRAINING_FILE, workers=WORKERS, global_batch_size=BATCH, micro_batches=micro_batches
+    ) as run:
         run.until_steady(WORKERS, steps=STEPS + 10, timeout=120.0)
         alike = [step.at for step in run.steps_of(1)[10:]]
         slowed = time.time()
@@ -100,10 +102,15 @@ def tell(found: Found, report: Report) -> None:
     for side in SIDES:
         known = found[side]
         settled = known["other shares"] or known["one slow"]
-        rows.append([side, *(ms(known[state]) for state in STATES), ratio(known["one slow"], settled)])
-    rows.append(["ideal: the sleep alone", f"{1000 * ideal(1.0):.1f}", "", f"{1000 * ideal(TIMES):.1f}", ""])
+        rows.append(
+            [side, *(ms(known[state]) for state in STATES), ratio(known["one slow"], settled)]
+        )
+    rows.append(
+        ["ideal: the sleep alone", f"{1000 * ideal(1.0):.1f}", "", f"{1000 * ideal(TIMES):.1f}", ""]
+    )
     report.add(
-        f"Milliseconds a step, medians of the runs (minimum to maximum). {WORKERS} workers, one of which becomes "
+        f"Milliseconds a step, medians of the runs (minimum to maximum). {WORKERS} workers, one of "
+        "which becomes "
         f"{TIMES:g} times as slow.\n\n"
         + table(["side", "all alike", "one slow", "after shares moved", "times faster"], rows)
     )
@@ -122,11 +129,19 @@ def plot(found: Found) -> Any:
     figure = Figure(figsize=(7, 3.2))
     axis = figure.subplots()
     for index, state in enumerate(STATES):
-        heights = [1000 * statistics.median(found[side][state] or found[side]["one slow"]) for side in SIDES]
+        heights = [
+            1000 * statistics.median(found[side][state] or found[side]["one slow"])
+            for side in SIDES
+        ]
         axis.bar(
-            [place + 0.27 * (index - 1) for place in range(len(SIDES))], heights, width=0.25, label=state
+            [place + 0.27 * (index - 1) for place in range(len(SIDES))],
+            heights,
+            width=0.25,
+            label=state,
         )
-    axis.axhline(1000 * ideal(TIMES), color="grey", linewidth=0.8, linestyle="--", label="ideal, one slow")
+    axis.axhline(
+        1000 * ideal(TIMES), color="grey", linewidth=0.8, linestyle="--", label="ideal, one slow"
+    )
     axis.set_xticks(range(len(SIDES)), SIDES, fontsize=8)
     axis.set_ylabel("ms a step")
     axis.legend(fontsize=8)

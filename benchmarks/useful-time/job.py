@@ -1,4 +1,6 @@
-"""Wide & Deep on Criteo's sample, as the example trains it, but without the evaluation that torchrun does not do."""
+"""Wide & Deep on Criteo's sample, as the example trains it, but without the evaluation that
+torchrun does not do.
+"""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The share of wall time spent on new steps, under a kill -9 every few seconds, beside torchrun: see README.md."""
+"""The share of wall time spent on new steps, under a kill -9 every few seconds, beside torchrun:
+see README.md.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def new_steps(steps: Sequence[tuple[float, int]], start: float, end: float) -> P
 def brim_course(
     path: str, seconds: float, every: float, rng: random.Random, *, master: bool = False
 ) -> Course:
-    """brim, with a random member of the world killed, or its master, or nobody where `every` is infinite."""
+    """brim, with a random member of the world killed, or its master, or nobody where `every` is
+    infinite.
+    """
     with BrimRun(
         JOB,
         workers=WORKERS,
@@ -122,8 +126,14 @@ def _where_it_went(run: BrimRun, start: float, end: float) -> dict[str, Any]:
     """brim's own account of the measured time."""
     history = run.history
     inside = [step for step in history.steps if start < step.at <= end]
-    rounds = [event for event in history.events if isinstance(event, RoundFormed) and start < event.at <= end]
-    formed = [event for event in history.events if isinstance(event, ReFormed) and start < event.at <= end]
+    rounds = [
+        event
+        for event in history.events
+        if isinstance(event, RoundFormed) and start < event.at <= end
+    ]
+    formed = [
+        event for event in history.events if isinstance(event, ReFormed) and start < event.at <= end
+    ]
     parts = time_breakdown(
         [],
         inside,
@@ -150,7 +160,11 @@ def torchrun_course(path: str, seconds: float, every: float, rng: random.Random)
     restarts = max((line.restart for line in lines), default=0)
     more = {"restarts": restarts, "lives_that_trained": len({line.restart for line in lines})}
     return Course(
-        "torchrun", new_steps(steps, start, start + seconds), [at - start for at in faults], seconds, more
+        "torchrun",
+        new_steps(steps, start, start + seconds),
+        [at - start for at in faults],
+        seconds,
+        more,
     )
 
 
@@ -169,14 +183,19 @@ def plot(courses: Sequence[Course], calm: dict[str, Course]) -> Any:
         # A level line to the end: what was not done in the last seconds must be seen.
         points = [*course.progress, (course.seconds, course.progress[-1][1])]
         axis.step(
-            [at for at, _ in points], [step - first for _, step in points], where="post", label=course.name
+            [at for at, _ in points],
+            [step - first for _, step in points],
+            where="post",
+            label=course.name,
         )
         axis.plot(course.faults, [-(number + 1) * 0.015] * len(course.faults), "|", color=f"C{number}",
                   transform=axis.get_xaxis_transform(), clip_on=False, markersize=5)  # fmt: skip
     for side, course in calm.items():
         rate = course.new_steps / course.seconds
         length = courses[0].seconds
-        axis.plot([0, length], [0, rate * length], ":", color="grey", label=f"{side}, nobody killed")
+        axis.plot(
+            [0, length], [0, rate * length], ":", color="grey", label=f"{side}, nobody killed"
+        )
     axis.set_xlabel("seconds (ticks below the axis: a kill -9)")
     axis.set_ylabel("new steps")
     axis.legend()
@@ -185,7 +204,9 @@ def plot(courses: Sequence[Course], calm: dict[str, Course]) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--path", required=True, help="Criteo's dac_sample, tab separated, without a header")
+    parser.add_argument(
+        "--path", required=True, help="Criteo's dac_sample, tab separated, without a header"
+    )
     parser.add_argument("--seconds", type=float, default=150.0, help="measured on each side")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two faults")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
@@ -203,7 +224,9 @@ def main() -> None:
     courses = []
     for name, course_of in (("brim", brim_course), ("torchrun", torchrun_course)):
         report.say(f"{name}, a worker killed every {arguments.every:g} s, {seconds:g} s")
-        courses.append(report.attempt(course_of, path, seconds, arguments.every, random.Random(SEED)))
+        courses.append(
+            report.attempt(course_of, path, seconds, arguments.every, random.Random(SEED))
+        )
     report.say(f"brim, its master killed every {arguments.every:g} s, {seconds:g} s")
 
     def master_killed() -> Course:
@@ -222,11 +245,18 @@ def main() -> None:
         for course in courses
         for side in [course.name.partition(",")[0]]
     ]
-    head = ["side", "kills", "new steps", "new steps a second", "a calm step, ms", "useful-time ratio"]
+    head = [
+        "side",
+        "kills",
+        "new steps",
+        "new steps a second",
+        "a calm step, ms",
+        "useful-time ratio",
+    ]
     report.add(
         f"## {seconds:g} s with {WORKERS} workers, a checkpoint every {CHECKPOINT_EVERY} steps\n\n"
-        "Useful-time ratio: the time that the new steps would have taken undisturbed, over the time that passed.\n\n"
-        + table(head, rows)
+        "Useful-time ratio: the time that the new steps would have taken undisturbed, over the "
+        "time that passed.\n\n" + table(head, rows)
     )
     for course in courses:
         report.add(f"{course.name}: {json.dumps(course.more)}")

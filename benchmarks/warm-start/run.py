@@ -57,7 +57,16 @@ def submit(cluster: BrimCluster) -> tuple[float, float]:
 def train() -> float:
     """From the command `brim train` to its first step."""
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    command = [sys.executable, "-m", "brim.cli", "train", *JOB, "--run-dir", str(directory / "run"), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "train",
+        *JOB,
+        "--run-dir",
+        str(directory / "run"),
+        "--json",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(repository())}
     began = time.time()
     subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
@@ -80,7 +89,8 @@ def tell(report: Report, found: Found) -> None:
     report.add(
         "Seconds, median (minimum–maximum).\n\n"
         + table(["what", "seconds", "times faster than brim train"], rows)
-        + f"\n\n{within} of {len(found.from_submission)} submissions made their first step within {TARGET:.0f} s; "
+        + f"\n\n{within} of {len(found.from_submission)} submissions made their first step within "
+        f"{TARGET:.0f} s; "
         f"median {statistics.median(found.from_submission):.2f} s."
     )
 
@@ -122,7 +132,8 @@ def main() -> None:
             found.from_submit.append(command)
             found.from_train.append(report.attempt(train))
             report.say(
-                f"{number + 1} of {times}: {submission:.2f} s, brim train {found.from_train[-1]:.2f} s"
+                f"{number + 1} of {times}: {submission:.2f} s, brim train "
+                f"{found.from_train[-1]:.2f} s"
             )
     tell(report, found)
     if not quick:

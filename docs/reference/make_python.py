@@ -52,7 +52,9 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 def _returned(name: str) -> Iterator[str]:
     module, classes = _RETURNED.get(name, ("", ()))
     for each in classes:
-        yield from _entry(each, getattr(importlib.import_module(module), each), "###", made_by_users=False)
+        yield from _entry(
+            each, getattr(importlib.import_module(module), each), "###", made_by_users=False
+        )
 
 
 def _entry(name: str, thing: Any, level: str, *, made_by_users: bool = True) -> Iterator[str]:
@@ -76,7 +78,9 @@ def _call(name: str, thing: Any) -> str:
     """`name(arguments) -> result`, without self."""
     signature = inspect.signature(thing)
     shown = [each for each in signature.parameters.values() if each.name != "self"]
-    arguments = str(signature.replace(parameters=[each.replace(annotation=_Plain(each)) for each in shown]))
+    arguments = str(
+        signature.replace(parameters=[each.replace(annotation=_Plain(each)) for each in shown])
+    )
     return name + arguments.partition(" -> ")[0] + _result(signature)
 
 
@@ -106,7 +110,9 @@ def _prose(thing: Any) -> str:
         head = _SECTION.fullmatch(line)
         if head:
             section = head[1]
-            shown.append(f"\n*{section}*{': ' + (head[2] or head[3]) if head[2] or head[3] else ''}\n")
+            shown.append(
+                f"\n*{section}*{': ' + (head[2] or head[3]) if head[2] or head[3] else ''}\n"
+            )
         elif line.startswith(" ") and section == "Example":
             shown.append(f"    {line.strip().split('# doctest')[0].rstrip()}")
         elif re.match(r"    \w[\w, .*]*: ", line) and section in ("Args", "Attributes", "Raises"):
@@ -125,15 +131,22 @@ def _joined(text: str, indent: str) -> str:
 
 
 def _options() -> Iterator[str]:
-    """What `brim.train`, `brim.run` and `brim.submit` take, from the options of the command line."""
+    """What `brim.train`, `brim.run` and `brim.submit` take,
+    from the options of the command line.
+    """
     yield "## Options\n"
-    yield "Keyword arguments of `brim.train`, `brim.run` and `brim.submit`; `set` and `env` take a dict.\n"
+    yield (
+        "Keyword arguments of `brim.train`, `brim.run` and `brim.submit`; `set` and `env` take a "
+        "dict.\n"
+    )
     yield "| keyword | for | meaning |\n|---|---|---|"
     runs, jobs = _described(job_options), _described(submission)
     for name in [*runs, *(each for each in jobs if each not in runs)]:
         if name == "json":
             continue
-        where = "all" if name in runs and name in jobs else "submit" if name in jobs else "train, run"
+        where = (
+            "all" if name in runs and name in jobs else "submit" if name in jobs else "train, run"
+        )
         text = re.sub(r"--(?:no-)?([a-z]+(?:-[a-z]+)*)", _as_keyword, (runs | jobs)[name])
         yield f"| `{name}` | {where} | {text.replace('|', chr(92) + '|')} |"
 

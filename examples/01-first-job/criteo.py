@@ -1,8 +1,11 @@
-"""Which advertisements are clicked? Wide & Deep, DeepFM or xDeepFM on a sample of Criteo's display logs.
+"""Which advertisements are clicked?
+
+Wide & Deep, DeepFM or xDeepFM on a sample of Criteo's display logs.
 
     brim train examples/01-first-job/criteo.py --set path=dac_sample.txt --set model=deepfm
 
-The file has no header: label, I1 to I13, C1 to C26, separated by tabs. The last tenth is the test split.
+The file has no header: label, I1 to I13, C1 to C26, separated by tabs. The last tenth is the test
+split.
 """
 
 from functools import cache
@@ -37,10 +40,18 @@ def dataset(split):
     path = param("path", "")
     if not path:
         hint = "--set path=dac_sample.txt (Criteo's display advertising sample)"
-        raise SpecError("--set path", got="nothing", need="a file of 40 columns separated by tabs", hint=hint)
+        raise SpecError(
+            "--set path", got="nothing", need="a file of 40 columns separated by tabs", hint=hint
+        )
     names = ["label", *COUNTS, *CATEGORIES]
     return data.csv(
-        path, names=names, delimiter="\t", columns=COLUMNS, target=CLICK, split=split, test=data.last(0.1)
+        path,
+        names=names,
+        delimiter="\t",
+        columns=COLUMNS,
+        target=CLICK,
+        split=split,
+        test=data.last(0.1),
     )
 
 
@@ -48,7 +59,9 @@ def model():
     name, train = param("model", "wide_deep"), dataset("train")
     if name not in MODELS:
         raise SpecError("--set model", got=name, need=", ".join(MODELS))
-    return getattr(models, MODELS[name])(train.vocabulary_size, train.fields, dim=16, hidden=(256, 128))
+    return getattr(models, MODELS[name])(
+        train.vocabulary_size, train.fields, dim=16, hidden=(256, 128)
+    )
 
 
 def loss(output, target):

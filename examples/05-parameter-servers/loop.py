@@ -21,7 +21,9 @@ def all_of(dataset):
 
 
 def hit_rate(scores, train, test, first=10):
-    """How many of the liked films of the test rows are among the user's best ten that they have not rated before."""
+    """How many of the liked films of the test rows are among the user's best ten that they have not
+    rated before.
+    """
     users, films, _ = all_of(train)
     scores[users, films] = -torch.inf
     users, films, liked = all_of(test)

@@ -1,4 +1,6 @@
-"""Other accounts of this host: a process of root becomes one for good, or touches files with its rights alone."""
+"""Other accounts of this host: a process of root becomes one for good, or touches files with its
+rights alone.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brim.errors import EnvironmentFault, SpecError
-
-__all__ = ["acting_as", "acting_uid", "become", "check_account", "environment_of", "give", "owns"]
 
 _here = threading.local()
 
@@ -29,7 +29,9 @@ def check_account(name: str, *, field: str) -> None:
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        raise SpecError(field, got=repr(name), need="an account of this host", hint="getent passwd") from None
+        raise SpecError(
+            field, got=repr(name), need="an account of this host", hint="getent passwd"
+        ) from None
     if found.pw_uid == 0:
         raise SpecError(field, got="root", need="an account that owns nothing but its own jobs")
     if os.geteuid() not in (0, found.pw_uid):
@@ -54,10 +56,12 @@ def become(name: str) -> None:
 
 @contextlib.contextmanager
 def acting_as(name: str) -> Iterator[None]:
-    """Within, this thread opens, makes and removes files with the rights of an account, and no others.
+    """Within, this thread opens, makes and removes files with the rights of an account, and no
+    others.
 
-    So no link that the account has put somewhere leads to what it could not reach itself. Nobody may wait within, or
-    the event loop would go on as that account; and a thread that was started within would stay that account for good.
+    So no link that the account has put somewhere leads to what it could not reach itself. Nobody
+    may wait within, or the event loop would go on as that account; and a thread that was started
+    within would stay that account for good.
 
     Args:
         name: of the account; empty: with the rights that we have.
@@ -85,13 +89,18 @@ def acting_uid() -> int:
 
 
 def give(path: Path, name: str) -> None:
-    """Give a file or a directory to an account. Raises OSError, and EnvironmentFault where there is none."""
+    """Give a file or a directory to an account.
+
+    Raises OSError, and EnvironmentFault where there is none.
+    """
     found = _found(name)
     os.chown(path, found.pw_uid, found.pw_gid, follow_symlinks=False)
 
 
 def owns(name: str, pid: int) -> bool:
-    """Whether a process is one of this account: its number may stand in a file that anybody wrote."""
+    """Whether a process is one of this account:
+    its number may stand in a file that anybody wrote.
+    """
     try:
         return Path(f"/proc/{pid}").stat().st_uid == _found(name).pw_uid
     except OSError:
@@ -99,7 +108,10 @@ def owns(name: str, pid: int) -> bool:
 
 
 def environment_of(name: str) -> dict[str, str]:
-    """The variables that a login of this account begins with. Raises EnvironmentFault where there is none."""
+    """The variables that a login of this account begins with.
+
+    Raises EnvironmentFault where there is none.
+    """
     found = _found(name)
     return {"HOME": found.pw_dir, "USER": name, "LOGNAME": name, "SHELL": found.pw_shell}
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 
-__all__ = ["anonymous_file"]
-
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of memory without a place in any folder: nothing is left of it once its processes are gone.
+    """Return a descriptor of memory without a place in any folder: nothing is left of it once its
+    processes are gone.
 
     Args:
         name: that the system shows for it.

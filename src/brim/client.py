@@ -35,15 +35,19 @@ from brim.wire.cluster import (
     Token,
 )
 
-__all__ = ["Client", "default_state_dir", "jobs_dir", "named_scheduler", "resize", "status", "suspend"]
-
 _TIMEOUT = 30.0
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
 _TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
 _AGAIN = 0.2  # seconds between two calls of one who waits
-_SAID = (0.0, 10.0, 60.0, 600.0, 1800.0)  # seconds after which it is said that one waits for a scheduler
+_SAID = (
+    0.0,
+    10.0,
+    60.0,
+    600.0,
+    1800.0,
+)  # seconds after which it is said that one waits for a scheduler
 T = TypeVar("T")
 
 
@@ -57,7 +61,9 @@ def default_state_dir() -> Path:
 
 
 def named_scheduler() -> str:
-    """`HOST:PORT` of the scheduler that the environment names, `$BRIM_SCHEDULER`; empty where it names none."""
+    """`HOST:PORT` of the scheduler that the environment names, `$BRIM_SCHEDULER`; empty where it
+    names none.
+    """
     return os.environ.get("BRIM_SCHEDULER", "")
 
 
@@ -69,22 +75,24 @@ def jobs_dir(state_dir: Path | None = None) -> Path:
 class Client:
     """Talks to a scheduler over HTTP; blocking.
 
-    Calls that wait (`wait`, `logs` with `follow`) continue if the scheduler dies, ends or is restarted, even on another
-    port. If the answer to a change is lost, the change is requested again; that never makes a second job or change.
+    Calls that wait (`wait`, `logs` with `follow`) continue if the scheduler dies, ends or is
+    restarted, even on another port. If the answer to a change is lost, the change is requested
+    again; that never makes a second job or change.
 
     Args:
-        state_dir: state directory of a scheduler on this host; None means what `$BRIM_SCHEDULER` (`HOST:PORT`) says,
-            or else `default_state_dir()`.
+        state_dir: state directory of a scheduler on this host; None means what `$BRIM_SCHEDULER`
+            (`HOST:PORT`) says, or else `default_state_dir()`.
         address: `HOST:PORT` of a scheduler, of another host or another account.
-        token: to show to a scheduler at an address; empty means the content of the file that `$BRIM_TOKEN_FILE` names,
-            or else `$BRIM_TOKEN`.
+        token: to show to a scheduler at an address; empty means the content of the file that
+            `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`.
         patience: how many seconds to wait for a scheduler that does not answer.
-        notice: called with a sentence when a wait for the scheduler begins, and when it answers again; None logs
-            warnings to the logger `brim.client`.
+        notice: called with a sentence when a wait for the scheduler begins, and when it answers
+            again; None logs warnings to the logger `brim.client`.
 
     Raises:
-        EnvironmentFault: no scheduler runs there. All methods raise it too, if the scheduler does not answer or cannot
-            carry out the request. They raise SpecError if the request is invalid.
+        EnvironmentFault: no scheduler runs there. All methods raise it too, if the scheduler does
+            not answer or cannot carry out the request. They raise SpecError if the request is
+            invalid.
     """
 
     def __init__(
@@ -107,7 +115,8 @@ class Client:
     def submit(self, request: Submit) -> JobView:
         """Submit the job that `request` describes; returns before its deadline was judged.
 
-        The same key with the same request is the same job, however often you submit it. Without a key, one is made.
+        The same key with the same request is the same job, however often you submit it. Without a
+        key, one is made.
         """
         if not request.key:
             request = msgspec.structs.replace(request, key=uuid.uuid4().hex)
@@ -148,7 +157,9 @@ class Client:
         return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
-        """Wait until a job has `ended` or was `judged`, or for `timeout` seconds; survives the scheduler's death."""
+        """Wait until a job has `ended` or was `judged`, or for `timeout` seconds; survives the
+        scheduler's death.
+        """
         end = time.monotonic() + timeout
         while True:
             seconds = max(0.0, min(end - time.monotonic(), _POLL))
@@ -158,7 +169,9 @@ class Client:
                 return view
             time.sleep(_AGAIN)  # a scheduler that is ending answers at once
 
-    def logs(self, job: str, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+    def logs(
+        self, job: str, *, worker: str = "", follow: bool = False
+    ) -> Iterator[tuple[str, str]]:
         """Yield what the processes of a job printed, as (worker, line).
 
         Args:
@@ -170,7 +183,9 @@ class Client:
             wait = _POLL if follow and not more else 0.0
             question = urlencode({"worker": worker, "after": after, "wait": wait})
             path = f"{_path(job)}/logs?{question}"
-            logs = self._patiently("GET", path, Logs, until=float("inf") if follow else 0.0, longer=wait)
+            logs = self._patiently(
+                "GET", path, Logs, until=float("inf") if follow else 0.0, longer=wait
+            )
             yield from logs.lines
             if logs.ended:
                 return
@@ -200,7 +215,8 @@ class Client:
         return self._change("POST", f"{_path(job)}/cancel", JobView)
 
     def forget(self, job: str) -> Forgotten:
-        """Remove a job that has ended: its record, its story and its run directory, with logs and checkpoints.
+        """Remove a job that has ended: its record, its story and its run directory, with logs and
+        checkpoints.
 
         What was exported, or written to other directories, stays.
         """
@@ -208,7 +224,9 @@ class Client:
             return self._call("DELETE", _path(job), Forgotten)
         except _AnswerLost:
             with contextlib.suppress(SpecError):  # it is gone: that was the answer
-                return self._patiently("DELETE", _path(job), Forgotten, until=time.monotonic() + _TO_HEAR)
+                return self._patiently(
+                    "DELETE", _path(job), Forgotten, until=time.monotonic() + _TO_HEAR
+                )
             return Forgotten(job=job, bytes=0)
 
     def cluster(self) -> ClusterView:
@@ -220,7 +238,9 @@ class Client:
         return self._call("GET", "/v1/tenants", list[TenantView])
 
     def give_token(self, tenant: str) -> str:
-        """Make a token for a tenant, which cannot be asked for again; the tenant's last one is revoked."""
+        """Make a token for a tenant, which cannot be asked for again; the tenant's last one is
+        revoked.
+        """
         # Not asked again where the answer is lost: it would be another token.
         return self._call("POST", f"{_path_of_token(tenant)}", Token).token
 
@@ -283,7 +303,9 @@ class Client:
                 if not error.retryable or now + _AGAIN > until:
                     raise
                 if now - since > self._patience:
-                    raise EnvironmentFault(f"{error} (no answer for {now - since:.0f} s)") from error
+                    raise EnvironmentFault(
+                        f"{error} (no answer for {now - since:.0f} s)"
+                    ) from error
                 if said < len(_SAID) and now - since >= _SAID[said]:
                     self._notice(self._away(error, now - since))
                     said += 1
@@ -305,7 +327,9 @@ class Client:
         since = f" (no answer for {seconds:.0f} s)" if seconds >= 1 else ""
         return f"{what}{since}; waiting for brim up"
 
-    def _call(self, method: str, path: str, gives: type[T], body: object = None, *, longer: float = 0.0) -> T:
+    def _call(
+        self, method: str, path: str, gives: type[T], body: object = None, *, longer: float = 0.0
+    ) -> T:
         content = msgspec.json.encode(body) if body is not None else None
         address, token = self._reach()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -314,14 +338,19 @@ class Client:
         fault = EnvironmentFault
         try:
             connection.connect()
-            if self._reach() != (address, token):  # it has died: whoever is there now may be anybody
+            if self._reach() != (
+                address,
+                token,
+            ):  # it has died: whoever is there now may be anybody
                 raise ConnectionResetError("another scheduler has taken its place")
             fault = _AnswerLost
             connection.request(method, path, content, headers)
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise fault(f"the scheduler at {address} does not answer: {error}", retryable=True) from error
+            raise fault(
+                f"the scheduler at {address} does not answer: {error}", retryable=True
+            ) from error
         finally:
             connection.close()
         try:
@@ -370,7 +399,11 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def resize(
-    run_dir: Path, workers: int, *, places: Mapping[str, int] | None = None, servers: int | None = None
+    run_dir: Path,
+    workers: int,
+    *,
+    places: Mapping[str, int] | None = None,
+    servers: int | None = None,
 ) -> dict[str, Any]:
     """Ask for so many workers; returns at once.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-__all__ = ["SystemClock", "VirtualClock", "local_time"]
-
 # It goes on while the host sleeps, which the monotonic clock of Linux does not.
 _BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _A_STEP = 1.0  # seconds; what is less may be the work of a time server, which sets no clock for it
@@ -14,7 +12,8 @@ _FIRST, _LAST = -62_135_500_000.0, 253_402_200_000.0  # of years 1 to 9999, in a
 
 
 def local_time(at: float) -> datetime:
-    """Seconds since 1970 in the host's time zone; what lies behind the last day that has a name is that day.
+    """Seconds since 1970 in the host's time zone; what lies behind the last day that has a name is
+    that day.
 
     >>> local_time(1e300).year, local_time(float("nan")).year
     (9999, 9999)
@@ -25,12 +24,14 @@ def local_time(at: float) -> datetime:
 class SystemClock:
     """The host's clocks.
 
-    The wall clock is read once and goes on by that of the host's life: somebody may set it while a run is under way,
-    and what the run records must stay in order. Of a night's sleep it knows, as every process does that starts later;
-    `now` does not, or all heartbeats would be late in the morning.
+    The wall clock is read once and goes on by that of the host's life: somebody may set it while a
+    run is under way, and what the run records must stay in order. Of a night's sleep it knows, as
+    every process does that starts later; `now` does not, or all heartbeats would be late in the
+    morning.
 
     Args:
-        offset: that of an earlier clock of this host's life, which this one continues; None reads the wall clock.
+        offset: that of an earlier clock of this host's life, which this one continues; None reads
+            the wall clock.
 
     Attributes:
         offset: from the seconds of the host's life to those since 1970.
@@ -47,7 +48,9 @@ class SystemClock:
         return time.clock_gettime(_BOOT) + self.offset
 
     def set_by(self) -> float:
-        """Seconds by which somebody has set the host's clock, and it is ahead of this one; 0 up to a second."""
+        """Seconds by which somebody has set the host's clock, and it is ahead of this one; 0 up to
+        a second.
+        """
         by = time.time() - self.wall()
         if abs(by - self._set_by) > _A_STEP:
             self._set_by = by if abs(by) > _A_STEP else 0.0

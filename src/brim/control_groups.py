@@ -1,8 +1,10 @@
-"""Control groups of the kernel: nothing leaves one by forking, and what is in one can be ended at one blow.
+"""Control groups of the kernel: nothing leaves one by forking, and what is in one can be ended at
+one blow.
 
-A group is made below our own, which takes a cgroup of version 2 that we may write to (of root, or delegated to us) and
-Linux 5.14. Elsewhere there are none, and parents that adopt orphans must do: see `brim.process`. No controller is
-switched on: a group then may have processes and groups beside each other, and nobody's limits change.
+A group is made below our own, which takes a cgroup of version 2 that we may write to (of root, or
+delegated to us) and Linux 5.14. Elsewhere there are none, and parents that adopt orphans must do:
+see `brim.process`. No controller is switched on: a group then may have processes and groups beside
+each other, and nobody's limits change.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import NamedTuple
 
 from brim.procfs import read_proc
 
-__all__ = ["Group", "files_about_us", "groups_of", "make_group"]
-
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
 _LOOK = 0.005
-_ELSEWHERE = 0  # how the kernel tells of a process that cannot be seen from here, as in another container
+_ELSEWHERE = (
+    0  # how the kernel tells of a process that cannot be seen from here, as in another container
+)
 _V2 = "cgroup2"
 
 
@@ -34,7 +36,9 @@ class Group:
     path: Path
 
     def enter(self) -> bool:
-        """Put this process in, and so whatever it starts from now on; False where that cannot be had."""
+        """Put this process in, and so whatever it starts from now on; False where that cannot be
+        had.
+        """
         try:
             with (self.path / _MEMBERS).open("r+") as members:
                 members.write("0")
@@ -48,7 +52,9 @@ class Group:
             self.remove()
 
     def within(self, name: str) -> Group | None:
-        """The group of this name in this one, which is made if it is missing; None where it cannot be."""
+        """The group of this name in this one, which is made if it is missing; None where it cannot
+        be.
+        """
         inner = Group(self.path / name)
         try:
             inner.path.mkdir(exist_ok=True)
@@ -123,7 +129,8 @@ def groups_of(folder: Path) -> list[Group]:
 
 
 def files_about_us(name: str) -> list[Path]:
-    """The files of this name that say something of the groups which this process is in, the nearest of each kind.
+    """The files of this name that say something of the groups which this process is in, the nearest
+    of each kind.
 
     A group without the controller has none; its processes then count in the group above.
     """
@@ -153,14 +160,20 @@ class _Mount(NamedTuple):
     options: frozenset[str]
 
     def place_of_ours(self) -> Path | None:
-        """The directory of the group that this process is in; None where it cannot be seen from here."""
+        """The directory of the group that this process is in; None where it cannot be seen from
+        here.
+        """
         try:
             lines = read_proc("/proc/self/cgroup").split("\n")
         except OSError:
             return None
         for line in filter(None, lines):
             _, controllers, path = line.split(":", 2)
-            if self.version == _V2 if not controllers else set(controllers.split(",")) <= self.options:
+            if (
+                self.version == _V2
+                if not controllers
+                else set(controllers.split(",")) <= self.options
+            ):
                 inside = os.path.relpath(path, self.root)
                 return None if inside.startswith("..") else self.at / inside
         return None
@@ -189,7 +202,9 @@ def _plain(path: str) -> str:
 
 
 def _name_for(folder: Path) -> str:
-    """One for each folder of this host: other containers may have another folder, and other processes, by that path."""
+    """One for each folder of this host: other containers may have another folder, and other
+    processes, by that path.
+    """
     folder = folder.resolve()
     parts = [os.fsencode(folder)]
     with contextlib.suppress(OSError):  # it is not there, or the kernel has no such namespaces

@@ -1,9 +1,11 @@
-"""Learn that a process is dead before the kernel has cleared its memory, which takes it the longer the more there is.
+"""Learn that a process is dead before the kernel has cleared its memory, which takes it the longer
+the more there is.
 
-Of a killed process the kernel ends the threads one by one. The last one clears the memory, a fifth of a microsecond for
-each page; only behind that it closes descriptors and tells the parent. A thread that is not the last closes at once
-what it alone holds. So one thread that holds a pipe of its own, and does nothing else, is enough: either it ends before
-the last one and closes the pipe, or all others end before it and close everything else.
+Of a killed process the kernel ends the threads one by one. The last one clears the memory, a fifth
+of a microsecond for each page; only behind that it closes descriptors and tells the parent. A
+thread that is not the last closes at once what it alone holds. So one thread that holds a pipe of
+its own, and does nothing else, is enough: either it ends before the last one and closes the pipe,
+or all others end before it and close everything else.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ import threading
 
 from brim.procfs import read_proc
 
-__all__ = ["give_notice", "signal_that_ended"]
-
 _CLOSE_RANGE_UNSHARE = 2
 _LAST = 0xFFFFFFFF
 _PF_EXITING = 4  # of a thread that executes no more line of its program
@@ -25,7 +25,8 @@ _FLAGS, _EXIT_CODE = 6, 49  # among the fields of `stat` behind the name
 
 
 def give_notice(pipe: int) -> None:
-    """Hand over the writing end of a pipe, which closes once this process is dead; a byte in it says that it will.
+    """Hand over the writing end of a pipe, which closes once this process is dead; a byte in it
+    says that it will.
 
     Where the kernel cannot do that (Linux before 5.9), it closes now, without a byte.
     """
@@ -36,7 +37,9 @@ def give_notice(pipe: int) -> None:
 
 
 def _hold(pipe: int, held: threading.Event) -> None:
-    """Hold the pipe in a table of descriptors that has nothing else, so that it is this thread's alone."""
+    """Hold the pipe in a table of descriptors that has nothing else, so that it is this thread's
+    alone.
+    """
     try:
         signal.pthread_sigmask(
             signal.SIG_BLOCK, signal.valid_signals()
@@ -52,12 +55,17 @@ def _hold(pipe: int, held: threading.Event) -> None:
 
 
 def signal_that_ended(pid: int) -> int | None:
-    """Return the signal that has ended a process of which no line is executed any more; None where there is none yet.
+    """Return the signal that has ended a process of which no line is executed any more; None where
+    there is none yet.
 
-    Its memory, and its files, may not have been cleared away. A process that ends by itself is none of these.
+    Its memory, and its files, may not have been cleared away. A process that ends by itself is none
+    of these.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):  # it is gone, or this is no Linux
-        threads = [_stat_of(f"/proc/{pid}/task/{thread}/stat") for thread in os.listdir(f"/proc/{pid}/task")]
+        threads = [
+            _stat_of(f"/proc/{pid}/task/{thread}/stat")
+            for thread in os.listdir(f"/proc/{pid}/task")
+        ]
         if threads and all(int(each[_FLAGS]) & _PF_EXITING for each in threads):
             return int(_stat_of(f"/proc/{pid}/stat")[_EXIT_CODE]) & 0x7F or None
     return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["UNDECODABLE"]
-
-# What decoders raise, of JSON and of msgpack, where bytes from anywhere are no value: text that is no text, and
-# nesting without end, among them.
+# What decoders raise, of JSON and of msgpack, where bytes from anywhere are no value: text that is
+# no text, and nesting without end, among them.
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)

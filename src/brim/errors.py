@@ -2,12 +2,12 @@
 
 ```
 BrimError
-├── SpecError          the user: a spec, a flag, a file or its data is wrong; nothing was started (exit 2)
-├── UserCodeError      the user: their model, loss or dataset raised; carries their traceback (exit 1)
-├── EnvironmentFault   the environment: a host, disk or network failed (`retryable`: try again?)
-│   └── StorageFault   what a scheduler remembers cannot be read, or nothing can be added to it now
-├── ProtocolError      a peer: it sent what no peer of this version sends
-└── InternalError      us: an invariant of brim does not hold
+├── SpecError          the user: a spec, a flag, a file or its data is wrong; nothing was started
+(exit 2) ├── UserCodeError      the user: their model, loss or dataset raised; carries their
+traceback (exit 1) ├── EnvironmentFault   the environment: a host, disk or network failed
+(`retryable`: try again?) │   └── StorageFault   what a scheduler remembers cannot be read, or
+nothing can be added to it now ├── ProtocolError      a peer: it sent what no peer of this version
+sends └── InternalError      us: an invariant of brim does not hold
 ```
 """
 
@@ -38,7 +38,8 @@ class SpecError(BrimError):
     """What the user asked for cannot be done as asked.
 
     Args:
-        field: what is wrong, as the user wrote it (`--workers`, `examples/flights.py`, `column 'distance'`).
+        field: what is wrong, as the user wrote it (`--workers`, `examples/flights.py`, `column
+            'distance'`).
         got: what was found there.
         need: what would have been right.
         hint: something to type or to change that would mend it; may be empty.

@@ -12,8 +12,6 @@ from typing import Any
 
 from brim.errors import SpecError, UserCodeError, did_you_mean
 
-__all__ = ["is_in_file", "load_callable", "split"]
-
 
 def is_in_file(text: str) -> bool:
     """Whether a name is one of these, and not one of ours.
@@ -33,11 +31,16 @@ def split(text: str, *, field: str) -> tuple[Path, str]:
     file, colon, name = text.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise SpecError(
-            field, got=repr(text), need="FILE.py:NAME", hint=f"{field} {file or text.removesuffix(':')}:name"
+            field,
+            got=repr(text),
+            need="FILE.py:NAME",
+            hint=f"{field} {file or text.removesuffix(':')}:name",
         )
     path = Path(file)
     if not path.is_file():
-        raise SpecError(field, got=f"{file}, which is no file", need="a Python file", hint=_near(path))
+        raise SpecError(
+            field, got=f"{file}, which is no file", need="a Python file", hint=_near(path)
+        )
     return path, name
 
 
@@ -102,7 +105,12 @@ def trace_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).resolve().parent)
     theirs = next(
-        (index for index, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0
+        (
+            index
+            for index, frame in enumerate(frames)
+            if not frame.filename.startswith((ours, "<frozen"))
+        ),
+        0,
     )
     told = traceback.format_list(frames[theirs:]) + traceback.format_exception_only(error)
     return "Traceback (most recent call last):\n" + "".join(told).rstrip()

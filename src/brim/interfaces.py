@@ -10,9 +10,12 @@ __all__ = ["Backend", "Clock"]
 
 
 class Clock(Protocol):
-    """Reads time. `now` is monotonic seconds and orders events; `wall` is seconds since 1970, for people.
+    """Reads time.
 
-    `wall` is never set. `set_by` says by how much the host's clock, by which people go, has been set since.
+    `now` is monotonic seconds and orders events; `wall` is seconds since 1970, for people.
+
+    `wall` is never set. `set_by` says by how much the host's clock, by which people go, has been
+    set since.
     """
 
     def now(self) -> float: ...
@@ -26,7 +29,8 @@ class Backend(Protocol):
     """A cluster, simulated or real: it says what is so, and brings about what was decided."""
 
     async def wait(self, until: float | None) -> bool:
-        """Wait until there is something to decide, at the latest until `until` on the snapshot's clock.
+        """Wait until there is something to decide, at the latest until `until` on the snapshot's
+        clock.
 
         Returns:
             False where nothing will ever happen any more.
@@ -38,5 +42,8 @@ class Backend(Protocol):
         ...
 
     async def apply(self, decision: Decision) -> None:
-        """Bring about what was decided. A decision is a desired state: applying it again changes nothing."""
+        """Bring about what was decided.
+
+        A decision is a desired state: applying it again changes nothing.
+        """
         ...

@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from brim.domain.schedule import Decision, Snapshot
 from brim.interfaces import Backend
 
-__all__ = ["Decide", "Journal", "run_cluster"]
-
 Decide = Callable[[Snapshot], Decision | Awaitable[Decision]]
 """A policy, or one that is asked elsewhere and awaited."""
 
@@ -17,7 +15,8 @@ Journal = Callable[[Snapshot, Decision], None]
 
 
 async def run_cluster(backend: Backend, decide: Decide, journal: Journal | None = None) -> None:
-    """Observe, decide, journal, apply; then wait until something happens or the decision is due again.
+    """Observe, decide, journal, apply; then wait until something happens or the decision is due
+    again.
 
     Args:
         backend: the cluster; the loop ends when it has nothing left to wait for.

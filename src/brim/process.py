@@ -1,4 +1,6 @@
-"""What a process asks of the kernel for itself, and what it tells of another, where that is Linux."""
+"""What a process asks of the kernel for itself, and what it tells of another,
+where that is Linux.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +18,11 @@ from pathlib import Path
 
 from brim.procfs import read_proc
 
-__all__ = [
-    "AGENT",
-    "MASTER",
-    "WORKER",
-    "adopt_orphans",
-    "be_called",
-    "birth_of",
-    "children_of",
-    "close_in_children",
-    "die_with_adopter",
-    "die_with_parent",
-    "end_family",
-    "go_first_when_memory_is_short",
-    "memory_of",
-    "name_of",
-    "outlive_parent",
-    "own_memory_of",
-    "readable",
-    "state_of",
-    "variable_of",
-    "with_equal_hashes",
-]
-
-
 AGENT = "brim-agent"  # what an agent is called
 MASTER = "brim-master"  # and a master
-WORKER = "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
+WORKER = (
+    "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
+)
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -54,7 +34,9 @@ _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def be_called(name: str) -> None:
-    """Give this process a name of at most 15 bytes, by which `ps` and `top` tell one role, or worker, from another."""
+    """Give this process a name of at most 15 bytes, by which `ps` and `top` tell one role, or
+    worker, from another.
+    """
     _prctl(_PR_SET_NAME, name.encode())
 
 
@@ -71,7 +53,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_adopter(adopter: int) -> None:
-    """As `die_with_parent`, for a process whose own parent is about to end and leave it to `adopter`."""
+    """As `die_with_parent`, for a process whose own parent is about to end and leave it to
+    `adopter`.
+    """
     deadline = time.monotonic() + _TO_BE_ADOPTED
     while os.getppid() != adopter and time.monotonic() < deadline:
         time.sleep(0.0005)
@@ -81,8 +65,8 @@ def die_with_adopter(adopter: int) -> None:
 def end_family(pids: Iterable[int]) -> bool:
     """Kill processes and their descendants.
 
-    The children of a process that is killed become those of whatever adopts them (see `adopt_orphans`), so that a
-    process that is forked meanwhile is found by the next call.
+    The children of a process that is killed become those of whatever adopts them (see
+    `adopt_orphans`), so that a process that is forked meanwhile is found by the next call.
 
     Returns:
         Whether there was one that had not ended.
@@ -118,9 +102,11 @@ def outlive_parent() -> None:
 
 
 def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a process in which a set of strings has the order that it has in all others of a job.
+    """Return the variables for a process in which a set of strings has the order that it has in all
+    others of a job.
 
-    Python seeds its hashes at random, and a vocabulary is often made of a set. What the user sets stays.
+    Python seeds its hashes at random, and a vocabulary is often made of a set. What the user sets
+    stays.
 
     >>> with_equal_hashes({"HOME": "/"}), with_equal_hashes({"PYTHONHASHSEED": "random"})
     ({'PYTHONHASHSEED': '0', 'HOME': '/'}, {'PYTHONHASHSEED': 'random'})
@@ -129,7 +115,9 @@ def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(pid: int) -> str:
-    """What a process is called, as `be_called` has it, for people to read; empty where it is gone."""
+    """What a process is called, as `be_called` has it, for people to read;
+    empty where it is gone.
+    """
     try:
         return os.fsencode(read_proc(f"/proc/{pid}/comm")).decode(errors="replace").strip()
     except OSError:
@@ -137,7 +125,9 @@ def name_of(pid: int) -> str:
 
 
 def variable_of(pid: int, name: str) -> str:
-    """A variable of the environment that a process's program was started with; empty where it has none, or is gone."""
+    """A variable of the environment that a process's program was started with; empty where it has
+    none, or is gone.
+    """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -153,17 +143,24 @@ def variable_of(pid: int, name: str) -> str:
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process is at: `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone."""
+    """The kernel's letter for what a process is at.
+
+    `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone.
+    """
     return _facts_of(pid)[0]
 
 
 def birth_of(pid: int) -> str:
-    """When a process was started, as the kernel counts: with it a number is never another's; empty where it is gone."""
+    """When a process was started, as the kernel counts: with it a number is never another's; empty
+    where it is gone.
+    """
     return _facts_of(pid)[19]
 
 
 def memory_of(pid: int) -> int | None:
-    """Bytes that a process has in memory and in swap, all pages that it shares included; None where nobody tells."""
+    """Bytes that a process has in memory and in swap, all pages that it shares included; None where
+    nobody tells.
+    """
     return _sum_of(f"/proc/{pid}/status", "VmRSS:", "VmSwap:")
 
 
@@ -188,7 +185,9 @@ def _sum_of(path: str, *names: str) -> int | None:
 
 
 def go_first_when_memory_is_short() -> None:
-    """Have the kernel end this process, and what it starts, before others where memory runs out on the host."""
+    """Have the kernel end this process, and what it starts, before others where memory runs out on
+    the host.
+    """
     path = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
         path.write_text(str(max(_GOES_FIRST, int(path.read_text()))))
@@ -203,10 +202,12 @@ def _facts_of(pid: int) -> Sequence[str]:
 
 
 def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
-    """Return those that can be read, or have closed, waiting at most so many seconds (None: for ever) for the first.
+    """Return those that can be read, or have closed, waiting at most so many seconds (None: for
+    ever) for the first.
 
-    Any descriptor will do, also in a process with more than 1,024 open files. `select` takes none of those, but waits
-    for microseconds; `poll` waits for whole milliseconds, longer than some steps take.
+    Any descriptor will do, also in a process with more than 1,024 open files. `select` takes none
+    of those, but waits for microseconds; `poll` waits for whole milliseconds, longer than some
+    steps take.
     """
     watched = list(descriptors)
     if max(watched, default=0) < _FD_SETSIZE:
@@ -218,7 +219,9 @@ def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
 
 
 def close_in_children(*sockets: socket.socket) -> None:
-    """Have every process that is forked from this one close these, so that our end of them ends with us."""
+    """Have every process that is forked from this one close these, so that our end of them ends
+    with us.
+    """
     _ours.update(sockets)
 
 

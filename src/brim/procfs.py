@@ -1,17 +1,18 @@
-"""Files below `/proc`, in which the kernel tells of processes: names and paths in them need not be text."""
+"""Files below `/proc`, in which the kernel tells of processes: names and paths in them need not be
+text.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-__all__ = ["read_proc"]
-
 
 def read_proc(path: str) -> str:
     """Return the content of a file below `/proc`.
 
-    What is no text in it is kept as Python keeps it in file names: `os.fsencode` gives the bytes back.
+    What is no text in it is kept as Python keeps it in file names: `os.fsencode` gives the bytes
+    back.
 
     Raises:
         OSError: there is none, the process has ended, or it is another account's.

@@ -1,8 +1,9 @@
-"""The Python stack of another process, also of one that hangs: in a loop, in C code, with Python's lock in hand.
+"""The Python stack of another process, also of one that hangs: in a loop, in C code, with Python's
+lock in hand.
 
-A process that is to be looked at is born with a descriptor of an anonymous file. It writes its number there once a
-signal makes it write its stack behind that. The handler is faulthandler's, in C: it needs neither Python's lock nor a
-line of Python to be executed.
+A process that is to be looked at is born with a descriptor of an anonymous file. It writes its
+number there once a signal makes it write its stack behind that. The handler is faulthandler's, in
+C: it needs neither Python's lock nor a line of Python to be executed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import signal
 
 from brim.anonymous import anonymous_file
 
-__all__ = ["VARIABLE", "Stacks", "show_no_more", "show_when_asked"]
-
 VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
-# One of the real-time signals, which nothing else uses; what hangs is often code that has plans for SIGUSR1.
+# One of the real-time signals, which nothing else uses; what hangs is often code that has plans for
+# SIGUSR1.
 _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "SIGRTMIN") else 0)
 _TO_ANSWER = 1.0
 _LOOK = 0.01
@@ -33,7 +33,9 @@ def show_when_asked(descriptor: int) -> None:
 
 
 def show_no_more(descriptor: int) -> None:
-    """Take that back: another program takes this process over, and a question would end it before it is ready."""
+    """Take that back: another program takes this process over, and a question would end it before
+    it is ready.
+    """
     os.pwrite(descriptor, b" " * 20, 0)
     signal.signal(_SIGNAL, signal.SIG_IGN)
 
@@ -54,7 +56,9 @@ class Stacks:
         return int(os.pread(self.file, 20, 0).strip() or b"0")
 
     async def ask(self) -> str:
-        """The stack of its main thread as it is now, the most recent call last; empty where it does not answer."""
+        """The stack of its main thread as it is now, the most recent call last; empty where it does
+        not answer.
+        """
         try:
             return await self._ask()
         except OSError:  # it is gone, or whoever looked after it has closed this meanwhile
@@ -81,7 +85,8 @@ class Stacks:
 
 
 def readable(dump: str) -> str:
-    """What faulthandler wrote, as Python shows a traceback, without the frames of brim that it begins with.
+    """What faulthandler wrote, as Python shows a traceback, without the frames of brim that it
+    begins with.
 
     >>> print(readable('Stack (most recent call first):\\n  File "a.py", line 3 in f\\n  File "a.py", line 9 in g\\n'))
       File "a.py", line 9, in g

@@ -12,11 +12,11 @@ from brim.domain.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "guarded", "guarded_streams"]
-
 
 class _Guarded:
-    """A stream of text that nobody can send orders to a terminal through; in all else as the one within."""
+    """A stream of text that nobody can send orders to a terminal through; in all else as the one
+    within.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.within = stream
@@ -49,7 +49,9 @@ def guarded_streams() -> Iterator[None]:
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """Return rich's console on a stream: what it draws is guarded, and it alone may move the cursor."""
+    """Return rich's console on a stream: what it draws is guarded, and it alone may move the
+    cursor.
+    """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

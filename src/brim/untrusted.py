@@ -1,4 +1,6 @@
-"""Files that another account may have put where ours are looked for: opening one never waits, and follows no link."""
+"""Files that another account may have put where ours are looked for: opening one never waits, and
+follows no link.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,6 @@ import errno
 import os
 import stat
 from pathlib import Path
-
-__all__ = ["NotRegularError", "open_regular", "read_regular"]
 
 
 class NotRegularError(OSError):
@@ -29,7 +29,9 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
         OSError: it cannot be opened.
     """
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, mode)
+        descriptor = os.open(
+            path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, mode
+        )
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
             raise _not_regular(path) from error

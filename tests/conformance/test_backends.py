@@ -20,7 +20,11 @@ CLUSTER = Cluster.parse("1x8")
 
 @pytest.fixture(params=["simulated", "live"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return SimulatedWorld(CLUSTER, 3) if request.param == "simulated" else LiveWorld(CLUSTER, 3, tmp_path)
+    return (
+        SimulatedWorld(CLUSTER, 3)
+        if request.param == "simulated"
+        else LiveWorld(CLUSTER, 3, tmp_path)
+    )
 
 
 def observed(world: World) -> Snapshot:
@@ -32,7 +36,9 @@ def holds(world: World) -> dict[str, int]:
 
 
 def give(workers: dict[str, int], snapshot: Snapshot) -> Decision:
-    verdicts = tuple(Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived)
+    verdicts = tuple(
+        Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
+    )
     return on_nodes(snapshot, Decision(workers=workers, verdicts=verdicts))
 
 

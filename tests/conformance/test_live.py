@@ -1,4 +1,6 @@
-"""What a cluster of processes promises beyond that: deaths, restarts, grace, and no device twice."""
+"""What a cluster of processes promises beyond that:
+deaths, restarts, grace, and no device twice.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def world(tmp_path: Path) -> LiveWorld:
 def give(world: LiveWorld, **workers: ByNode) -> None:
     """Apply a decision that names jobs as `job_1`."""
     snapshot = run(world.backend.observe())
-    verdicts = tuple(Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived)
+    verdicts = tuple(
+        Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
+    )
     named = {job.replace("_", "-"): count for job, count in workers.items()}
     run(world.backend.apply(on_nodes(snapshot, Decision(workers=named, verdicts=verdicts))))
 
@@ -60,7 +64,9 @@ def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
 
 
 def test_workers_that_are_only_about_to_start_have_their_devices(world: LiveWorld) -> None:
-    """Found by chaos: a job that was told to shrink while it started forked all its workers first."""
+    """Found by chaos: a job that was told to shrink while it started forked all its
+    workers first.
+    """
     give(world, job_1=6)
     give(world, job_1=2, job_2=6)
     job = world.processes.of("job-1")
@@ -74,7 +80,9 @@ def test_workers_that_are_only_about_to_start_have_their_devices(world: LiveWorl
     assert world.processes.of("job-2").asked == ["start 6"]
 
 
-def test_workers_that_were_told_before_they_were_forked_are_not_waited_for_for_ever(world: LiveWorld) -> None:
+def test_workers_that_were_told_before_they_were_forked_are_not_waited_for_for_ever(
+    world: LiveWorld,
+) -> None:
     give(world, job_1=6)
     give(world, job_1=2, job_2=6)
     world.processes.of("job-1").workers = 2
@@ -126,7 +134,9 @@ def test_where_force_does_not_show_all_processes_end(
         world.clock.advance(seconds)
         run(world.backend.look())
         assert world.processes.of("job-1").asked[-1] == asked
-    told = [change for change in world.book.story(world.book.jobs["job-1"]) if change.event == "forced"]
+    told = [
+        change for change in world.book.story(world.book.jobs["job-1"]) if change.event == "forced"
+    ]
     assert [change.after for change in told] == [3, 0]
     world.settle()
     assert world.processes.of("job-1").asked[-1] == "start 3"
@@ -186,7 +196,9 @@ def test_who_is_asked_for_more_meanwhile_has_no_more_time(world: LiveWorld) -> N
     assert world.processes.of("job-1").asked == ["start 8", "resize 5", "resize 3", "force 3"]
 
 
-def test_what_a_job_owed_ends_with_its_processes(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_job_owed_ends_with_its_processes(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     give(world, job_1=8)
     world.settle()
 
@@ -218,7 +230,9 @@ def test_a_question_that_is_dropped_is_no_debt(world: LiveWorld) -> None:
     assert phases(world)[0] == "running"
 
 
-def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(world: LiveWorld) -> None:
+def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(
+    world: LiveWorld,
+) -> None:
     give(world, job_1=2)
     record, processes = world.book.jobs["job-1"], world.processes.of("job-1")
     waits = []
@@ -247,7 +261,9 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     assert phases(world) == ["running", "admitted"]
     assert world.processes.of("job-1").asked == ["start 2", "resize 2"]
     assert world.backend.problem == ""
-    world.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
+    world.processes.node = NodeSeen(
+        up=False, gone=True, lost=True, again=2.0, problem="its agent died"
+    )
     world.processes.of("job-1").alive = False
     run(world.backend.look())
     told = world.book.story(world.book.jobs["job-1"])[-1]
@@ -272,7 +288,9 @@ def test_a_job_that_waits_for_its_next_start_is_in_nobodys_plan(world: LiveWorld
 def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_else_happens(
     world: LiveWorld,
 ) -> None:
-    """Found by chaos: whoever looked a moment after the job's time had come never decided about it."""
+    """Found by chaos: whoever looked a moment after the job's time had come never
+    decided about it.
+    """
     world.cycle(decide)
     world.settle()
     for _ in range(2):
@@ -317,7 +335,10 @@ def test_another_life_adopts_what_runs_and_starts_nothing_twice(world: LiveWorld
     snapshot = run(world.backend.observe())
     assert [state.workers for state in snapshot.jobs] == [5, 3]
     assert snapshot.arrived == ()
-    assert world.processes.of("job-1").asked == ["start 5", "resize 5"]  # whether it was heard is not known
+    assert world.processes.of("job-1").asked == [
+        "start 5",
+        "resize 5",
+    ]  # whether it was heard is not known
     give(world, job_1=5, job_2=3)
     world.settle()
     assert world.processes.of("job-1").starts == 1
@@ -386,7 +407,9 @@ def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> Non
     world.settle()
     assert late.running  # the surplus measures it
     rates = {1: 2.0, 2: 3.0, 4: 4.0, 8: 5.0}
-    world.processes.say(late.id, steps=900, step=20, first_step=world.clock.wall(), measured=measured(rates))
+    world.processes.say(
+        late.id, steps=900, step=20, first_step=world.clock.wall(), measured=measured(rates)
+    )
     run(world.backend.look())
     run(world.backend.look())
     snapshot, decision = world.cycle(decide)
@@ -524,7 +547,9 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     assert new.promised
     assert new.launches == 1
     told = [change.detail for change in world.book.story(new) if change.event == "measured"]
-    assert told == [f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()]
+    assert told == [
+        f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()
+    ]
     twin = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
     world.cycle(decide)
     assert twin.judged  # the profile was kept
@@ -583,7 +608,9 @@ def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
     run(world.backend.wait(None))
     for _ in range(5):
         counted.add(4, 0.1)
-    assert run(world.backend.wait(world.clock.wall() + 1e6))  # at once: nobody waits for the next plan
+    assert run(
+        world.backend.wait(world.clock.wall() + 1e6)
+    )  # at once: nobody waits for the next plan
     assert run(world.backend.observe()).arrived == (new.id,)
 
 
@@ -599,9 +626,12 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
         run(world.backend.look())
         give(world, job_1=4)
         world.settle()
-        # 0.5 s pass: 4 steps on 2 workers, and the first on 4, for which 4 workers would have taken 0.25 s.
+        # 0.5 s pass: 4 steps on 2 workers, and the first on 4, for which 4 workers would have taken
+        # 0.25 s.
         world.clock.advance(0.5)
-        world.processes.say("job-1", reached=Reached(4, at + 0.5, 6), last_step=at + 0.5, step=6, **said)
+        world.processes.say(
+            "job-1", reached=Reached(4, at + 0.5, 6), last_step=at + 0.5, step=6, **said
+        )
         run(world.backend.look())
         world.processes.say("job-1", reached=None, step=0)
         give(world)
@@ -649,10 +679,16 @@ def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:
 def test_each_worker_that_memory_ran_out_for_is_told_of_once(world: LiveWorld) -> None:
     give(world, job_1=2)
     world.settle()
-    for lost in (("w2: it had 5 GiB",), ("w2: it had 5 GiB",), ("w2: it had 5 GiB", "w3: it had 6 GiB")):
+    for lost in (
+        ("w2: it had 5 GiB",),
+        ("w2: it had 5 GiB",),
+        ("w2: it had 5 GiB", "w3: it had 6 GiB"),
+    ):
         world.processes.say("job-1", out_of_memory=lost)
         run(world.backend.look())
     record = world.book.jobs["job-1"]
     told = [change.detail for change in world.book.story(record) if change.event == "out of memory"]
     assert told == ["w2: it had 5 GiB", "w3: it had 6 GiB"]
-    assert record.out_of_memory == 2  # a scheduler that takes over reads all of the run's records again
+    assert (
+        record.out_of_memory == 2
+    )  # a scheduler that takes over reads all of the run's records again

@@ -1,4 +1,6 @@
-"""What was promised is kept although speeds, starts, handovers and ends are not what was believed: see `training`."""
+"""What was promised is kept although speeds, starts, handovers and ends are not what was believed:
+see `training`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,16 @@ def test_every_promise_is_kept(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["brim", "edf", "elasticflow"])
 def test_a_new_model_on_a_full_cluster_is_measured_and_judged(tmp_path: Path, policy: str) -> None:
-    """Jobs without a promise fill the cluster: whoever has a deadline to be judged does not wait for their ends."""
+    """Jobs without a promise fill the cluster: whoever has a deadline to be judged does not wait
+    for their ends.
+    """
     fillers = [
         Arrival(name=f"f{k}", model="large", at=0.1 * k, deadline=None, steps=400, maximum=1)
         for k in range(10)
     ]
-    new = Arrival(name="new", model="small", at=5.0, deadline=65.0, steps=60, fingerprint="never-seen")
+    new = Arrival(
+        name="new", model="small", at=5.0, deadline=65.0, steps=60, fingerprint="never-seen"
+    )
     stream = Stream(tmp_path, [*fillers, new], policy=policy)
     stream.run()
     job = stream.jobs["new"]

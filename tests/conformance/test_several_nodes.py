@@ -1,4 +1,6 @@
-"""What a cluster of several nodes promises: a place for every worker, and that the loss of a node is only that."""
+"""What a cluster of several nodes promises: a place for every worker, and that the loss of a node
+is only that.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_do
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     job, record = world.processes.of("job-1"), world.book.jobs["job-1"]
-    assert (held(world, "job-1"), job.agents, record.home) == ({"n1": 4, "n2": 4}, {"n1", "n2"}, "n1")
+    assert (held(world, "job-1"), job.agents, record.home) == (
+        {"n1": 4, "n2": 4},
+        {"n1", "n2"},
+        "n1",
+    )
     assert job.asked == ["start 4 on n1, 4 on n2"]
     world.submit("4")
     settle(world)
@@ -116,7 +122,11 @@ def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: Live
     assert held(world, "job-1") == {"n1": 4}
     world.processes.others.clear()
     settle(world)
-    assert (victim.launches, held(world, "job-2"), held(world, "job-1")) == (2, {"n2": 4}, {"n1": 4})
+    assert (victim.launches, held(world, "job-2"), held(world, "job-1")) == (
+        2,
+        {"n2": 4},
+        {"n1": 4},
+    )
     assert world.processes.of("job-1").asked == ["start 4 on n1"]
 
 
@@ -137,7 +147,9 @@ def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_c
     assert (held(world, "job-1"), world.book.jobs["job-1"].launches) == ({"n1": 4, "n2": 4}, 1)
 
 
-def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(world: LiveWorld) -> None:
+def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
+    world: LiveWorld,
+) -> None:
     def give(**workers: int) -> None:
         snapshot = run(world.backend.observe())
         named = {job.replace("_", "-"): count for job, count in workers.items()}
@@ -159,7 +171,9 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(wo
     assert (kept.launches, held(world, kept.id)) == (1, {"n1": 2})
 
 
-@pytest.mark.parametrize(("taken", "asked", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)])
+@pytest.mark.parametrize(
+    ("taken", "asked", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
+)
 def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
     tmp_path: Path, taken: str, asked: str, launches: int
 ) -> None:

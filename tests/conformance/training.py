@@ -1,4 +1,6 @@
-"""A live cluster on a virtual clock: its processes are fakes that train, as fast as they like and not as believed."""
+"""A live cluster on a virtual clock: its processes are fakes that train, as fast as they like and
+not as believed.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,9 @@ class TrainingProcesses(FakeProcesses):
             seen.measured.add(one.workers, at - one.last)
         same = seen.reached is not None and seen.reached.workers == one.workers
         reached = seen.reached if same else Reached(one.workers, at, one.step)
-        self.say(name, step=one.step, first_step=seen.first_step or at, last_step=at, reached=reached)
+        self.say(
+            name, step=one.step, first_step=seen.first_step or at, last_step=at, reached=reached
+        )
         one.last = at
         wanted = sum(fake.wanted.values())
         if wanted == 0 or one.step == one.steps:
@@ -160,7 +164,8 @@ class VirtualBackend(LiveBackend):
             self.processes.train()
 
 
-# Seconds that a micro-batch of a model waits: a step on n workers takes as long as ceil(8 / n) of them, and a little.
+# Seconds that a micro-batch of a model waits: a step on n workers takes as long as ceil(8 / n) of
+# them, and a little.
 MODELS: dict[str, Callable[[int], float]] = {
     name: partial(lambda wait, n: 1.05 * math.ceil(8 / n) * wait + 0.012, wait)
     for name, wait in (("small", 0.06), ("medium", 0.1), ("large", 0.16))
@@ -178,7 +183,11 @@ def arrivals(seed: int, *, jobs: int = 22, every: float = 8.0) -> list[Arrival]:
         loose = rng.uniform(1.6, 3.0) if rng.random() < 0.55 else rng.uniform(4.0, 8.0)
         found.append(
             Arrival(
-                name=f"{model}{number}", model=model, at=at, deadline=at + 2.5 + loose * shortest, steps=steps
+                name=f"{model}{number}",
+                model=model,
+                at=at,
+                deadline=at + 2.5 + loose * shortest,
+                steps=steps,
             )
         )
         at += rng.expovariate(1.0 / every)

@@ -1,4 +1,6 @@
-"""Two clusters that know nothing of each other behind one Protocol: the simulated one, and that of processes."""
+"""Two clusters that know nothing of each other behind one Protocol: the simulated one, and that of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class FakeProcesses:
         job.alive, job.wanted, job.starts = True, dict(workers), job.starts + 1
         job.agents = set(workers)
         assert record.home in workers
-        job.seen = Seen(alive=True, step=job.seen.step, steps=job.seen.steps, measured=job.seen.measured)
+        job.seen = Seen(
+            alive=True, step=job.seen.step, steps=job.seen.steps, measured=job.seen.measured
+        )
         job.asked.append(f"start {_text(workers)}")
 
     async def resize(self, record: JobRecord, workers: ByNode) -> None:

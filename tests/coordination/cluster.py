@@ -1,9 +1,11 @@
-"""A whole job in one thread: the real rendezvous, hubs and barriers, with workers that are generators.
+"""A whole job in one thread: the real rendezvous, hubs and barriers, with workers that are
+generators.
 
-Simulated: the workers follow `train/membership.py` and `train/job.py` wait for wait, the agents `agent/loop.py`,
-the master `master/loop.py`. Every link is a queue, and whoever chooses what happens next is the adversary. Numbers
-are symbols: a sum of gradients is the tree that made it, so that a wrong order of additions shows as a difference,
-and memory that workers share can be spoilt here as it can there.
+Simulated: the workers follow `train/membership.py` and `train/job.py` wait for wait, the agents
+`agent/loop.py`, the master `master/loop.py`. Every link is a queue, and whoever chooses what
+happens next is the adversary. Numbers are symbols: a sum of gradients is the tree that made it, so
+that a wrong order of additions shows as a difference, and memory that workers share can be spoilt
+here as it can there.
 
 `python -m coordination.cluster 100000` in `tests/` runs so many schedules at random.
 """
@@ -59,8 +61,6 @@ from brim.coordination.roster import at_work, serving
 from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.batch import Schedule, cut
 
-__all__ = ["Cluster", "Fault", "Setting", "at_random", "validate"]
-
 PARTS = 4
 ELEMENTS = 4  # of the gradient: enough for four ranks to own a slice each
 SCHEDULE = Schedule(samples=7, global_batch_size=4, epochs=2)
@@ -86,9 +86,9 @@ class Setting:
 class Fault:
     """Something that happens after so many events.
 
-    `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`, `hurry` (stop, without
-    some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the servers), `straggle` (some are found to be
-    slow), `idle` (one waits for data in its next step).
+    `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`,
+    `hurry` (stop, without some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the
+    servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step).
     """
 
     after: int
@@ -137,14 +137,20 @@ def validate(rendezvous: Rendezvous) -> None:
     members = rendezvous.roster.members
     for worker in workers:
         assert worker.agent in rendezvous.roster.agents, f"{worker.id} is on an agent that is gone"
-        assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), worker
-        assert worker.state is not WorkerState.ACTIVE or worker.in_round, worker
-        waits = rendezvous.phase is Phase.GATHERING and worker.state is WorkerState.READY
-        assert not worker.has_state or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING) or waits, (
+        assert not worker.in_round or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING), (
             worker
         )
+        assert worker.state is not WorkerState.ACTIVE or worker.in_round, worker
+        waits = rendezvous.phase is Phase.GATHERING and worker.state is WorkerState.READY
+        assert (
+            not worker.has_state
+            or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING)
+            or waits
+        ), worker
     if rendezvous.phase is Phase.GATHERING:
-        assert all(member.serves for member in members), "gathering with members that are no servers"
+        assert all(member.serves for member in members), (
+            "gathering with members that are no servers"
+        )
     if rendezvous.phase in (Phase.RUNNING, Phase.WRITING):
         assert members, f"{rendezvous.phase} without members"
     if rendezvous.phase is Phase.RUNNING and not rendezvous.is_stopping:
@@ -154,7 +160,9 @@ def validate(rendezvous: Rendezvous) -> None:
     staying = [worker for worker in members if worker.state is WorkerState.ACTIVE]
     servers = sum(worker.serves for worker in staying)
     assert servers <= rendezvous.servers, f"{servers} servers stay, {rendezvous.servers} wanted"
-    assert len(staying) - servers <= rendezvous.target, f"{len(staying)} stay, {rendezvous.target} wanted"
+    assert len(staying) - servers <= rendezvous.target, (
+        f"{len(staying)} stay, {rendezvous.target} wanted"
+    )
     coming = [worker for worker in workers if worker.state is WorkerState.READY]
     if rendezvous.phase is Phase.RUNNING:
         spare = len(staying) + len(coming) - rendezvous.target - rendezvous.servers
@@ -173,14 +181,16 @@ def validate_world(world: World) -> None:
     assert sum(world.shares) == PARTS
     for member in world.members:
         beside, workers = world.ranks_beside(member.worker), world.workers_beside(member.worker)
-        assert [rank for rank in beside if world.shares[rank]] == list(workers), "servers before workers"
+        assert [rank for rank in beside if world.shares[rank]] == list(workers), (
+            "servers before workers"
+        )
     for needy, donor in world.donors.items():
         assert needy in named
         assert donor in named
         assert donor not in world.donors, "a donor lacks the state itself"
 
 
-# Workers ------------------------------------------------------------------------------------------------------
+# Workers ------------------------------------------------------------------------------------------
 
 
 class SimWorker:
@@ -200,7 +210,9 @@ class SimWorker:
         self.lacks_data = False
         self.idle_in = 0  # the round in which it said so last
         self.made: list[tuple[int, Any]] = []  # steps of a worker alone that nobody was told of
-        self.asked_for: int | None = None  # the last step that was told of, whose answer is on its way
+        self.asked_for: int | None = (
+            None  # the last step that was told of, whose answer is on its way
+        )
         self.committed, self.evaluated = 0, 0
         self.weights: Tree = ()
         self.flight: Flight | None = None
@@ -332,7 +344,9 @@ class SimWorker:
             self._take(message)
 
     def _commit(self, parts: Any) -> Generator[Wait, None, bool]:
-        """Alone, it is told of now or later, and not waited for: the next step takes in whether it was the last."""
+        """Alone, it is told of now or later, and not waited for: the next step takes in whether it
+        was the last.
+        """
         assert self.world is not None
         if self.world.world_size > 1 or self.idle_in == self.world.round:
             return (yield from self._arrive(COMMIT, parts))[4]
@@ -462,7 +476,9 @@ class SimWorker:
             if self.pending:
                 raise PeerLost
             yield lambda: bool(self.backlog)
-            if self.backlog:  # it was blocked in accept: who calls is taken before the agent is heard
+            if (
+                self.backlog
+            ):  # it was blocked in accept: who calls is taken before the agent is heard
                 stream = self.backlog.popleft()
                 self.greeted[stream.greeting] = stream
         stream = self.greeted.pop(greeting)
@@ -510,7 +526,11 @@ class SimWorker:
         if plan.world_size > 1:
             own = yield from self._reduce(plan, host, rows)
         spans = cut(SCHEDULE.span(step), PARTS)
-        parts = [(rank, m, spans[m].start, spans[m].stop) for m in plan.micro_batches(rank) if len(spans[m])]
+        parts = [
+            (rank, m, spans[m].start, spans[m].stop)
+            for m in plan.micro_batches(rank)
+            if len(spans[m])
+        ]
         self.doing = "at commit"
         held = yield from self._commit(parts)
         self.doing = "applying"
@@ -554,7 +574,10 @@ class SimWorker:
         for left, right in pairs:
             yield "go"
             for e in mine:
-                memory[rows[left.start]][e] = (memory[rows[left.start]][e], memory[rows[right.start]][e])
+                memory[rows[left.start]][e] = (
+                    memory[rows[left.start]][e],
+                    memory[rows[right.start]][e],
+                )
         if several:
             yield from self._arrive("folded")
             if part == 0:
@@ -565,11 +588,17 @@ class SimWorker:
         return memory[0]
 
     def _trade(self, plan: ReductionPlan, host: int, rows: dict[int, int]) -> Iterator[Wait]:
-        """The first workers of all hosts bring what their hosts folded; each folds all of it here."""
+        """The first workers of all hosts bring what their hosts folded;
+        each folds all of it here.
+        """
         assert self.world is not None
         table = self.cluster.trades.setdefault((self.world.round, self.committed), {})
-        table[host] = {b.start: list(self.agent.memory[rows[b.start]]) for b in plan.host_blocks(host)}
-        firsts = [self.world.members[plan.ranks_on(each).start].worker for each in range(len(plan.hosts))]
+        table[host] = {
+            b.start: list(self.agent.memory[rows[b.start]]) for b in plan.host_blocks(host)
+        }
+        firsts = [
+            self.world.members[plan.ranks_on(each).start].worker for each in range(len(plan.hosts))
+        ]
         others = [self.cluster.workers[name] for name in firsts]
         while len(table) < len(plan.hosts):
             if self.pending or not all(other.alive for other in others):
@@ -593,7 +622,9 @@ class SimWorker:
     def _finish(self) -> Iterator[Wait]:
         self.doing = "completing"
         digests = (yield from self._arrive("end", self.weights))[5]
-        assert all(digest == self.weights for digest in digests), "workers ended with different weights"
+        assert all(digest == self.weights for digest in digests), (
+            "workers ended with different weights"
+        )
         if self.rank == 0:
             yield from self._write_now()
             self.tell("completed", self.weights)
@@ -602,7 +633,7 @@ class SimWorker:
             self._take((yield from self._receive()))
 
 
-# Agents -------------------------------------------------------------------------------------------------------
+# Agents -------------------------------------------------------------------------------------------
 
 
 class SimAgent:
@@ -675,7 +706,9 @@ class SimAgent:
     def release(self, release: Release, payloads: list[Any]) -> None:
         for name in self.hub.members:
             point = release.point
-            self.send(name, "released", release.round, point.step, point.phase, release.hold, payloads)
+            self.send(
+                name, "released", release.round, point.step, point.phase, release.hold, payloads
+            )
 
     def start(self, name: str) -> None:
         self.waiting.remove(name)
@@ -714,7 +747,7 @@ class SimAgent:
                     self.workers[name].die("signal 9")
 
 
-# The cluster --------------------------------------------------------------------------------------------------
+# The cluster --------------------------------------------------------------------------------------
 
 
 class Cluster:
@@ -750,7 +783,9 @@ class Cluster:
         self.end: End | None = None
         self.weights: Tree = None
         self.seen: Counter[str] = Counter()
-        self.story: list[tuple[int, Event | Command | Fault]] = []  # to be printed when a promise breaks
+        self.story: list[
+            tuple[int, Event | Command | Fault]
+        ] = []  # to be printed when a promise breaks
         self._barrier = Barrier()
         self._world: World | None = None
         self._may_lose_agents = any(fault.kind == "lose_agent" for fault in faults)
@@ -791,17 +826,30 @@ class Cluster:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
-                here = [each for each in at_work(self.rendezvous.workers.values()) if each.agent == agent]
-                places, serves = self.rendezvous.roster.places, self.rendezvous.workers[worker].serves
+                here = [
+                    each
+                    for each in at_work(self.rendezvous.workers.values())
+                    if each.agent == agent
+                ]
+                places, serves = (
+                    self.rendezvous.roster.places,
+                    self.rendezvous.workers[worker].serves,
+                )
                 assert not places or places.wanted[agent], "it is started where nobody is to be"
-                assert serves or not places or len(here) <= places.wanted[agent], "a device has two workers"
+                assert serves or not places or len(here) <= places.wanted[agent], (
+                    "a device has two workers"
+                )
                 self._tell(agent, "start", worker, delay)
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target
             case Install(world, _, still):
                 validate_world(world)
-                holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
-                assert not (world.restore and holders), f"{holders} may still be making a checkpoint official"
+                holders = [
+                    worker for worker in self.rendezvous.workers.values() if worker.has_state
+                ]
+                assert not (world.restore and holders), (
+                    f"{holders} may still be making a checkpoint official"
+                )
                 self._world, self._has_installed = world, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
@@ -853,7 +901,9 @@ class Cluster:
             case ("from", worker, ("idle", round)):
                 self._handle(WorkerIdle(worker, round))
             case ("from", worker, ("drafted", step)):
-                assert step <= self._committed, f"a checkpoint of step {step} is ahead of the records"
+                assert step <= self._committed, (
+                    f"a checkpoint of step {step} is ahead of the records"
+                )
                 self._tell_worker(worker, "publish", step)
             case ("from", _, ("made", _)):
                 pass
@@ -994,7 +1044,9 @@ class Cluster:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
     def _places(self, which: int) -> dict[str, int]:
-        """Workers by agent; where an agent may be lost, each has some: nobody is there to place them anew."""
+        """Workers by agent; where an agent may be lost, each has some: nobody is there to place
+        them anew.
+        """
         counts = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
         if not all(counts) and self._may_lose_agents:
             counts = (1, 2)
@@ -1024,9 +1076,13 @@ class Cluster:
             assert "died young" in self.end.reason, self.end
             assert all(self.rendezvous.attempts.given_up(agent) for agent in self._filled())
         assert not self.rendezvous.workers
-        assert not [worker.name for worker in self.workers.values() if worker.alive], "a worker is left"
+        assert not [worker.name for worker in self.workers.values() if worker.alive], (
+            "a worker is left"
+        )
         kept = lasting(self.steps, self.restores)
-        assert [step.step for step in kept] == list(range(1, len(kept) + 1)), "steps are lost or repeated"
+        assert [step.step for step in kept] == list(range(1, len(kept) + 1)), (
+            "steps are lost or repeated"
+        )
         if self.end.outcome is not Outcome.DONE:
             if (
                 self.end.outcome is Outcome.SUSPENDED
@@ -1038,7 +1094,9 @@ class Cluster:
                 assert self.storage[0] == len(kept), "it stopped without the last checkpoint"
             assert self.storage is None or self.storage[2] == calm_weights(self.storage[0])
             return
-        assert self.weights == calm_weights(SCHEDULE.steps), "other weights than those of a calm run"
+        assert self.weights == calm_weights(SCHEDULE.steps), (
+            "other weights than those of a calm run"
+        )
         assert self.storage is not None
         assert self.storage[0] == SCHEDULE.steps, "the last checkpoint is missing"
         ledger = audit(
@@ -1055,7 +1113,9 @@ def calm_weights(steps: int) -> Tree:
     """What any run must end with, worked out by hand: ((0 1) (2 3)) in every step."""
     weights: Tree = ()
     for step in range(steps):
-        trees = [(((step, 0, e), (step, 1, e)), ((step, 2, e), (step, 3, e))) for e in range(ELEMENTS)]
+        trees = [
+            (((step, 0, e), (step, 1, e)), ((step, 2, e), (step, 3, e))) for e in range(ELEMENTS)
+        ]
         weights = (weights, tuple(trees))
     return weights
 

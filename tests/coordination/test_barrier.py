@@ -67,7 +67,9 @@ def test_rounds_only_grow(barrier: Barrier, round: int) -> None:
 @pytest.mark.parametrize(
     ("member", "point"), [("c", DONE), ("a", DONE), ("b", BLOCKS), ("b", Point(1, COMMIT))]
 )
-def test_what_is_illegal_leaves_the_barrier_as_it_was(barrier: Barrier, member: str, point: Point) -> None:
+def test_what_is_illegal_leaves_the_barrier_as_it_was(
+    barrier: Barrier, member: str, point: Point
+) -> None:
     barrier.arrive("a", 1, DONE, b"x")
     with pytest.raises(ProtocolError):
         barrier.arrive(member, 1, point, b"bad")

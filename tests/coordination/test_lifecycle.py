@@ -16,15 +16,27 @@ H, P, W = Happening, Phase, Wish
         ("measured first", [H.START, H.ADMIT, H.FINISH], Life(P.DONE)),
         ("refused", [H.REFUSE], Life(P.REFUSED)),
         ("refused once measured", [H.START, H.STOP, H.REFUSE], Life(P.REFUSED)),
-        ("suspended and resumed by plans", [H.ADMIT, H.START, H.STOP, H.START, H.FINISH], Life(P.DONE)),
+        (
+            "suspended and resumed by plans",
+            [H.ADMIT, H.START, H.STOP, H.START, H.FINISH],
+            Life(P.DONE),
+        ),
         ("its own code fails", [H.ADMIT, H.START, H.FAIL], Life(P.FAILED)),
         ("held before it ran", [H.ADMIT, H.HOLD, H.RELEASE, H.START], Life(P.RUNNING)),
         ("held while it ran", [H.START, H.HOLD, H.STOP], Life(P.SUSPENDED, W.HOLD)),
-        ("held, and judged again", [H.START, H.HOLD, H.STOP, H.RELEASE, H.ADMIT], Life(P.SUSPENDED)),
+        (
+            "held, and judged again",
+            [H.START, H.HOLD, H.STOP, H.RELEASE, H.ADMIT],
+            Life(P.SUSPENDED),
+        ),
         ("cancelled before it ran", [H.ADMIT, H.CANCEL], Life(P.CANCELLED, W.CANCEL)),
         ("cancelled while it ran", [H.START, H.CANCEL, H.STOP], Life(P.CANCELLED, W.CANCEL)),
         ("done before it heard of it", [H.START, H.CANCEL, H.FINISH], Life(P.DONE, W.CANCEL)),
-        ("cancelled while it was held", [H.START, H.HOLD, H.STOP, H.CANCEL], Life(P.CANCELLED, W.CANCEL)),
+        (
+            "cancelled while it was held",
+            [H.START, H.HOLD, H.STOP, H.CANCEL],
+            Life(P.CANCELLED, W.CANCEL),
+        ),
     ],
 )
 def test_lives(life: str, happenings: list[Happening], end: Life) -> None:

@@ -9,7 +9,13 @@ from brim.coordination.liveness import Liveness
 
 @pytest.mark.parametrize(
     ("now", "suspect", "lost"),
-    [(10.0, [], []), (12.0, [], []), (12.1, ["a"], []), (14.0, ["a"], []), (14.1, ["a", "b"], ["a"])],
+    [
+        (10.0, [], []),
+        (12.0, [], []),
+        (12.1, ["a"], []),
+        (14.0, ["a"], []),
+        (14.1, ["a", "b"], ["a"]),
+    ],
 )
 def test_silence(now: float, suspect: list[str], lost: list[str]) -> None:
     liveness = Liveness(timeout=4.0)

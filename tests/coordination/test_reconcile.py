@@ -26,7 +26,9 @@ NODES = {"n1": 6, "n2": 4, "n3": 3}
 CAPACITY, GRACE = 12, 30.0  # one device is left alone
 
 
-def actions(rows: list[Holding], desired: dict[str, ByNode], now: float = 1.0, **limits: Any) -> list[Action]:
+def actions(
+    rows: list[Holding], desired: dict[str, ByNode], now: float = 1.0, **limits: Any
+) -> list[Action]:
     return reconcile(
         rows, desired, **{"nodes": NODES, "capacity": CAPACITY, "now": now, "grace": GRACE} | limits
     )
@@ -35,7 +37,9 @@ def actions(rows: list[Holding], desired: dict[str, ByNode], now: float = 1.0, *
 def runs(job: str, workers: ByNode, target: ByNode | None = None, **more: Any) -> Holding:
     """A job with its master on the first of its nodes."""
     where = frozenset(workers)
-    return Holding(job, True, workers, target or workers, home=min(where), agents=where)._replace(**more)
+    return Holding(job, True, workers, target or workers, home=min(where), agents=where)._replace(
+        **more
+    )
 
 
 def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
@@ -45,7 +49,9 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
             case Start(workers=workers):
                 assert not row.alive
                 home = max(workers, key=lambda node: workers[node])
-                rows[action.job] = Holding(row.job, True, {}, workers, None, home, frozenset(workers))
+                rows[action.job] = Holding(
+                    row.job, True, {}, workers, None, home, frozenset(workers)
+                )
             case Resize(workers=workers):
                 asked = row.since if within(row.target, workers) else now
                 agents = row.agents | set(workers)
@@ -57,7 +63,9 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
             case Suspend():
                 rows[action.job] = row._replace(target={}, since=now)
             case Force(workers=workers):
-                left = {node: min(count, workers.get(node, 0)) for node, count in row.workers.items()}
+                left = {
+                    node: min(count, workers.get(node, 0)) for node, count in row.workers.items()
+                }
                 rows[action.job] = row._replace(workers=left, alive=bool(workers), since=None)
 
 
@@ -147,7 +155,9 @@ def test_a_job_that_moves_in_part_gives_first_and_takes_then() -> None:
     assert actions([row._replace(target={"n1": 2})], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
 
 
-def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_where_it_would_wait() -> None:
+def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_where_it_would_wait() -> (
+    None
+):
     one, other = runs("a", {"n1": 6}), runs("b", {"n2": 4})
     assert actions([one._replace(workers={"n1": 4}, target={"n1": 4})], {"a": {"n2": 4}}) == [
         Resize("a", {"n2": 4})

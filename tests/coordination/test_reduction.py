@@ -65,13 +65,16 @@ def test_every_world_and_arrangement_adds_up_the_same_tree(parts: int) -> None:
             assert tree(ReductionPlan(parts, hosts)) == calm, hosts
 
 
-@given(parts=st.sampled_from(EVERY_PARTS), hosts=st.lists(st.integers(1, 6), min_size=1, max_size=5))
+@given(
+    parts=st.sampled_from(EVERY_PARTS), hosts=st.lists(st.integers(1, 6), min_size=1, max_size=5)
+)
 def test_any_arrangement_adds_up_the_same_tree(parts: int, hosts: list[int]) -> None:
     assert tree(ReductionPlan(parts, tuple(hosts))) == tree(ReductionPlan(parts, (1,)))
 
 
 @given(
-    shares=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any), cuts=st.lists(st.integers(1, 8))
+    shares=st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any),
+    cuts=st.lists(st.integers(1, 8)),
 )
 def test_any_shares_add_up_the_same_tree(shares: list[int], cuts: list[int]) -> None:
     edges = sorted({0, len(shares), *(cut for cut in cuts if cut < len(shares))})

@@ -85,7 +85,10 @@ def short(command: Command) -> str:
                 member.worker if share else f"+{member.worker}"
                 for member, share in zip(world.members, world.shares, strict=True)
             )
-            return f"{'still ' if still else ''}round {world.round}: {named}{donors}{restore} ({cause})"
+            return (
+                f"{'still ' if still else ''}round {world.round}: {named}{donors}{restore} "
+                f"({cause})"
+            )
         case WriteCheckpoint(worker):
             return f"write {worker}"
         case Dismiss(worker):
@@ -108,13 +111,18 @@ def gone(*numbers: int) -> list[Event]:
 
 def installed(rendezvous: Rendezvous, step: int = 0) -> None:
     round = rendezvous.round
-    tell(rendezvous, *(WorkerInstalled(member.id, round, step) for member in rendezvous.roster.members))
+    tell(
+        rendezvous,
+        *(WorkerInstalled(member.id, round, step) for member in rendezvous.roster.members),
+    )
 
 
 def running(
     target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, most: int = 1000
 ) -> Rendezvous:
-    """A job in which all of so many workers, and servers behind them, have done a step in round 1."""
+    """A job in which all of so many workers, and servers behind them,
+    have done a step in round 1.
+    """
     rendezvous = job(target, minimum=target, servers=servers, spares=spares, parts=parts, most=most)
     first = target + servers
     tell(rendezvous, AgentJoined("A"), *ready(*range(1, first + 1)))
@@ -125,7 +133,7 @@ def running(
     return rendezvous
 
 
-# Starting -----------------------------------------------------------------------------------------------------
+# Starting -----------------------------------------------------------------------------------------
 
 
 def test_a_gang_starts_once_its_minimum_is_ready() -> None:
@@ -166,7 +174,10 @@ def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
-    assert tell(rendezvous, AgentReplaced("A")) == ["round 2: w2 (agent A was killed)", "start w3 on A"]
+    assert tell(rendezvous, AgentReplaced("A")) == [
+        "round 2: w2 (agent A was killed)",
+        "start w3 on A",
+    ]
     installed(rendezvous)
     assert tell(rendezvous, *ready(3)) == ["hold 2"]
     assert tell(rendezvous, Held(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
@@ -175,7 +186,9 @@ def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
 def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, AgentReplaced("A")) == ["start w3 on A", "start w4 on A"]
-    assert tell(rendezvous, *ready(3))[0].startswith("round 2: w3, restore (agent A was killed, w3 joins)")
+    assert tell(rendezvous, *ready(3))[0].startswith(
+        "round 2: w3, restore (agent A was killed, w3 joins)"
+    )
 
 
 def test_an_agent_may_be_replaced_while_the_job_ends() -> None:
@@ -199,7 +212,7 @@ def test_spares_are_started_behind_the_first_step() -> None:
     assert tell(rendezvous, *ready(2), Committed(1, 2)) == []
 
 
-# Losses -------------------------------------------------------------------------------------------------------
+# Losses -------------------------------------------------------------------------------------------
 
 
 def test_a_loss_without_a_spare() -> None:
@@ -211,7 +224,9 @@ def test_a_loss_without_a_spare() -> None:
 
 def test_a_loss_with_a_spare() -> None:
     rendezvous = running(2, spares=1)
-    assert tell(rendezvous, *gone(1)) == ["round 2: w2 w3, w2 gives w3 (w1 lost (signal 9), w3 joins)"]
+    assert tell(rendezvous, *gone(1)) == [
+        "round 2: w2 w3, w2 gives w3 (w1 lost (signal 9), w3 joins)"
+    ]
     assert tell(rendezvous, Committed(2, 2)) == ["start w4 on A"]
 
 
@@ -238,7 +253,7 @@ def test_everyone_lost_gathers_and_restores() -> None:
     assert tell(rendezvous, *ready(4))[0].startswith("round 3: w4, restore")
 
 
-# Hosts on which workers die young -------------------------------------------------------------------------------
+# Hosts on which workers die young -----------------------------------------------------------------
 
 
 def steps(rendezvous: Rendezvous, first: int, count: int) -> list[str]:
@@ -284,7 +299,10 @@ def test_the_missing_are_started_elsewhere() -> None:
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 lost (signal 9))", "start w3 on B"]
-    assert tell(rendezvous, *gone(3)) == ["start w4 on A", "give up on B after 2 (signal 9), go on with 2"]
+    assert tell(rendezvous, *gone(3)) == [
+        "start w4 on A",
+        "give up on B after 2 (signal 9), go on with 2",
+    ]
     tell(rendezvous, *ready(4), Held(2, 1))
     installed(rendezvous, 1)
     assert tell(rendezvous, *gone(4))[-1] == "start w5 on A"
@@ -334,7 +352,7 @@ def test_who_was_asked_to_leave_does_not_die_young() -> None:
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
 
 
-# Shares -------------------------------------------------------------------------------------------------------
+# Shares -------------------------------------------------------------------------------------------
 
 
 def shares_of(command: Command) -> tuple[int, ...]:
@@ -371,7 +389,7 @@ def test_a_job_that_stops_shares_nothing_out() -> None:
     assert tell(rendezvous, Straggling((("w1", 1.0), ("w2", 9.0)), "w2 is slow")) == []
 
 
-# One host of several ------------------------------------------------------------------------------------------
+# One host of several ------------------------------------------------------------------------------
 
 
 def test_one_agent_of_two_is_lost() -> None:
@@ -388,7 +406,7 @@ def test_one_agent_of_two_is_lost() -> None:
     ]
 
 
-# Leaving ------------------------------------------------------------------------------------------------------
+# Leaving ------------------------------------------------------------------------------------------
 
 
 def test_sigterm_leaves_at_a_boundary() -> None:
@@ -402,7 +420,10 @@ def test_sigterm_leaves_at_a_boundary() -> None:
 def test_a_leaver_stays_through_a_loss_in_mid_step() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, *gone(2))[:2] == ["round 2: w1 w3 (w1 leaves, w2 lost (signal 9))", "hold 2"]
+    assert tell(rendezvous, *gone(2))[:2] == [
+        "round 2: w1 w3 (w1 leaves, w2 lost (signal 9))",
+        "hold 2",
+    ]
     assert tell(rendezvous, Held(2, 2)) == ["round 3: w3 (change of members)", "dismiss w1"]
 
 
@@ -432,7 +453,7 @@ def test_a_spare_that_leaves_is_named_in_no_round() -> None:
     assert tell(rendezvous, *gone(3)) == []
 
 
-# Resizing -----------------------------------------------------------------------------------------------------
+# Resizing -----------------------------------------------------------------------------------------
 
 
 def test_resize_down() -> None:
@@ -455,7 +476,7 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
     assert tell(rendezvous, Resize(count), Held(1, 2), Resize(count)) == ["write w1"]
 
 
-# Places -------------------------------------------------------------------------------------------------------
+# Places -------------------------------------------------------------------------------------------
 
 
 def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
@@ -507,7 +528,11 @@ def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -
         "hold 2",
     ]
     installed(rendezvous, 2)
-    assert tell(rendezvous, Held(2, 3)) == ["round 3: w3 (change of members)", "dismiss w1", "dismiss w2"]
+    assert tell(rendezvous, Held(2, 3)) == [
+        "round 3: w3 (change of members)",
+        "dismiss w1",
+        "dismiss w2",
+    ]
 
 
 def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_its_place() -> None:
@@ -545,7 +570,9 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     rendezvous = placed(1, 1, most=1)
     rendezvous.attempts.forgive()
     tell(rendezvous, Resize(3, {"A": 1, "B": 2}))
-    assert tell(rendezvous, WorkerGone("w3", "signal 9")) == ["give up on B after 1 (signal 9), go on with 2"]
+    assert tell(rendezvous, WorkerGone("w3", "signal 9")) == [
+        "give up on B after 1 (signal 9), go on with 2"
+    ]
     assert rendezvous.roster.places.wanted == {"A": 1, "B": 1}
 
 
@@ -557,7 +584,7 @@ def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost
     assert tell(rendezvous, AgentJoined("B")) == ["start w5 on B", "start w6 on B"]
 
 
-# Stopping and ending ------------------------------------------------------------------------------------------
+# Stopping and ending ------------------------------------------------------------------------------
 
 
 def test_stop_before_the_first_round() -> None:
@@ -593,13 +620,17 @@ def test_where_the_late_one_comes_after_all_it_is_gone_before_anybody_writes() -
 def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2", "w2": "in step 2"}))
-    assert tell(rendezvous, *gone(1, 2)) == ["suspended: asked; its last members died before the checkpoint"]
+    assert tell(rendezvous, *gone(1, 2)) == [
+        "suspended: asked; its last members died before the checkpoint"
+    ]
 
 
 def test_a_writer_that_hangs_is_replaced_by_another() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
-    assert tell(rendezvous, Hurry({"w1": "writing"})) == ["kill w1 (writing when the run was to end)"]
+    assert tell(rendezvous, Hurry({"w1": "writing"})) == [
+        "kill w1 (writing when the run was to end)"
+    ]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
 
 
@@ -622,7 +653,9 @@ def test_a_loss_while_writing_asks_another() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
-    assert tell(rendezvous, *gone(2)) == ["suspended: asked; its last members died before the checkpoint"]
+    assert tell(rendezvous, *gone(2)) == [
+        "suspended: asked; its last members died before the checkpoint"
+    ]
 
 
 def test_completion_dismisses_everyone() -> None:
@@ -652,10 +685,12 @@ def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
 def test_the_last_agent_may_go_while_the_job_ends() -> None:
     rendezvous = running(2)
     tell(rendezvous, Completed("w1"))
-    assert rendezvous.handle(AgentLost("A", "cut off")) == [End(Outcome.DONE, "all steps are committed")]
+    assert rendezvous.handle(AgentLost("A", "cut off")) == [
+        End(Outcome.DONE, "all steps are committed")
+    ]
 
 
-# What has no effect -------------------------------------------------------------------------------------------
+# What has no effect -------------------------------------------------------------------------------
 
 LATE: list[Event] = [
     WorkerReady("w1", "h:1"),
@@ -689,7 +724,7 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
     assert rendezvous == before
 
 
-# Restoring ----------------------------------------------------------------------------------------------------
+# Restoring ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_round", [False, True])
@@ -709,13 +744,17 @@ def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_roun
 
 
 def test_who_had_the_state_before_it_was_known_gives_it() -> None:
-    """Its word comes when its donor is dead, and the one who would be overtaken is still at its checkpoint."""
+    """Its word comes when its donor is dead, and the one who would be overtaken is still at its
+    checkpoint.
+    """
     rendezvous = running(2)
     tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2), Held(1, 5))
     installed(rendezvous, 5)
     tell(rendezvous, *ready(3), Held(2, 6), *gone(2))
     assert rendezvous.phase is Phase.GATHERING
-    assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == ["round 4: w3 (w2 lost (signal 9), w3 joins)"]
+    assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == [
+        "round 4: w3 (w2 lost (signal 9), w3 joins)"
+    ]
 
 
 def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
@@ -730,28 +769,34 @@ def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
 
 def test_a_world_says_which_ranks_are_on_one_host() -> None:
     agents = {"w1": "a", "w2": "a", "w5": "b", "w3": "c", "w4": "c"}
-    members = tuple(Member(worker=worker, agent=agent, address="") for worker, agent in agents.items())
+    members = tuple(
+        Member(worker=worker, agent=agent, address="") for worker, agent in agents.items()
+    )
     world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * 5)
     assert {worker: world.ranks_beside(worker) for worker in agents} == {
         "w1": range(2), "w2": range(2), "w5": range(2, 3), "w3": range(3, 5), "w4": range(3, 5)
     }  # fmt: skip
 
 
-# Servers ------------------------------------------------------------------------------------------------------
+# Servers ------------------------------------------------------------------------------------------
 
 
 def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
     rendezvous = job(2, minimum=1, servers=1)
     assert tell(rendezvous, AgentJoined("A")) == ["start w1 on A", "start w2 on A", "start w3 on A"]
     assert tell(rendezvous, *ready(1, 2)) == []
-    assert tell(rendezvous, *ready(3)) == ["round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"]
+    assert tell(rendezvous, *ready(3)) == [
+        "round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"
+    ]
 
 
 def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
     rendezvous = job(2, minimum=2, servers=1)
     tell(rendezvous, AgentJoined("A"))
     assert tell(rendezvous, *ready(3, 1)) == []
-    assert tell(rendezvous, *ready(2)) == ["round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"]
+    assert tell(rendezvous, *ready(2)) == [
+        "round 1: w1 w2 +w3, w1 gives w2, w1 gives w3, restore (start)"
+    ]
 
 
 def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
@@ -809,7 +854,9 @@ def test_servers_alone_wait_with_the_state() -> None:
     installed(rendezvous, 1)
     assert tell(rendezvous, *gone(2)) == ["start w6 on A"]
     assert rendezvous.phase is Phase.GATHERING
-    assert tell(rendezvous, *ready(5)) == ["round 3: w5 +w3 +w4, w3 gives w5 (w2 lost (signal 9), w5 joins)"]
+    assert tell(rendezvous, *ready(5)) == [
+        "round 3: w5 +w3 +w4, w3 gives w5 (w2 lost (signal 9), w5 joins)"
+    ]
 
 
 def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
@@ -895,17 +942,21 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
 def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
     agents: str, have: list[bool], givers: dict[int, int | None]
 ) -> None:
-    members = tuple(Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents))
+    members = tuple(
+        Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents)
+    )
     world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * len(members))
     assert world.givers(have) == givers
 
 
-# Waiting for data ---------------------------------------------------------------------------------------------
+# Waiting for data ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("idle_first", [True, False])
 def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
-    """All leave the step that one has no data for; the first that has the state writes it when all have."""
+    """All leave the step that one has no data for; the first that has the state writes it when all
+    have.
+    """
     rendezvous = running(2)
     still = "still round 2: w1 w2 (brim suspend)"
     if idle_first:
@@ -946,4 +997,6 @@ def test_whoever_dies_while_all_stand_still_the_next_round_is_an_ordinary_one() 
     assert tell(rendezvous, *gone(2)) == ["round 3: w1 w3 (w2 lost (signal 9))", "hold 3"]
     tell(rendezvous, WorkerInstalled("w1", 3, 1), WorkerInstalled("w3", 3, 1))
     assert tell(rendezvous, WorkerIdle("w3", 3)) == ["still round 4: w1 w3 (brim suspend)"]
-    assert tell(rendezvous, WorkerInstalled("w1", 4, 1), WorkerInstalled("w3", 4, 1)) == ["write w1"]
+    assert tell(rendezvous, WorkerInstalled("w1", 4, 1), WorkerInstalled("w3", 4, 1)) == [
+        "write w1"
+    ]

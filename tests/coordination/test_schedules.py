@@ -11,8 +11,27 @@ from coordination.cluster import Cluster, Fault, Setting, at_random
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
 TERM, STOP = "term", "stop"
 STATES = [
-    *("starting", "ready", "fetching", "donating", "installed", "computing", "at blocks", "folding"),
-    *("at commit", "applying", "held", "evaluating", "writing", "completing", "done", "dismissed", "leaving"),
+    *(
+        "starting",
+        "ready",
+        "fetching",
+        "donating",
+        "installed",
+        "computing",
+        "at blocks",
+        "folding",
+    ),
+    *(
+        "at commit",
+        "applying",
+        "held",
+        "evaluating",
+        "writing",
+        "completing",
+        "done",
+        "dismissed",
+        "leaving",
+    ),
 ]
 
 
@@ -40,7 +59,10 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
 
 @pytest.mark.parametrize("seed", [14600, 28290, 31082, 31237])
 def test_a_schedule_that_broke_a_promise(seed: int) -> None:
-    """14600: SIGTERM empties a place, and who has all others is lost. Others: a commit comes behind the end."""
+    """14600.
+
+    SIGTERM empties a place, and who has all others is lost. Others: a commit comes behind the end.
+    """
     at_random(seed).run()
 
 
@@ -63,7 +85,11 @@ def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> b
         for worker in cluster.workers.values():
             there = worker.told if state == "leaving" else worker.doing == state
             place = worker.rank if worker.world is not None else int(worker.name[1:]) - 1
-            if worker.alive and there and (place == rank or state in ("donating", "fetching", "writing")):
+            if (
+                worker.alive
+                and there
+                and (place == rank or state in ("donating", "fetching", "writing"))
+            ):
                 worker.die("signal 9")
                 killed = True
                 break

@@ -22,7 +22,9 @@ def watch(
     """A job that takes all advice: when, what, and the shares from then on."""
     stragglers, shares, round = Stragglers(), even_shares(parts, world), 1
     for step in range(steps):
-        loads = [Load(f"w{rank}", share, share * pace(step, rank)) for rank, share in enumerate(shares)]
+        loads = [
+            Load(f"w{rank}", share, share * pace(step, rank)) for rank, share in enumerate(shares)
+        ]
         for advice in stragglers.committed(round, loads, other=other):
             if isinstance(advice, Uneven):
                 shares, round = best_shares(parts, [pace for _, pace in advice.paces]), round + 1
@@ -44,7 +46,9 @@ def watch(
         (9.0, 8, 8, None),  # one each already
     ],
 )
-def test_one_slow_worker(times: float, parts: int, world: int, want: tuple[int, ...] | None) -> None:
+def test_one_slow_worker(
+    times: float, parts: int, world: int, want: tuple[int, ...] | None
+) -> None:
     def pace(step: int, rank: int) -> float:
         return 0.02 * (times if rank == world - 1 else 1.0)
 
@@ -80,17 +84,23 @@ def test_a_faster_step_waits_longer_because_a_round_costs_more_of_them() -> None
 
 @pytest.mark.parametrize(("parts", "world", "seed"), list(product((8, 64), (2, 3, 4), range(4))))
 def test_noise_moves_nothing(parts: int, world: int, seed: int) -> None:
-    """A third of all micro-batches take up to five times as long, as where more workers than cores compute."""
+    """A third of all micro-batches take up to five times as long, as where more workers than cores
+    compute.
+    """
     rng = random.Random(seed)
 
     def pace(step: int, rank: int) -> float:
-        return 0.01 * rng.lognormvariate(0, 0.15) * (rng.uniform(1, 5) if rng.random() < 0.33 else 1.0)
+        return (
+            0.01 * rng.lognormvariate(0, 0.15) * (rng.uniform(1, 5) if rng.random() < 0.33 else 1.0)
+        )
 
     assert not list(watch(pace, parts=parts, world=world, steps=3000))
 
 
 def test_a_stall_is_no_pace() -> None:
-    assert not list(watch(lambda step, rank: 0.5 if rank == 1 and step % 20 < 6 else 0.01, steps=2000))
+    assert not list(
+        watch(lambda step, rank: 0.5 if rank == 1 and step % 20 < 6 else 0.01, steps=2000)
+    )
 
 
 def test_a_worker_that_recovers_gets_its_share_back() -> None:
@@ -102,7 +112,9 @@ def test_a_worker_that_recovers_gets_its_share_back() -> None:
 
 
 def test_shares_cannot_swing() -> None:
-    """A pace that follows every change out of spite: each change costs it twice as much as the one before."""
+    """A pace that follows every change out of spite: each change costs it twice as much as the one
+    before.
+    """
 
     def pace(step: int, rank: int) -> float:
         return 0.06 if step // 60 % 2 == rank else 0.02
@@ -120,7 +132,9 @@ def test_who_is_far_too_slow_is_named_once(
 ) -> None:
     told = [
         advice
-        for _, advice, _ in watch(lambda _, rank: 0.02 * (times if rank == 1 else 1), world=world, other=0.0)
+        for _, advice, _ in watch(
+            lambda _, rank: 0.02 * (times if rank == 1 else 1), world=world, other=0.0
+        )
         if isinstance(advice, Bottleneck)
     ]
     assert [(each.worker, round(each.times, 3), round(each.speedup, 3)) for each in told] == (
@@ -141,6 +155,8 @@ def test_no_other_shares_are_done_sooner(parts: int, paces: list[float]) -> None
     best = best_shares(parts, paces)
     assert sum(best) == parts
     assert min(best) >= 1
-    others = (each for each in product(range(1, parts + 1), repeat=len(paces)) if sum(each) == parts)
+    others = (
+        each for each in product(range(1, parts + 1), repeat=len(paces)) if sum(each) == parts
+    )
     soonest = min(max(p * s for p, s in zip(paces, shares, strict=True)) for shares in others)
     assert max(p * s for p, s in zip(paces, best, strict=True)) == soonest

@@ -1,4 +1,6 @@
-"""Turns are granted one at a time, commits are numbered in their order, and nobody runs too far ahead."""
+"""Turns are granted one at a time, commits are numbered in their order, and nobody runs too far
+ahead.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_what_is_illegal_is_refused(member: str, verb: str, step: int) -> None:
 
 
 class Schedule:
-    """Workers, a hub and the state, in an order that chance chooses; some die, in their turn too, and others come."""
+    """Workers, a hub and the state, in an order that chance chooses; some die, in their turn too,
+    and others come.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -123,7 +127,9 @@ class Schedule:
             if self.held or self.random.random() < 0.02:
                 self._change_members()
                 continue
-            ready = [name for name, state in self.state.items() if state in ("computing", "holding")]
+            ready = [
+                name for name, state in self.state.items() if state in ("computing", "holding")
+            ]
             assert ready, f"nobody can go on: {self.state}"
             self._act(self.random.choice(ready))
         raise AssertionError("it does not end")
@@ -170,7 +176,9 @@ class Schedule:
                     self.seen[name], self.held = step + 1, hold
                 case Proceed(name, _, hold):
                     self.state[name] = "computing"
-                    slowest = min(self.counts[each] for each in self.names if self.state[each] != "resting")
+                    slowest = min(
+                        self.counts[each] for each in self.names if self.state[each] != "resting"
+                    )
                     assert hold or self.counts[name] - slowest <= self.ahead
 
 

@@ -23,7 +23,12 @@ def test_a_wait_is_spoken_of_once_and_then_at_growing_distances() -> None:
     waits = Waits(limit=None)
     waits.expect("w1", STEP, now=0.0)
     every_second = (float(now) for now in range(100))
-    assert looks(waits, *every_second) == ["8 Late w1 8", "16 Late w1 16", "32 Late w1 32", "64 Late w1 64"]
+    assert looks(waits, *every_second) == [
+        "8 Late w1 8",
+        "16 Late w1 16",
+        "32 Late w1 32",
+        "64 Late w1 64",
+    ]
 
 
 def test_what_has_always_taken_long_is_not_spoken_of() -> None:
@@ -89,6 +94,8 @@ def test_who_is_gone_is_not_waited_for() -> None:
         ([(3, 1), (4, 2)], [False, False]),
     ],
 )
-def test_twice_in_the_same_step_is_the_users(hangs: list[tuple[int, int]], again: list[bool]) -> None:
+def test_twice_in_the_same_step_is_the_users(
+    hangs: list[tuple[int, int]], again: list[bool]
+) -> None:
     known = Hangs()
     assert [known.again(step=step, round=round) for step, round in hangs] == again

@@ -1,4 +1,6 @@
-"""The ledger counts what was applied, believes no worker, and finds whatever was planted in a record."""
+"""The ledger counts what was applied, believes no worker, and finds whatever was planted in a
+record.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,14 @@ def commit(step: int, *, at: float, size: int = SIZE, batch: int = BATCH) -> Ste
         for micro, (start, stop) in enumerate(itertools.pairwise(edges))
     )
     return StepRecord(
-        at=at, round=1, step=step, epoch=epoch, loss=0.5, samples=last - first, parts=parts, seconds={}
+        at=at,
+        round=1,
+        step=step,
+        epoch=epoch,
+        loss=0.5,
+        samples=last - first,
+        parts=parts,
+        seconds={},
     )
 
 
@@ -52,7 +61,9 @@ def run(*numbers: int) -> list[StepRecord]:
     return [commit(number, at=float(when)) for when, number in enumerate(numbers)]
 
 
-def account(steps: list[StepRecord], restores: list[Restore] | None = None, *, epochs: int = 2) -> Ledger:
+def account(
+    steps: list[StepRecord], restores: list[Restore] | None = None, *, epochs: int = 2
+) -> Ledger:
     return audit(steps, restores or [], samples_per_epoch=SIZE, epochs=epochs, order=order)
 
 
@@ -77,13 +88,18 @@ def counts(ledger: Ledger) -> list[tuple[int, int, int]]:
         (run(1, 2, 3, 4, 5, 6), [Restore(4, 6)], [(20, 0, 0), (8, 12, 0)], False),
     ],
     ids=[
-        "whole", "nothing", "half", "a step missing", "a step twice", "a step redone after a restore",
-        "back over an epoch's end", "back twice", "a restore to elsewhere", "a restore at another place",
+        "whole", "nothing", "half", "a step missing", "a step twice", "a step redone after a "
+                                                                      "restore",
+        "back over an epoch's end", "back twice", "a restore to elsewhere", "a restore at another "
+                                                                            "place",
         "back twice with nothing between", "restored and never redone",
     ],
 )  # fmt: skip
 def test_every_use_of_every_sample_is_counted(
-    steps: list[StepRecord], restores: list[Restore], expected: list[tuple[int, int, int]], exact: bool
+    steps: list[StepRecord],
+    restores: list[Restore],
+    expected: list[tuple[int, int, int]],
+    exact: bool,
 ) -> None:
     ledger = account(steps, restores)
     assert counts(ledger) == expected
@@ -125,7 +141,14 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
         "exact": True,
         "counted": "samples",
         "epochs": [
-            {"epoch": 1, "samples": 20, "applied_once": 20, "missing": 0, "repeated": 0, "mismatched": 0}
+            {
+                "epoch": 1,
+                "samples": 20,
+                "applied_once": 20,
+                "missing": 0,
+                "repeated": 0,
+                "mismatched": 0,
+            }
         ],
         "problems": [],
     }
@@ -138,7 +161,9 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
 def test_whatever_the_clocks_say_what_lasts_is_each_sample_once(
     deaths: list[tuple[int, int]], clocks: list[float]
 ) -> None:
-    """However often a run goes on a while and is thrown back, and whoever sets a clock meanwhile."""
+    """However often a run goes on a while and is thrown back,
+    and whoever sets a clock meanwhile.
+    """
     times, step = iter(clocks), 0
     steps: list[StepRecord] = []
     restores: list[Restore] = []
@@ -176,7 +201,8 @@ def test_throughput_of_no_time_is_nothing() -> None:
 def test_the_breakdown_adds_up_to_the_sessions() -> None:
     phases = {"data": 0.1, "compute": 0.5, "reduce": 0.2, "wait": 0.1, "apply": 0.1}
     steps = [
-        replace(commit(number, at=at), seconds=phases) for at, number in ((3, 1), (4, 2), (13, 2), (14, 3))
+        replace(commit(number, at=at), seconds=phases)
+        for at, number in ((3, 1), (4, 2), (13, 2), (14, 3))
     ]
     sessions = [Session(0.0, 5.0), Session(11.0, 15.0)]
     parts = time_breakdown(sessions, steps, [Restore(1, 2)], re_forming=0.25)
@@ -189,7 +215,8 @@ def test_the_breakdown_adds_up_to_the_sessions() -> None:
 
 def test_time_until_a_silent_worker_is_given_up_is_a_stall() -> None:
     steps = [
-        replace(commit(number, at=at), seconds={"compute": 1.0}) for at, number in ((2, 1), (7, 2), (8, 3))
+        replace(commit(number, at=at), seconds={"compute": 1.0})
+        for at, number in ((2, 1), (7, 2), (8, 3))
     ]
     parts = time_breakdown([Session(0.0, 8.5)], steps, re_forming=0.5, rounds=[5.9])
     assert parts["stalled"] == pytest.approx(3.5)

@@ -20,13 +20,17 @@ FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
     **{key: {"seconds": spans} for key in (FaultKind.STOP_MASTER, FaultKind.FILL_DISK)},
     FaultKind.KILL_AGENT: {"host": some},
     **{
-        key: {"host": some, "seconds": spans} for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)
+        key: {"host": some, "seconds": spans}
+        for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)
     },
     FaultKind.DELAY: {"host": some, "by": spans, "seconds": spans},
     FaultKind.JUMP_CLOCK: {"by": jumps},
 }
 faults = st.one_of(
-    *(st.builds(Fault, kind=st.just(kind), step=numbers, **FIELDS.get(kind, {})) for kind in FaultKind)
+    *(
+        st.builds(Fault, kind=st.just(kind), step=numbers, **FIELDS.get(kind, {}))
+        for kind in FaultKind
+    )
 )
 
 
@@ -36,10 +40,16 @@ faults = st.one_of(
         ("kill rank 1 at step 40", Fault(kind=FaultKind.KILL, rank=1, step=40)),
         ("add 2 at step 60", Fault(kind=FaultKind.ADD, count=2, step=60)),
         ("stop rank 0 for 5s at step 80", Fault(kind=FaultKind.STOP, rank=0, seconds=5.0, step=80)),
-        ("stop rank 0 for 1m 30s at step 8", Fault(kind=FaultKind.STOP, rank=0, seconds=90.0, step=8)),
+        (
+            "stop rank 0 for 1m 30s at step 8",
+            Fault(kind=FaultKind.STOP, rank=0, seconds=90.0, step=8),
+        ),
         ("stop rank 0 for ever at step 8", Fault(kind=FaultKind.STOP, rank=0, step=8)),
         ("kill master at step 8", Fault(kind=FaultKind.KILL_MASTER, step=8)),
-        ("cut from host 2 for 1s at step 8", Fault(kind=FaultKind.CUT_FROM, host=2, seconds=1.0, step=8)),
+        (
+            "cut from host 2 for 1s at step 8",
+            Fault(kind=FaultKind.CUT_FROM, host=2, seconds=1.0, step=8),
+        ),
         ("jump clock by -1h at step 8", Fault(kind=FaultKind.JUMP_CLOCK, by=-3600.0, step=8)),
         ("  TERM  rank 2\tat step 90 ", Fault(kind=FaultKind.TERM, rank=2, step=90)),
     ],
@@ -61,13 +71,21 @@ def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
 @pytest.mark.parametrize(
     ("text", "got", "hint"),
     [
-        ("kill rank 1 at step 4; explode", "'explode'", "known: add, cut, delay, fill, jump, kill, remove"),
+        (
+            "kill rank 1 at step 4; explode",
+            "'explode'",
+            "known: add, cut, delay, fill, jump, kill, remove",
+        ),
         ("kil rank 1 at step 4", "'kil rank 1 at step 4'", "did you mean 'kill'?"),
         ("kill rank one at step 4", "'kill rank one at step 4'", "kill rank 1 at step 40"),
         ("kill rank -1 at step 4", "'kill rank -1 at step 4'", "kill rank 1 at step 40"),
         ("add 0 at step 4", "'add 0 at step 4'", "add 2 at step 40"),
         ("stop rank 0 at step 4", "'stop rank 0 at step 4'", "stop rank 1 for 5s at step 40"),
-        ("cut host 0 for 1s at step 4", "'cut host 0 for 1s at step 4'", "cut host 2 for 5s at step 40"),
+        (
+            "cut host 0 for 1s at step 4",
+            "'cut host 0 for 1s at step 4'",
+            "cut host 2 for 5s at step 40",
+        ),
         ("fill disk for ever at step 4", "'ever'", "units: ms, s"),
         ("delay host 2 by -1s for 1s at step 4", "'-1s'", "units: ms, s"),
     ],

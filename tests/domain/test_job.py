@@ -15,12 +15,16 @@ def spec(**fields: Any) -> JobSpec:
     return JobSpec(**{"parameters": {}, "workers": WorkerRange.parse("1:4"), **fields})
 
 
-@pytest.mark.parametrize(("workers", "parts"), [("1", 8), ("8", 8), ("1:9", 16), ("16", 16), ("17", 32)])
+@pytest.mark.parametrize(
+    ("workers", "parts"), [("1", 8), ("8", 8), ("1:9", 16), ("16", 16), ("17", 32)]
+)
 def test_unset_micro_batches_are_eight_or_the_next_power_of_two(workers: str, parts: int) -> None:
     assert spec(workers=WorkerRange.parse(workers)).micro_batches == parts
 
 
-@pytest.mark.parametrize(("workers", "parts"), [("1", 1), ("2", 2), ("3", 4), ("1:4", 4), ("9", 16)])
+@pytest.mark.parametrize(
+    ("workers", "parts"), [("1", 1), ("2", 2), ("3", 4), ("1:4", 4), ("9", 16)]
+)
 def test_the_fewest_micro_batches_are_the_power_of_two_for_the_largest_number_of_workers(
     workers: str, parts: int
 ) -> None:

@@ -27,7 +27,10 @@ def test_what_a_job_measured_itself_goes_before_what_others_did() -> None:
 
 
 def test_a_handful_of_steps_hides_nothing_that_others_know() -> None:
-    mine, others = Measured({1: (2.0, 9.0), 2: (4.0, 4.0)}), Measured({1: (10.0, 5.0), 2: (3.0, 9.0)})
+    mine, others = (
+        Measured({1: (2.0, 9.0), 2: (4.0, 4.0)}),
+        Measured({1: (10.0, 5.0), 2: (3.0, 9.0)}),
+    )
     assert mine.merged([others]).totals == {1: (10.0, 5.0), 2: (4.0, 4.0)}
 
 

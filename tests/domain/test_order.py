@@ -1,4 +1,6 @@
-"""The order of an epoch: each sample exactly once, a new order each epoch, the same order for ever."""
+"""The order of an epoch: each sample exactly once, a new order each epoch,
+the same order for ever.
+"""
 
 from itertools import pairwise
 
@@ -54,7 +56,11 @@ def test_a_block_shuffle_stays_within_one_block_at_a_time(order: EpochOrder) -> 
             [540121, 936268, 41723, 622026],
             [598014, 609984, 200007],
         ),
-        (EpochOrder(seed=7, epoch=2, size=10, block_size=4), [8, 9, 0, 2, 1, 3, 6, 7, 5, 4], [7, 5, 4]),
+        (
+            EpochOrder(seed=7, epoch=2, size=10, block_size=4),
+            [8, 9, 0, 2, 1, 3, 6, 7, 5, 4],
+            [7, 5, 4],
+        ),
         (
             EpochOrder(seed=-1, epoch=0, size=72_000, block_size=1000),
             [6110, 6007, 6323],

@@ -26,7 +26,9 @@ def test_a_duration_is_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text, field="--for") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1s", "5 parsec", "1h30", "nan", "inf", "1e999", "५s"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "0", "0s", "-1s", "5 parsec", "1h30", "nan", "inf", "1e999", "५s"]
+)
 def test_anything_else_is_refused_with_its_field(text: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_duration(text, field="--for")
@@ -42,7 +44,13 @@ def test_what_is_written_is_read_back(milliseconds: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4GiB", 4 << 30), ("1.5 GiB", 3 << 29), (" 500MB ", 500_000_000), ("2kB", 2000), ("1TiB", 1 << 40)],
+    [
+        ("4GiB", 4 << 30),
+        ("1.5 GiB", 3 << 29),
+        (" 500MB ", 500_000_000),
+        ("2kB", 2000),
+        ("1TiB", 1 << 40),
+    ],
 )
 def test_a_size_is_bytes(text: str, size: int) -> None:
     assert parse_bytes(text, field="--memory") == size

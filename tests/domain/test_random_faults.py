@@ -1,4 +1,6 @@
-"""A schedule drawn by chance can be performed, leaves somebody to train, and is the same for the same seed."""
+"""A schedule drawn by chance can be performed, leaves somebody to train, and is the same for the
+same seed.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,12 @@ def test_a_schedule_can_be_performed(
 
 @given(seeds)
 def test_what_of_a_schedule_is_left_can_be_performed_by_another_life_of_the_job(seed: int) -> None:
-    """`--resume` starts with the number of workers of the spec again, and gets the faults that did not strike."""
-    faults = [f for f in random_faults(seed, kinds=ANY, steps=90, workers=4) if f.kind not in FROM_OUTSIDE]
+    """`--resume` starts with the number of workers of the spec again, and gets the faults that did
+    not strike.
+    """
+    faults = [
+        f for f in random_faults(seed, kinds=ANY, steps=90, workers=4) if f.kind not in FROM_OUTSIDE
+    ]
     for struck in range(len(faults)):
         wanted = WorkerRange(minimum=1, maximum=4)
         JobSpec(file="x.py", parameters={}, workers=wanted, faults=tuple(faults[struck:]))
@@ -51,7 +57,9 @@ def test_the_same_seed_gives_the_same_schedule(seed: int) -> None:
 
 
 def test_seeds_give_every_kind_and_different_schedules() -> None:
-    schedules = [random_faults(seed, kinds=ANY, steps=90, workers=3, hosts=2) for seed in range(300)]
+    schedules = [
+        random_faults(seed, kinds=ANY, steps=90, workers=3, hosts=2) for seed in range(300)
+    ]
     assert {fault.kind for faults in schedules for fault in faults} == set(ANY)
     assert len(set(schedules)) > 290
 

@@ -23,7 +23,9 @@ def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> N
 
 @settings(max_examples=40, deadline=None)
 @given(rates, st.floats(0.01, 120.0))
-def test_a_share_is_the_fewest_workers_that_reach_the_rate(values: list[float], rate: float) -> None:
+def test_a_share_is_the_fewest_workers_that_reach_the_rate(
+    values: list[float], rate: float
+) -> None:
     curve = ScalingCurve(points=tuple((2**k, value) for k, value in enumerate(values)))
     share = curve.share_for(rate)
     if share is None:

@@ -48,7 +48,9 @@ def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
         ({"named": set(), "at_hand": {"tables/w12-c"}}, {"tables/w12-c"}),
     ],
 )
-def test_a_file_stays_as_long_as_somebody_may_name_it(what: dict[str, set[str]], kept: set[str]) -> None:
+def test_a_file_stays_as_long_as_somebody_may_name_it(
+    what: dict[str, set[str]], kept: set[str]
+) -> None:
     there = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
     assert set(there) - set(disused(there, **what)) == kept
 

@@ -1,6 +1,8 @@
-"""A program that tries every door of brim as another account of the host: what to try on stdin, what it got on stdout.
+"""A program that tries every door of brim as another account of the host: what to try on stdin,
+what it got on stdout.
 
-What it needs is imported before it becomes the other account, which may not be able to read the interpreter's folders.
+What it needs is imported before it becomes the other account, which may not be able to read the
+interpreter's folders.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ def _asked(address: str, method: str, path: str, token: str) -> str:
 
 def _api(target: dict[str, Any], method: str, path: str) -> Row:
     """By HTTP, with each token."""
-    return {name: _asked(target["address"], method, path, token) for name, token in target["tokens"].items()}
+    return {
+        name: _asked(target["address"], method, path, token)
+        for name, token in target["tokens"].items()
+    }
 
 
 def _of_the_master(address: str, right: str) -> Row:
@@ -163,7 +168,9 @@ def tried(target: dict[str, Any]) -> dict[str, Row]:
             name: _asked(target["address"], "POST", "/v1/down", token)
             for name, token in target["tokens"].items()
         },
-        "port of a master, `--listen`: ask it something": _of_the_master(target["master"], target["token"]),
+        "port of a master, `--listen`: ask it something": _of_the_master(
+            target["master"], target["token"]
+        ),
         "ports of masters and the scheduler: listen there": _all(
             [lambda port=port: _listening(port) for port in target["ports"]]
         ),
@@ -191,7 +198,9 @@ def tried(target: dict[str, Any]) -> dict[str, Row]:
         "`master.json` of a run: read": _all([lambda: _opened(target["contact"])]),
         "processes: read environment, memory, descriptors": _all(
             [
-                lambda pid=pid, name=name: (os.listdir if name == "fd" else _opened)(f"/proc/{pid}/{name}")
+                lambda pid=pid, name=name: (os.listdir if name == "fd" else _opened)(
+                    f"/proc/{pid}/{name}"
+                )
                 for pid in pids
                 for name in ("environ", "mem", "fd")
             ]

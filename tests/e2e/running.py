@@ -23,7 +23,10 @@ FILES = Path(__file__).parent / "files"
 DIGITS = str(FILES / "digits.py")
 FLIGHTS = str(ROOT / "examples" / "01-first-job" / "flights.py")
 DEADLINE = 90.0
-PACED = ("--set", "pause=0.05")  # of DIGITS, until `Run.hurry`: longer than anything that is waited for
+PACED = (
+    "--set",
+    "pause=0.05",
+)  # of DIGITS, until `Run.hurry`: longer than anything that is waited for
 
 
 @dataclass
@@ -49,7 +52,9 @@ class Run:
         until(lambda: bool(self.steps()) and self.steps()[-1]["step"] >= step, f"step {step}", self)
 
     def hurry(self) -> None:
-        """End the pauses of `--set pause=`: until then the run is slow, so that it cannot end too early."""
+        """End the pauses of `--set pause=`: until then the run is slow, so that it cannot end too
+        early.
+        """
         (self.directory / "hurry").touch()
 
     def finish(self) -> dict[str, Any]:
@@ -80,7 +85,9 @@ def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> N
 
 
 def joining(run_dir: Path, *, address: str = "", **environment: str) -> dict[str, Any]:
-    """What `subprocess` needs to join a run as another host, once its master is there; at its own address, or this."""
+    """What `subprocess` needs to join a run as another host, once its master is there; at its own
+    address, or this.
+    """
     contact = run_dir / "master.json"
     until(contact.exists, "the master's address")
     known = json.loads(contact.read_text())
@@ -91,7 +98,9 @@ def joining(run_dir: Path, *, address: str = "", **environment: str) -> dict[str
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process executes no line of its program any more; the kernel may not have cleared it away."""
+    """Whether a process executes no line of its program any more; the kernel may not have cleared
+    it away.
+    """
     try:
         zombie = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         return zombie or signal_that_ended(pid) is not None
@@ -111,9 +120,21 @@ def leftovers(directory: Path) -> list[str]:
 
 @contextlib.contextmanager
 def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> Iterator[Run]:
-    """Start the command with `--run-dir directory --json`; whatever happens, nothing of it stays."""
+    """Start the command with `--run-dir directory --json`;
+    whatever happens, nothing of it stays.
+    """
     verb, *rest = arguments
-    command = [*prefix, sys.executable, "-m", "brim.cli", verb, "--run-dir", str(directory), "--json", *rest]
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "brim.cli",
+        verb,
+        "--run-dir",
+        str(directory),
+        "--json",
+        *rest,
+    ]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
     process = subprocess.Popen(
         command,

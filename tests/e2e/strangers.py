@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-__all__ = ["CAN_BE_ANOTHER", "STRANGER", "stranger"]
-
 STRANGER = 65534
 CAN_BE_ANOTHER = os.geteuid() == 0
 
@@ -23,7 +21,9 @@ if os.geteuid() == 0:
 
 
 def stranger(script: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a script as another account where that can be, else as this one; the standard modules are imported."""
+    """Start a script as another account where that can be, else as this one; the standard modules
+    are imported.
+    """
     command = [sys.executable, "-c", _BECOME + script, *arguments]
     environment = {"PATH": os.environ.get("PATH", ""), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(

@@ -1,4 +1,6 @@
-"""Where the scheduler runs as root, a tenant's job is a process of the tenant's account, with its rights alone."""
+"""Where the scheduler runs as root, a tenant's job is a process of the tenant's account, with its
+rights alone.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ exec "$@"
 
 
 def _hidden_above(path: Path) -> str:
-    """The outermost folder above an interpreter that others cannot enter; empty where there is none."""
+    """The outermost folder above an interpreter that others cannot enter; empty where there is
+    none.
+    """
     closed = [each for each in reversed(path.parents) if not each.stat().st_mode & 0o001]
     return str(closed[0]) if closed else ""
 
@@ -130,7 +134,9 @@ def accounts_of(run_dir: Path) -> set[int]:
     found = set()
     for process in psutil.process_iter(["uids", "environ", "cmdline"]):
         environment: dict[str, Any] = process.info["environ"] or {}
-        command: list[str] = process.info["cmdline"] or []  # of one that has just ended there is none
+        command: list[str] = (
+            process.info["cmdline"] or []
+        )  # of one that has just ended there is none
         if str(run_dir) in command or environment.get("BRIM_RUN_DIR") == str(run_dir):
             found.add(process.info["uids"].effective)
     return found

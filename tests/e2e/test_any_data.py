@@ -1,4 +1,6 @@
-"""Whatever people bring along as data: the same weights for any number of workers and of processes that read."""
+"""Whatever people bring along as data: the same weights for any number of workers and of processes
+that read.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def alone(kind: str) -> str:
     """The digest of the script by itself."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
     done = subprocess.run(
-        [sys.executable, LOOP, kind], check=True, capture_output=True, text=True, env=environment, timeout=90
+        [sys.executable, LOOP, kind],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=90,
     )
     return done.stdout.split()[-1]
 

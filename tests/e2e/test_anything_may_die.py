@@ -1,4 +1,6 @@
-"""Real processes killed with real signals: what goes on, what ends cleanly, and that nothing is left over."""
+"""Real processes killed with real signals: what goes on, what ends cleanly, and that nothing is
+left over.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
 
 
 def test_the_only_worker_may_die(tmp_path: Path) -> None:
-    """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still counts once."""
+    """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still
+    counts once.
+    """
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1", "--checkpoint-every", "20")
     with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "20") as run:
         run.wait_for_step(30)
@@ -74,7 +78,9 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path) -> None:
     job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
     calm = train(tmp_path / "calm", *job[1:])
-    with started(tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55") as run:
+    with started(
+        tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55"
+    ) as run:
         assert run.finish()["exit"] == "suspended"
     damaged = max((tmp_path / "run" / "checkpoints").glob("step-*/*.safetensors"))
     content = bytearray(damaged.read_bytes())
@@ -88,8 +94,12 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_without_its_agent_the_run_goes_on_from_where_it_stood(tmp_path: Path, workers: str) -> None:
-    """Far from any checkpoint: one worker leaves the state, and the dead agent what its master had not heard."""
+def test_without_its_agent_the_run_goes_on_from_where_it_stood(
+    tmp_path: Path, workers: str
+) -> None:
+    """Far from any checkpoint: one worker leaves the state, and the dead agent what its master had
+    not heard.
+    """
     job = (*JOB, "--workers", workers, "--checkpoint-every", "10000")
     calm = train(tmp_path / "calm", *job[1:])
     with started(tmp_path / "run", *job, *PACED) as run:
@@ -155,7 +165,9 @@ def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_
 
 
 def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:
-    """They have the state, so nothing is done again; the new agent keeps another master, and they find it."""
+    """They have the state, so nothing is done again; the new agent keeps another master, and they
+    find it.
+    """
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
@@ -194,7 +206,10 @@ def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Pat
         until(kill, "the end of the run")
         run.finish()
         assert run.process.returncode == 1
-        assert "the agent of this run is gone" in run.err or "the last agent of this run is gone" in run.err
+        assert (
+            "the agent of this run is gone" in run.err
+            or "the last agent of this run is gone" in run.err
+        )
     assert len(killed) == 4
 
 

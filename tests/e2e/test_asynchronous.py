@@ -1,4 +1,6 @@
-"""Asynchronous training applies every batch once, within its bound, through deaths, resizes and pauses."""
+"""Asynchronous training applies every batch once, within its bound, through deaths, resizes and
+pauses.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SMALL = (DIGITS, "--epochs", "3", "--global-batch-size", "32")
 
 
 def check_bound(steps: list[dict[str, Any]], *, ahead: int) -> None:
-    """Within a round and an epoch nobody begins a batch who is further ahead of who still has batches."""
+    """Within a round and an epoch nobody begins a batch who is further ahead of who still has
+    batches.
+    """
     for _, phase in itertools.groupby(steps, key=lambda step: (step["round"], step["epoch"])):
         ranks = [step["parts"][0][0] for step in phase]
         counts: Counter[int] = Counter()
@@ -37,7 +41,9 @@ def restored(run: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(tmp_path: Path, workers: int) -> None:
+def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(
+    tmp_path: Path, workers: int
+) -> None:
     run = tmp_path / "run"
     summary = train(run, *CLICKS, "--async", "1", "--workers", str(workers))
     assert summary["exit"] == "done"
@@ -51,13 +57,19 @@ def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(tmp_path: Path, 
     assert stale == 0 if workers == 1 else stale >= workers - 1
 
 
-def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_turns(tmp_path: Path) -> None:
-    """Gradients that depend on nothing give the same sum in any order: to the bit, tables and all."""
+def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_turns(
+    tmp_path: Path,
+) -> None:
+    """Gradients that depend on nothing give the same sum in any order:
+    to the bit, tables and all.
+    """
     job = (str(FILES / "sums.py"), "--epochs", "2", "--global-batch-size", "64")
     exact = train(tmp_path / "exact", *job, "--workers", "1")
     run = tmp_path / "run"
     summary = train(run, *job, "--workers", "3", "--async", "2", "--set", "deaths=3,17,18,40,51")
-    assert {path.name for path in run.glob("death-*")} == {f"death-{step}" for step in (3, 17, 18, 40, 51)}
+    assert {path.name for path in run.glob("death-*")} == {
+        f"death-{step}" for step in (3, 17, 18, 40, 51)
+    }
     assert ledger(run)["exact"]
     assert summary["weights_sha256"] == exact["weights_sha256"]
 
@@ -70,11 +82,22 @@ def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, s
     faults += [f"add 1 at step {at[6]}", f"remove 2 at step {at[7]}"]
     run = tmp_path / "run"
     summary = train(
-        run, *CLICKS, "--async", "2", "--workers", "3", "--micro-batches", "8", "--faults", "; ".join(faults)
+        run,
+        *CLICKS,
+        "--async",
+        "2",
+        "--workers",
+        "3",
+        "--micro-batches",
+        "8",
+        "--faults",
+        "; ".join(faults),
     )
     assert summary["exit"] == "done"
     assert summary["steps"] == 192
-    if not restored(run):  # who had the state did not die at once: only what was under way is done again
+    if not restored(
+        run
+    ):  # who had the state did not die at once: only what was under way is done again
         assert summary["steps_redone"] <= 7
     assert ledger(run)["exact"]
     check_bound(lines(run / "steps.jsonl"), ahead=2)
@@ -82,8 +105,13 @@ def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, s
 
 def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    fault = "term rank 0 at step 20; term rank 0 at step 21; term rank 1 at step 20; term rank 1 at step 21"
-    with started(run, "train", *SMALL, "--async", "2", "--workers", "2", "--faults", fault) as first:
+    fault = (
+        "term rank 0 at step 20; term rank 0 at step 21; term rank 1 at step 20; term rank 1 "
+        "at step 21"
+    )
+    with started(
+        run, "train", *SMALL, "--async", "2", "--workers", "2", "--faults", fault
+    ) as first:
         assert first.finish()["exit"] == "suspended"
     before = lines(run / "steps.jsonl")[-1]["step"]
     assert before < 47
@@ -105,8 +133,18 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keyed", ["false", "true"])
-def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(tmp_path: Path, keyed: str) -> None:
-    job = (str(FILES / "sums.py"), "--epochs", "2", "--global-batch-size", "64", "--set", f"keyed={keyed}")
+def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(
+    tmp_path: Path, keyed: str
+) -> None:
+    job = (
+        str(FILES / "sums.py"),
+        "--epochs",
+        "2",
+        "--global-batch-size",
+        "64",
+        "--set",
+        f"keyed={keyed}",
+    )
     exact = train(tmp_path / "exact", *job, "--workers", "1")
     options = ("--async", "2", "--workers", "3", "--checkpoint-every", "10")
     with started(tmp_path / "run", "train", *job, *PACED, *options) as run:

@@ -1,4 +1,6 @@
-"""What another account of the host tries, door by door, while jobs train: the table of SECURITY.md, and the digests."""
+"""What another account of the host tries, door by door, while jobs train: the table of SECURITY.md,
+and the digests.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,11 @@ def brims(directory: Path) -> list[psutil.Process]:
 
 
 def ports_of(process: psutil.Process) -> list[int]:
-    return [each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return [
+        each.laddr.port
+        for each in process.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    ]
 
 
 def table(rows: dict[str, dict[str, str]]) -> str:
@@ -127,18 +133,28 @@ def table(rows: dict[str, dict[str, str]]) -> str:
 
 
 def nameless(processes: list[psutil.Process], folder: Path) -> bool:
-    """Whether what these processes share has no name that another account could open, or be first to make."""
+    """Whether what these processes share has no name that another account could open, or be first
+    to make.
+    """
     sockets = set[str]()
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            shared = [each.path for each in process.memory_maps() if each.path.startswith("/dev/shm/")]
-            made = [
-                each.path for each in process.open_files() if each.path.startswith(("/tmp/", "/dev/shm/"))
+            shared = [
+                each.path for each in process.memory_maps() if each.path.startswith("/dev/shm/")
             ]
-            if shared or any(not each.startswith((str(folder), tempfile.gettempdir())) for each in made):
+            made = [
+                each.path
+                for each in process.open_files()
+                if each.path.startswith(("/tmp/", "/dev/shm/"))
+            ]
+            if shared or any(
+                not each.startswith((str(folder), tempfile.gettempdir())) for each in made
+            ):
                 return False
             sockets |= {
-                os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir() if path.is_symlink()
+                os.readlink(path)
+                for path in Path(f"/proc/{process.pid}/fd").iterdir()
+                if path.is_symlink()
             }
     named = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
     abstract = [line[6] for line in named if len(line) > 7 and line[7].startswith("@")]
@@ -177,10 +193,18 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
             "node": str(state / "nodes" / "n1" / "socket"),
             "state": str(state),
             "files": [
-                *(str(state / name) for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log")),
-                *(str(run_dir / name) for name in ("master.json", "job.json", "journal", "logs/master.log")),
+                *(
+                    str(state / name)
+                    for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log")
+                ),
+                *(
+                    str(run_dir / name)
+                    for name in ("master.json", "job.json", "journal", "logs/master.log")
+                ),
             ],
-            "folders": [str(each) for each in (state, run_dir, run.directory, run.directory / "logs")],
+            "folders": [
+                str(each) for each in (state, run_dir, run.directory, run.directory / "logs")
+            ],
             "contact": str(run.directory / "master.json"),
             "open": [str(run.directory / name) for name in ("logs/master.log", "events.jsonl")],
             "pids": [each.pid for each in processes if each.is_running()],
@@ -200,7 +224,9 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
         for each in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 said = " ".join(each.cmdline())
-                assert not any(token in said for token in (contact.token, theirs.token, scheduler.token))
+                assert not any(
+                    token in said for token in (contact.token, theirs.token, scheduler.token)
+                )
         assert nameless(processes, folder)
         assert client.job(job).step >= steps[0]
         (run_dir / "hurry").touch()

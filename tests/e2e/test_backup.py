@@ -55,7 +55,9 @@ def test_an_old_backup_starts_nothing_twice_and_takes_no_jobs_files(
 def test_another_directory_goes_on_with_the_run_directories_that_it_has(
     home: Home, calm: str, tmp_path: Path
 ) -> None:
-    has, lacks = (home.submit("--workers", "1:2", "--checkpoint-every", "20", *PACED) for _ in range(2))
+    has, lacks = (
+        home.submit("--workers", "1:2", "--checkpoint-every", "20", *PACED) for _ in range(2)
+    )
     for job in (has, lacks):
         home.wait_for_step(job, 25)
     home.brim("down")

@@ -1,4 +1,6 @@
-"""Bad days of a scheduler with real jobs: it outlasts them, and each job ends with the weights of a calm run."""
+"""Bad days of a scheduler with real jobs: it outlasts them, and each job ends with the weights of a
+calm run.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,16 @@ def hurry(home: Home, job: str) -> None:
 
 @contextlib.contextmanager
 def database(home: Home) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(home.state / "scheduler.db", isolation_level=None)) as sql:
+    with contextlib.closing(
+        sqlite3.connect(home.state / "scheduler.db", isolation_level=None)
+    ) as sql:
         yield sql
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
-def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(tmp_path: Path, calm: str) -> None:
+def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
+    tmp_path: Path, calm: str
+) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)
         home.state = disk.path / "state"
@@ -75,7 +81,9 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(tmp_path: P
         until(lambda: not leftovers(home.state), "the end of all")
 
 
-def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(home: Home, calm: str) -> None:
+def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
+    home: Home, calm: str
+) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 5)
     scheduler = pid(home)
@@ -94,7 +102,9 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(hom
     assert pid(home) == scheduler
 
 
-def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(home: Home, calm: str) -> None:
+def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
+    home: Home, calm: str
+) -> None:
     jobs = [home.submit("--workers", "1:2", *PACED, tenant=tenant) for tenant in ("ads", "web")]
     for job in jobs:
         home.wait_for_step(job, 5)
@@ -110,7 +120,8 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(home: H
         for job in jobs:
             hurry(home, job)
         until(
-            lambda: all(steps(home, job) > n + 5 for job, n in zip(jobs, before, strict=True)), "more steps"
+            lambda: all(steps(home, job) > n + 5 for job, n in zip(jobs, before, strict=True)),
+            "more steps",
         )
         sql.execute("update jobs set record = ? where id = ?", (record, jobs[0]))
     until(lambda: not problem(home), "the end of the hold")
@@ -136,7 +147,9 @@ def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, 
     home.brim("down")
 
 
-def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(tmp_path: Path) -> None:
+def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", str(home.file))
     job = home.submit("--workers", "2", *PACED)
@@ -148,7 +161,9 @@ def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(tm
     until(lambda: has_ended(scheduler.pid), "its end")
     assert "the state directory was moved or deleted under its scheduler" in log.read()
     log.close()
-    until(lambda: all(has_ended(process.pid) for process in family), "the end of all that it started")
+    until(
+        lambda: all(has_ended(process.pid) for process in family), "the end of all that it started"
+    )
     home.brim("up", "--cluster", str(home.file))
     assert Client(home.state).jobs() == []
     home.brim("down")
@@ -176,7 +191,9 @@ def gone(folder: Path) -> bool:
     return not folder.exists()
 
 
-def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(tmp_path: Path, calm: str) -> None:
+def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
+    tmp_path: Path, calm: str
+) -> None:
     home = Home(tmp_path)
     with foreground(home, "--cluster", str(home.file)) as first:
         job = home.submit("--workers", "2", *PACED)

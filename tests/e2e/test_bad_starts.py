@@ -1,4 +1,6 @@
-"""A scheduler that comes up on a bad day: it holds, says why, can be ended, and goes on once that can be."""
+"""A scheduler that comes up on a bad day: it holds, says why, can be ended, and goes on once that
+can be.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def put_back(home: Home, folder: Path) -> None:
         shutil.move(path, home.state / path.name)
 
 
-def test_a_damaged_database_holds_a_scheduler_that_comes_up(home: Home, calm: str, tmp_path: Path) -> None:
+def test_a_damaged_database_holds_a_scheduler_that_comes_up(
+    home: Home, calm: str, tmp_path: Path
+) -> None:
     job = home.submit("--workers", "2", "--checkpoint-every", "20", *PACED)
     home.wait_for_step(job, 25)
     home.kill_scheduler()
@@ -77,7 +81,9 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
     home.kill_scheduler()
     with database(home) as sql:
         last = "select max(number) from cycles"
-        assert sql.execute(f"update cycles set memory = x'c1' where number = ({last})").rowcount == 1
+        assert (
+            sql.execute(f"update cycles set memory = x'c1' where number = ({last})").rowcount == 1
+        )
         sql.execute("insert or replace into settings values ('costs', x'c1')")
     home.brim("up")
     assert "promises stand, and plans are made anew" in problem(home)

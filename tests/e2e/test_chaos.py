@@ -1,4 +1,6 @@
-"""Short jobs under chaos keep every promise: a fixed schedule for each kind of fault, and a few seeds."""
+"""Short jobs under chaos keep every promise: a fixed schedule for each kind of fault, and a few
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,19 @@ OPTIONS = "--epochs 20 --global-batch-size 128 --checkpoint-every 20 --heartbeat
 JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=tuple(OPTIONS.split()))
 DEADLINE = 90.0
 ONE_HOST = (
-    "kill rank 1 at step 20; add 2 at step 21; stop rank 0 for 200ms at step 60; kill master at step 80;"
+    "kill rank 1 at step 20; add 2 at step 21; stop rank 0 for 200ms at step 60; kill master at "
+    "step 80;"
     " remove 1 at step 120; term rank 0 at step 160; stop master for 300ms at step 200",
-    "jump clock by -1h at step 10; kill everything at step 50; jump clock by 1d at step 52; stop rank 1 for ever"
+    "jump clock by -1h at step 10; kill everything at step 50; jump clock by 1d at step 52; stop "
+    "rank 1 for ever"
     " at step 90",
     "fill disk for 500ms at step 30; kill rank 0 at step 150",
 )
 TWO_HOSTS = (
-    "delay host 2 by 20ms for 500ms at step 20; cut host 2 for 500ms at step 80; kill agent 2 at step 140",
-    "cut to host 2 for 300ms at step 30; cut from host 2 for 300ms at step 90; kill master at step 150",
+    "delay host 2 by 20ms for 500ms at step 20; cut host 2 for 500ms at step 80; kill agent 2 at "
+    "step 140",
+    "cut to host 2 for 300ms at step 30; cut from host 2 for 300ms at step 90; kill master at step "
+    "150",
 )
 
 
@@ -54,7 +60,9 @@ def step_of(strike: Strike) -> int:
 def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial")
     assert not result.broken
-    assert sorted(step_of(strike) for strike in result.strikes) == [f.step for f in parse_faults(text)]
+    assert sorted(step_of(strike) for strike in result.strikes) == [
+        f.step for f in parse_faults(text)
+    ]
 
 
 def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> None:
@@ -62,7 +70,8 @@ def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> Non
     job = Job(file=str(FILES / "keyed_embedding.py"), options=(*OPTIONS.split(), *rules.split()))
     calm = calm_run(job, tmp_path / "calm", deadline=DEADLINE)
     faults = parse_faults(
-        "kill rank 3 at step 20; kill rank 0 at step 21; stop rank 2 for 300ms at step 60; kill everything at step 90;"
+        "kill rank 3 at step 20; kill rank 0 at step 21; stop rank 2 for 300ms at step 60; kill "
+        "everything at step 90;"
         " kill rank 2 at step 130; remove 1 at step 150; kill rank 1 at step 180"
     )
     trial = Trial(seed=0, workers=WorkerRange.parse("2"), servers=2, faults=faults)
@@ -76,12 +85,16 @@ def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> Non
 def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial", hosts=2)
     assert not result.broken
-    assert sorted(step_of(strike) for strike in result.strikes) == [f.step for f in parse_faults(text)]
+    assert sorted(step_of(strike) for strike in result.strikes) == [
+        f.step for f in parse_faults(text)
+    ]
     assert result.lives == 1
 
 
 def test_every_kind_is_performed_here() -> None:
-    assert {fault.kind for text in (*ONE_HOST, *TWO_HOSTS) for fault in parse_faults(text)} == set(FaultKind)
+    assert {fault.kind for text in (*ONE_HOST, *TWO_HOSTS) for fault in parse_faults(text)} == set(
+        FaultKind
+    )
 
 
 @pytest.mark.parametrize("seed", [9])

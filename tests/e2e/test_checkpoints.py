@@ -1,4 +1,6 @@
-"""Checkpoints of real runs: what dies, is away or is lost while they are written, and what is gone on from."""
+"""Checkpoints of real runs: what dies, is away or is lost while they are written, and what is gone
+on from.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,16 @@ def test_writers_that_are_killed_leave_nothing_half_written(
     place = s3.url if remote else str(tmp_path / "checkpoints")
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
     kills = "; ".join(f"kill rank 0 at step {step}" for step in (20, 41, 62, 83, 104))
-    options = ("--workers", "2", "--checkpoint-every", "1", "--checkpoints", place, "--faults", kills)
+    options = (
+        "--workers",
+        "2",
+        "--checkpoint-every",
+        "1",
+        "--checkpoints",
+        place,
+        "--faults",
+        kills,
+    )
     summary = train(tmp_path / "run", *JOB[1:], *options)
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert ledger(tmp_path / "run")["exact"]
@@ -69,12 +80,16 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     store = Store(Directory(tmp_path / "run" / "checkpoints"))
     assert store.drafts() == []
     tables = store.load(store.steps()[-1]).tables
-    assert max(len(table.parts) for table in tables) > 1, "a base and deltas; small tables are written whole"
+    assert max(len(table.parts) for table in tables) > 1, (
+        "a base and deltas; small tables are written whole"
+    )
     written = [event["bytes"] for event in run.events("checkpoint")]
     assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 
 
-def test_a_lost_host_goes_on_elsewhere_from_an_object_store(tmp_path: Path, s3: ObjectStore) -> None:
+def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
+    tmp_path: Path, s3: ObjectStore
+) -> None:
     s3.clear()
     calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
@@ -112,7 +127,15 @@ def test_training_goes_on_while_the_store_is_away(tmp_path: Path, s3: ObjectStor
 
 def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
     with started(
-        tmp_path / "run", "train", DIGITS, "--epochs", "40", "--checkpoint-every", "200ms", "--workers", "2"
+        tmp_path / "run",
+        "train",
+        DIGITS,
+        "--epochs",
+        "40",
+        "--checkpoint-every",
+        "200ms",
+        "--workers",
+        "2",
     ) as run:
         assert run.finish()["exit"] == "done"
     made = run.events("checkpoint")

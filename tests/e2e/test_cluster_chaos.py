@@ -1,4 +1,6 @@
-"""A scheduler and its jobs under chaos keep every promise: two fixed schedules that have every kind of deed."""
+"""A scheduler and its jobs under chaos keep every promise: two fixed schedules that have every kind
+of deed.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ EPOCHS = 8
 DEADLINE = 200.0
 SCHEDULES = (
     "submit 1:4 of ads for 8 epochs by 1m30s at 0s; submit 1:2 of web for 8 epochs at 300ms;"
-    " kill scheduler for 500ms at 1s; stop master of job 1 for 300ms at 3s; kill worker of job 1 at 3500ms;"
+    " kill scheduler for 500ms at 1s; stop master of job 1 for 300ms at 3s; kill worker of job 1 "
+    "at 3500ms;"
     " suspend job 2 for 500ms at 4s; kill agent of job 1 at 4s; kill everything for 1ms at 7s",
     "submit 1:3 of ads for 8 epochs at 0s; submit 1:4 of web for 8 epochs by 1m30s at 0s;"
-    " submit 1 of ads for 8 epochs at 500ms; stop scheduler for 500ms at 2s; kill master of job 1 at 3s;"
+    " submit 1 of ads for 8 epochs at 500ms; stop scheduler for 500ms at 2s; kill master of job 1 "
+    "at 3s;"
     " kill node 2 at 6s; apply ads 3 web 1 at 3s;"
     " resize job 2 to 1:2 at 3500ms; cancel job 3 at 4s; down for 200ms at 4500ms;"
     " kill scheduler for 1ms at 6s",
@@ -53,7 +57,9 @@ def test_every_kind_is_performed_here() -> None:
     assert {deed.kind for text in SCHEDULES for deed in parse_deeds(text)} == set(DeedKind)
 
 
-def test_weights_that_are_not_the_calm_ones_are_found(calm: dict[int, Calm], tmp_path: Path) -> None:
+def test_weights_that_are_not_the_calm_ones_are_found(
+    calm: dict[int, Calm], tmp_path: Path
+) -> None:
     """What judges is not blind, and what it found is kept."""
     other = {EPOCHS: Calm(digest="0" * 64, steps=calm[EPOCHS].steps)}
     deeds = parse_deeds("submit 4 of ads for 8 epochs at 0s")

@@ -1,4 +1,6 @@
-"""torch.compile with its own compiler: the same weights through a kill and a join, in a training file and in a loop."""
+"""torch.compile with its own compiler: the same weights through a kill and a join, in a training
+file and in a loop.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ pytestmark = [
         reason="torch.compile needs a C++ compiler: g++, or CXX",
     ),
 ]
-TO_COMPILE = 400.0  # seconds, on a busy machine: each worker compiles, the first ones without a cache
+TO_COMPILE = (
+    400.0  # seconds, on a busy machine: each worker compiles, the first ones without a cache
+)
 
 NETWORK = """
 import torch
@@ -76,7 +80,13 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "brim.cli", *verb, "--run-dir", name, "--json", *words, *tail]
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TO_COMPILE, check=False
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TO_COMPILE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
@@ -84,7 +94,9 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("file", "text"), [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
-def test_a_compiled_model_is_exact_through_a_kill_and_a_join(file: str, text: str, tmp_path: Path) -> None:
+def test_a_compiled_model_is_exact_through_a_kill_and_a_join(
+    file: str, text: str, tmp_path: Path
+) -> None:
     (tmp_path / file).write_text(text)
     broken = ("--workers", "2", "--faults", "kill rank 1 at step 3; add 1 at step 5")
     through = run(tmp_path, "through", *broken)

@@ -29,7 +29,9 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
         str(out),
         "--json",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False
+    )
     found = json.loads(done.stdout or "{}")
     assert found, done.stderr
     held = {claim["claim"]: claim["held"] for claim in found["claims"]}
@@ -48,7 +50,9 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
 
 def most_at_once(jobs: list[dict[str, Any]]) -> int:
     """Workers of all jobs together."""
-    changes = [(at, number, count) for number, job in enumerate(jobs) for at, count in job["workers"]]
+    changes = [
+        (at, number, count) for number, job in enumerate(jobs) for at, count in job["workers"]
+    ]
     now: dict[int, int] = {}
     most = 0
     for _, number, count in sorted(changes):

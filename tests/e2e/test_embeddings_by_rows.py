@@ -1,4 +1,6 @@
-"""Embeddings that are trained by rows end with the dense way's bits on any number of workers, through deaths."""
+"""Embeddings that are trained by rows end with the dense way's bits on any number of workers,
+through deaths.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
     assert ledger(tmp_path / "disturbed")["exact"]
     run = tmp_path / "run"
     with started(
-        run, "train", *JOB, "--workers", "2", "--faults", "term rank 0 at step 40; term rank 1 at step 40"
+        run,
+        "train",
+        *JOB,
+        "--workers",
+        "2",
+        "--faults",
+        "term rank 0 at step 40; term rank 1 at step 40",
     ) as first:
         assert first.finish()["exit"] == "suspended"
     resumed = train(run, *JOB, "--resume", "--workers", "1", "--embeddings", "dense")
@@ -36,15 +44,26 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
 def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None:
     late = (*JOB, "--delay", "2")
     calm = train(tmp_path / "calm", *late, "--workers", "1")
-    assert calm["weights_sha256"] != train(tmp_path / "exact", *JOB, "--workers", "1")["weights_sha256"]
+    assert (
+        calm["weights_sha256"]
+        != train(tmp_path / "exact", *JOB, "--workers", "1")["weights_sha256"]
+    )
     disturbed = train(tmp_path / "disturbed", *late, "--workers", "3", "--faults", FAULTS)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
     run = tmp_path / "run"
     with started(
-        run, "train", *late, "--workers", "2", "--faults", "term rank 0 at step 41; term rank 1 at step 41"
+        run,
+        "train",
+        *late,
+        "--workers",
+        "2",
+        "--faults",
+        "term rank 0 at step 41; term rank 1 at step 41",
     ) as first:
         assert first.finish()["exit"] == "suspended"
-    assert train(run, *late, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]
+    assert (
+        train(run, *late, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]
+    )
 
 
 def test_kills_at_any_moment_leave_no_half_of_a_step(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def known(home: Home) -> list[str]:
         return [id for (id,) in sql.execute("select id from jobs order by number")]
 
 
-def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(home: Home, calm: str) -> None:
+def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(
+    home: Home, calm: str
+) -> None:
     job = home.submit("--workers", "1", *PACED, tenant="web")
     ended = [home.submit("--workers", "1") for _ in range(2)]
     for each in ended:

@@ -50,11 +50,28 @@ def test_three_workers_import_a_package_once_if_they_can_be_forked_behind_it(
     (installed / "package.py").write_text(TELL + does)
     (folder / "beside.py").write_text(TELL + "WIDTH = 2")
     (folder / "loop.py").write_text(LOOP)
-    command = [sys.executable, "-m", "brim.cli", "run", "--run-dir", "run", "--workers", "3", "--spares", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "run",
+        "--run-dir",
+        "run",
+        "--workers",
+        "3",
+        "--spares",
+        "0",
+    ]
     command += ["--env", "FLAVOUR=sour", "--", sys.executable, "folder/loop.py"]
     environment = {**os.environ, "PYTHONPATH": str(installed), "SEEN": str(tmp_path / "seen")}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     told = (tmp_path / "seen").read_text().splitlines()

@@ -1,4 +1,6 @@
-"""Rows that come to be by their first update end alike on any number of workers, through deaths and a resume."""
+"""Rows that come to be by their first update end alike on any number of workers, through deaths and
+a resume.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,22 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
 def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
     job = _job("adamw", *RULES)
     calm = train(tmp_path / "calm", *job, "--workers", "1")
-    faults = "kill rank 3 at step 20; kill rank 0 at step 40; term rank 2 at step 60; kill rank 1 at step 61"
-    words = ("--workers", "2", "--ps", "2", "--agents", "2", "--listen", "127.0.0.1:0", "--faults", faults)
+    faults = (
+        "kill rank 3 at step 20; kill rank 0 at step 40; term rank 2 at step 60; kill rank 1 "
+        "at step 61"
+    )
+    words = (
+        "--workers",
+        "2",
+        "--ps",
+        "2",
+        "--agents",
+        "2",
+        "--listen",
+        "127.0.0.1:0",
+        "--faults",
+        faults,
+    )
     with (
         started(tmp_path / "run", "train", *job, *words) as run,
         subprocess.Popen(**joining(tmp_path / "run")) as guest,
@@ -59,11 +75,24 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
 
 
 def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: Path) -> None:
-    """With so many ids that checkpoints have a base and deltas; a step of the end is redone from them."""
+    """With so many ids that checkpoints have a base and deltas; a step of the end is redone from
+    them.
+    """
     job = _job("adam", "--set", "many=200000", "--set", "expire_after=120")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     run = tmp_path / "run"
-    options = ("--workers", "2", "--ps", "1", "--spares", "0", "--checkpoint-every", "8", "--keep", "99")
+    options = (
+        "--workers",
+        "2",
+        "--ps",
+        "1",
+        "--spares",
+        "0",
+        "--checkpoint-every",
+        "8",
+        "--keep",
+        "99",
+    )
     everybody = "; ".join(f"kill rank {rank} at step 90" for rank in range(3))
     disturbed = train(run, *job, *options, "--faults", everybody)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
@@ -98,14 +127,20 @@ def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Pat
     faults = "kill rank 0 at step 20; term rank 0 at step 41; term rank 1 at step 41"
     with started(run, "train", *job, "--workers", "2", "--faults", faults) as first:
         assert first.finish()["exit"] == "suspended"
-    assert train(run, *job, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]
+    assert (
+        train(run, *job, "--resume", "--workers", "3")["weights_sha256"] == calm["weights_sha256"]
+    )
 
 
 def test_a_checkpoint_has_the_rows_for_those_who_use_the_model(tmp_path: Path) -> None:
     train(tmp_path / "run", *_job("adagrad", "--set", "admit_after=2"), "--workers", "2")
-    with started(tmp_path / "job", "evaluate", str(tmp_path / "run"), "--workers", "2") as evaluation:
+    with started(
+        tmp_path / "job", "evaluate", str(tmp_path / "run"), "--workers", "2"
+    ) as evaluation:
         summary = evaluation.finish()
-    last = [each for each in lines(tmp_path / "run" / "events.jsonl") if each["kind"] == "epoch"][-1]
+    last = [each for each in lines(tmp_path / "run" / "events.jsonl") if each["kind"] == "epoch"][
+        -1
+    ]
     assert summary["metrics"] == last["metrics"]
 
 

@@ -1,4 +1,6 @@
-"""What user code starts and leaves ends with the worker that started it, and nothing of it outlives the job."""
+"""What user code starts and leaves ends with the worker that started it, and nothing of it outlives
+the job.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,15 @@ def children(notes: Path) -> dict[int, int]:
 
 @contextlib.contextmanager
 def run_of(tmp_path: Path, notes: Path, *options: str) -> Iterator[Run]:
-    job = ("train", str(FILES / "leaves_children.py"), "--set", f"notes={notes}", "--epochs", "12", *options)
+    job = (
+        "train",
+        str(FILES / "leaves_children.py"),
+        "--set",
+        f"notes={notes}",
+        "--epochs",
+        "12",
+        *options,
+    )
     with started(tmp_path / "run", *job, *PACED, "--workers", "2", "--spares", "0") as run:
         run.wait_for_step(5)
         yield run
@@ -48,7 +58,9 @@ def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
         victim = run.pid(run.members()[0])
         os.kill(victim, signal.SIGKILL)
         until(lambda: has_ended(children(notes)[victim]), "the end of what it had started", run)
-        others = {pid: child for pid, child in children(notes).items() if pid in workers(run) - {victim}}
+        others = {
+            pid: child for pid, child in children(notes).items() if pid in workers(run) - {victim}
+        }
         assert others
         assert not any(map(has_ended, others.values()))
         run.process.send_signal(signal.SIGINT)
@@ -58,15 +70,21 @@ def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
 
 
 @needs_groups
-def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(tmp_path: Path, notes: Path) -> None:
-    """Nobody adopts it: its agent is gone, and the command that started that is no parent of all that is below."""
+def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
+    tmp_path: Path, notes: Path
+) -> None:
+    """Nobody adopts it: its agent is gone, and the command that started that is no parent of all
+    that is below.
+    """
     with run_of(tmp_path, notes) as run:
         first = children(notes)
         assert len(first) >= 2
         agent = psutil.Process(run.pid("w1")).parent()
         assert agent is not None
         agent.kill()
-        until(lambda: all(map(has_ended, first.values())), "the end of what the first agent left", run)
+        until(
+            lambda: all(map(has_ended, first.values())), "the end of what the first agent left", run
+        )
         until(lambda: len(children(notes)) >= len(first) + 2, "what the next workers start", run)
         run.process.send_signal(signal.SIGINT)
         assert run.finish()["exit"] == "suspended"
@@ -75,7 +93,9 @@ def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(tmp_pat
 
 
 @needs_groups
-def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(tmp_path: Path, notes: Path) -> None:
+def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(
+    tmp_path: Path, notes: Path
+) -> None:
     with run_of(tmp_path, notes) as run:
         left = children(notes)
         agent = psutil.Process(run.pid("w1")).parent()

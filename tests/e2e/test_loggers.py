@@ -1,4 +1,6 @@
-"""Whatever happens to a logger, training does not notice; whatever happens to training, a logger has it once."""
+"""Whatever happens to a logger, training does not notice; whatever happens to training, a logger
+has it once.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,22 @@ def processes(directory: Path, module: str) -> list[psutil.Process]:
 
 
 @pytest.mark.timeout(240)
-def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(tmp_path: Path) -> None:
+def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(
+    tmp_path: Path,
+) -> None:
     rng = random.Random(4)
     directory = tmp_path / "run"
     slow = ("--set", "pause=0.004", "--checkpoint-every", "20", "--spares", "0")
     with started(
-        directory, "train", DIGITS, "--workers", "1", *slow, *ENDLESS, "--logger", f"{LOGGERS}:Lines"
+        directory,
+        "train",
+        DIGITS,
+        "--workers",
+        "1",
+        *slow,
+        *ENDLESS,
+        "--logger",
+        f"{LOGGERS}:Lines",
     ) as run:
         for step in (12, 33, 57, 78, 101):
             run.wait_for_step(step)
@@ -67,7 +79,9 @@ def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(tmp
         run.finish()
     assert run.process.returncode == 0, run.err
     history = read_history(directory)
-    assert len(history.steps) > len(recorded(directory)), "no step was undone: the test shows nothing"
+    assert len(history.steps) > len(recorded(directory)), (
+        "no step was undone: the test shows nothing"
+    )
     if "has not got all of this run" in run.err:  # a busy machine: nobody waits long for a logger
         assert brim("track", str(directory), cwd=tmp_path).returncode == 0
     assert told(directory) == recorded(directory)
@@ -99,13 +113,20 @@ def test_a_logger_that_hangs_or_raises_costs_training_nothing(tmp_path: Path) ->
     assert "Hangs has not got all of this run: it did not finish within 10 s" in run.err
     assert "no room for step 1" in run.err
     assert "brim track" in run.err
-    assert brim("track", str(tmp_path / "bad"), "--logger", f"{LOGGERS}:Lines", cwd=tmp_path).returncode == 0
+    assert (
+        brim(
+            "track", str(tmp_path / "bad"), "--logger", f"{LOGGERS}:Lines", cwd=tmp_path
+        ).returncode
+        == 0
+    )
     assert told(tmp_path / "bad") == recorded(tmp_path / "bad")
 
 
 def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "brim.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+    )
 
 
 def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path: Path) -> None:
@@ -140,7 +161,9 @@ def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path:
 def test_a_logger_that_cannot_be_is_refused_before_anything_starts(
     tmp_path: Path, logger: str, words: str
 ) -> None:
-    done = brim("train", DIGITS, "--run-dir", str(tmp_path / "run"), "--logger", logger, cwd=tmp_path)
+    done = brim(
+        "train", DIGITS, "--run-dir", str(tmp_path / "run"), "--logger", logger, cwd=tmp_path
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("--logger: got ")
     assert words in done.stderr

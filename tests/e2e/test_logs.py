@@ -1,4 +1,6 @@
-"""Jobs that print without end: they train on to the same weights, and their logs take no more than they may."""
+"""Jobs that print without end: they train on to the same weights, and their logs take no more than
+they may.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class Watch(threading.Thread):
 
 
 def check(lines: list[str]) -> tuple[int, int]:
-    """Lines of one process are whole, and in order; how many bytes of lines there are, and how many are gone."""
+    """Lines of one process are whole, and in order; how many bytes of lines there are, and how many
+    are gone.
+    """
     last: dict[str, int] = {}
     came = lost = 0
     for line in lines:
@@ -80,7 +84,9 @@ def agent_of(run: Run) -> psutil.Process:
     )
 
 
-def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(tmp_path: Path) -> None:
+def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
+    tmp_path: Path,
+) -> None:
     """`brim logs -f` beside them misses what it says that it misses, and comes to the last line."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     logs = tmp_path / "run" / "logs"
@@ -91,7 +97,16 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
     ):
         until((logs / "w2.log").exists, "a worker", run)
         with out.open("wb") as output:
-            command = [sys.executable, "-m", "brim.cli", "logs", str(run.directory), "-f", "--worker", "w2"]
+            command = [
+                sys.executable,
+                "-m",
+                "brim.cli",
+                "logs",
+                str(run.directory),
+                "-f",
+                "--worker",
+                "w2",
+            ]
             follower = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
         try:
             summary = run.finish()
@@ -151,7 +166,10 @@ def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_
         until(lambda: logs.exists() and length(logs) > 48 << 20, "much output", run)
         assert not run.events("round")
         run.process.kill()
-        until(lambda: not psutil.pid_exists(run.process.pid) or run.process.poll() is not None, "the end")
+        until(
+            lambda: not psutil.pid_exists(run.process.pid) or run.process.poll() is not None,
+            "the end",
+        )
         until(lambda: disk_use(logs) <= LIMIT, "the last cut")
     assert watch.most < LIMIT + MEANWHILE
 
@@ -197,7 +215,9 @@ def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, 
 
 
 def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> None:
-    job = home.submit("--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY)
+    job = home.submit(
+        "--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY
+    )
     home.wait_for_step(job, 1)
     following = home.begin("logs", job, "-f", "--worker", "w1")
     out, err = following.communicate(timeout=120)

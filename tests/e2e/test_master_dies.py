@@ -1,6 +1,7 @@
 """kill -9 of a real master wherever it writes, once a run: the result is that of a calm run.
 
-`python -m e2e.test_master_dies` in `tests/` tries every write of a run; the tests here try some of them.
+`python -m e2e.test_master_dies` in `tests/` tries every write of a run; the tests here try some of
+them.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
     return count_writes(tmp_path_factory.mktemp("calm") / "run")
 
 
-# The first replaces a file; then the beginning, the middle and the end of a run, before, in and after a write.
+# The first replaces a file; then the beginning, the middle and the end of a run, before, in and
+# after a write.
 @pytest.mark.parametrize(
     ("share", "some"), [(0.0, 0), (0.1, 0), (0.3, 7), (0.5, 10_000), (0.8, 0), (1.0, 10_000)]
 )
@@ -62,8 +64,11 @@ def test_a_master_may_die_wherever_it_writes(
     tmp_path: Path, calm: tuple[str, int], share: float, some: int
 ) -> None:
     digest, writes = calm
-    # Near the end: the commits of a run come in parcels, so their number varies, and the last may be behind the end.
-    summary, deaths = doomed(tmp_path / "run", f"{int(share * (writes - 5))}:{some}:{tmp_path / 'died'}")
+    # Near the end: the commits of a run come in parcels, so their number varies, and the last may
+    # be behind the end.
+    summary, deaths = doomed(
+        tmp_path / "run", f"{int(share * (writes - 5))}:{some}:{tmp_path / 'died'}"
+    )
     assert summary["weights_sha256"] == digest
     if share < 1:
         assert (tmp_path / "died").exists()
@@ -77,20 +82,27 @@ def _master(run: Run) -> int:
 
 def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
     """Its death is nothing to a run on one host: no round ends, no step is redone."""
-    with started(tmp_path / "run", "train", DIGITS, *PACED, "--workers", "2", "--epochs", "100") as run:
+    with started(
+        tmp_path / "run", "train", DIGITS, *PACED, "--workers", "2", "--epochs", "100"
+    ) as run:
         run.wait_for_step(5)
         for lives in range(1, 4):
             os.kill(_master(run), signal.SIGKILL)
             until(
                 lambda lives=lives: (
-                    sum("took" in str(e) or "taken" in str(e) for e in run.events("warning")) == lives
+                    sum("took" in str(e) or "taken" in str(e) for e in run.events("warning"))
+                    == lives
                 ),
                 "another master",
                 run,
             )
         run.hurry()
         summary = run.finish()
-    assert (summary["exit"], summary["steps_redone"], summary["seconds"]["re_forming"]) == ("done", 0, 0)
+    assert (summary["exit"], summary["steps_redone"], summary["seconds"]["re_forming"]) == (
+        "done",
+        0,
+        0,
+    )
     assert len(run.events("round")) == 1
     assert ledger(tmp_path / "run")["exact"]
 
@@ -105,7 +117,9 @@ def main() -> None:
                 directory.mkdir()
                 began = time.monotonic()
                 try:
-                    summary, deaths = doomed(directory / "run", f"{last}:{some}:{directory / 'died'}")
+                    summary, deaths = doomed(
+                        directory / "run", f"{last}:{some}:{directory / 'died'}"
+                    )
                     well = summary["weights_sha256"] == digest
                 except AssertionError as error:
                     well, deaths = False, str(error)  # type: ignore[assignment]

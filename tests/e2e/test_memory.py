@@ -1,4 +1,6 @@
-"""A worker with too much memory is ended and said to be, and nobody else is: not its job, not the jobs beside it."""
+"""A worker with too much memory is ended and said to be, and nobody else is: not its job, not the
+jobs beside it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,17 @@ def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_s
     tmp_path: Path, notes: Path
 ) -> None:
     calm = train(tmp_path / "calm", DIGITS, "--epochs", "12", "--workers", "2")
-    options = (*LIMIT, "--set", f"notes={notes}", "--set", "where=child", "--epochs", "12", "--workers", "2")
+    options = (
+        *LIMIT,
+        "--set",
+        f"notes={notes}",
+        "--set",
+        "where=child",
+        "--epochs",
+        "12",
+        "--workers",
+        "2",
+    )
     with started(tmp_path / "run", "train", HUNGRY, *options, *PACED, "--spares", "0") as run:
         run.wait_for_step(3)
         assert adjusted(run.pid("w1")) == adjusted(run.pid("w2")) == 500
@@ -51,9 +63,21 @@ def adjusted(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
-def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(tmp_path: Path, notes: Path) -> None:
+def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(
+    tmp_path: Path, notes: Path
+) -> None:
     (notes / "go").touch()
-    options = (*LIMIT, "--set", f"notes={notes}", "--set", "times=100", "--workers", "2", "--spares", "0")
+    options = (
+        *LIMIT,
+        "--set",
+        f"notes={notes}",
+        "--set",
+        "times=100",
+        "--workers",
+        "2",
+        "--spares",
+        "0",
+    )
     with started(tmp_path / "run", "train", HUNGRY, *options) as run:
         summary = run.finish()
     assert run.process.returncode == 1
@@ -84,7 +108,9 @@ def test_a_job_beside_one_that_takes_too_much_is_not_touched(tmp_path: Path, not
         assert [end["exit"] for end in ends.values()] == ["done", "done"]
         assert ends["hungry"]["weights_sha256"] == ends["calm"]["weights_sha256"]
         assert (ends["hungry"]["out_of_memory"], ends["calm"]["out_of_memory"]) == (1, 0)
-        assert not [event for event in home.events(jobs["calm"], "worker") if event["state"] == "lost"]
+        assert not [
+            event for event in home.events(jobs["calm"], "worker") if event["state"] == "lost"
+        ]
         (told,) = [line for line in home.story(jobs["hungry"]) if line["event"] == "out of memory"]
         assert told["detail"].startswith("w2: it had ")
         assert told["detail"].endswith(TOLD)

@@ -25,7 +25,8 @@ def moved(path: Path, folder: Path) -> None:
             record = msgspec.msgpack.decode(content)
             record["submission"]["spec"]["directory"] = str(folder)
             sql.execute(
-                "update jobs set record = ? where number = ?", (msgspec.msgpack.encode(record), number)
+                "update jobs set record = ? where number = ?",
+                (msgspec.msgpack.encode(record), number),
             )
 
 
@@ -39,12 +40,16 @@ def test_a_scheduler_goes_on_with_what_earlier_versions_left(format: int, tmp_pa
     home.brim("up")
     assert f"it is kept in {path}.format-{format}" in home.err
     shown = home.brim("jobs", "--all")
-    assert [line.split()[0] for line in shown.splitlines()[1:]] == [f"digits-{k}" for k in range(1, 5)]
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == [
+        f"digits-{k}" for k in range(1, 5)
+    ]
     assert "running" in home.brim("explain", "digits-1")
     assert home.job("digits-2").promised
     home.brim("cancel", "digits-2")
     assert home.finished("digits-4")["exit"] == "done"
-    assert home.brim("submit", "digits.py", "--tenant", "ads", "--epochs", "1").strip() == "digits-5"
+    assert (
+        home.brim("submit", "digits.py", "--tenant", "ads", "--epochs", "1").strip() == "digits-5"
+    )
     assert home.finished("digits-5")["exit"] == "done"
     home.brim("report", "--cluster")
     home.brim("down")

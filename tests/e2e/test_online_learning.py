@@ -1,4 +1,6 @@
-"""From a new line of a log to another prediction: training that follows a directory, versions, and a server."""
+"""From a new line of a log to another prediction: training that follows a directory, versions, and
+a server.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def add(folder: Path, name: str, red: int, rows: int = ROWS, bad: int = 0) -> No
     part.write_text(
         "color,word,sold\n"
         + "".join(
-            f"{'red' if row % 2 else 'blue'},w{row},{red if row % 2 else 1 - red}\n" for row in range(rows)
+            f"{'red' if row % 2 else 'blue'},w{row},{red if row % 2 else 1 - red}\n"
+            for row in range(rows)
         )
         + "red,x,far\n" * bad
     )
@@ -91,7 +94,9 @@ def exporting(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
         "bundle",
         "--follow",
     ]
-    process = subprocess.Popen([sys.executable, "-m", "brim.cli", *words], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brim.cli", *words], stderr=subprocess.PIPE, text=True
+    )
     try:
         yield process
     finally:
@@ -186,7 +191,9 @@ def test_a_run_that_waits_for_a_part_can_be_ended(
     assert max(each["step"] for each in run.events("checkpoint")) == 4
     add(folder, "2.csv", red=1)
     command = [sys.executable, "-m", "brim.cli", "resume", str(folder / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ)
+    )
     assert done.returncode == 0, done.stderr
     assert ledger(folder / "run")["exact"]
 
@@ -214,6 +221,8 @@ def test_where_no_part_comes_it_says_so_and_goes_on_later(folder: Path) -> None:
     assert "brim resume" in run.err
     add(folder, "2.csv", red=1)
     command = [sys.executable, "-m", "brim.cli", "resume", str(folder / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ)
+    )
     assert done.returncode == 0, done.stderr
     assert [step["step"] for step in lines(folder / "run" / "steps.jsonl")] == list(range(1, 9))

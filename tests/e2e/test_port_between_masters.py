@@ -1,4 +1,6 @@
-"""The port of a run belongs to whoever starts masters: between two of them it is no stranger's either."""
+"""The port of a run belongs to whoever starts masters: between two of them it is no stranger's
+either.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def test_a_port_that_is_taken_is_said_to_be_and_by_whom(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "brim.cli", *JOB, "--run-dir", str(tmp_path / "run")]
-        done = subprocess.run([*command, "--listen", address], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "--listen", address], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 1
     assert f"cannot listen on {address}: Address already in use" in done.stderr
     assert f"process {os.getpid()} (" in done.stderr

@@ -32,9 +32,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run = brim.train(DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0, "scheduler": 1})
+    run = brim.train(
+        DIGITS, workers="1:2", epochs=2, global_batch_size=256, set={"pause": 0, "scheduler": 1}
+    )
     assert run.status == "done"
-    assert [step["lr"] for step in run.steps] == [0.05 if step["epoch"] == 1 else 0.025 for step in run.steps]
+    assert [step["lr"] for step in run.steps] == [
+        0.05 if step["epoch"] == 1 else 0.025 for step in run.steps
+    ]
     assert set(run.metrics) == {"accuracy"}
     assert [step["step"] for step in run.steps] == list(range(1, run.summary["steps"] + 1))
     assert {"epoch", "loss", "samples", "workers", "compute"} <= run.steps[-1].keys()
@@ -57,11 +61,15 @@ def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
 def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
     lines_of = f"{FILES / 'loggers.py'}:Lines"
     run = brim.train(DIGITS, workers=1, global_batch_size=256, logger=lines_of)
-    told = [values for _, values in map(json.loads, (run.path / "lines.jsonl").read_text().splitlines())]
+    told = [
+        values for _, values in map(json.loads, (run.path / "lines.jsonl").read_text().splitlines())
+    ]
     assert [values["train/loss"] for values in told if "train/loss" in values] == [
         s["loss"] for s in run.steps
     ]
-    assert [values["train/lr"] for values in told if "train/lr" in values] == [0.05] * len(run.steps)
+    assert [values["train/lr"] for values in told if "train/lr" in values] == [0.05] * len(
+        run.steps
+    )
     assert (run.path / "lines.end").read_text() == "done"
     own = brim.run([sys.executable, str(FILES / "own_loop.py")], logger=[lines_of, lines_of])
     assert len((own.path / "lines.jsonl").read_text().splitlines()) >= own.summary["steps"]
@@ -74,7 +82,9 @@ def test_the_users_own_error_is_raised_with_their_traceback() -> None:
     assert brim.Run("latest").status == "failed"
 
 
-def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     job = tmp_path / "job.py"
     job.write_text(Path(DIGITS).read_text() + "\ndef model():\n    return 3\n")
     with pytest.raises(SpecError) as raised:
@@ -104,7 +114,10 @@ except KeyboardInterrupt as stopped:
 
 def test_an_interrupt_stops_the_run_with_a_checkpoint_and_it_can_go_on(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(file=DIGITS)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, "-c", SCRIPT.format(file=DIGITS)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
     )
     try:
         until(lambda: bool(lines(tmp_path / "runs" / "latest" / "steps.jsonl")), "a step")
@@ -122,7 +135,9 @@ def test_an_interrupt_stops_the_run_with_a_checkpoint_and_it_can_go_on(tmp_path:
     )
 
 
-def test_a_scheduler_takes_jobs_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_takes_jobs_from_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
     words = [sys.executable, "-m", "brim.cli"]
     subprocess.run([*words, "up"], check=True, capture_output=True, timeout=DEADLINE)
@@ -136,7 +151,9 @@ def test_a_scheduler_takes_jobs_from_python(tmp_path: Path, monkeypatch: pytest.
         assert brim.Run(run.job.job).steps == run.steps
         assert brim.weights_sha256(run.model()) == run.summary["weights_sha256"]
     finally:
-        subprocess.run([*words, "down", "--kill"], check=True, capture_output=True, timeout=DEADLINE)
+        subprocess.run(
+            [*words, "down", "--kill"], check=True, capture_output=True, timeout=DEADLINE
+        )
 
 
 class Kernel:
@@ -146,7 +163,9 @@ class Kernel:
         from jupyter_client.manager import KernelManager
 
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.manager.start_kernel(
+            cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=DEADLINE)
@@ -180,7 +199,9 @@ def test_in_a_notebook_progress_is_below_the_cell_and_the_run_is_a_picture(kerne
     kernel.begin(f"import brim\nbrim.train({DIGITS!r}, epochs=2, global_batch_size=256)")
     outputs = kernel.outputs()
     assert not [each for each in outputs if each["type"] == "error"]
-    progress = [each["data"]["text/html"] for each in outputs if each["type"] == "update_display_data"]
+    progress = [
+        each["data"]["text/html"] for each in outputs if each["type"] == "update_display_data"
+    ]
     assert "digits.py" in progress[-1]
     assert "epoch" in progress[-1]
     result = next(each for each in outputs if each["type"] == "execute_result")
@@ -193,7 +214,8 @@ def test_a_notebooks_stop_button_suspends_the_run_and_the_kernel_lives(
     kernel: Kernel, tmp_path: Path
 ) -> None:
     kernel.begin(
-        f"import brim\nbrim.train({DIGITS!r}, epochs=200, set={{'pause': 0.01}}, global_batch_size=128)"
+        f"import brim\nbrim.train({DIGITS!r}, epochs=200, set={{'pause': 0.01}}, "
+        "global_batch_size=128)"
     )
     until(lambda: bool(lines(tmp_path / "runs" / "latest" / "steps.jsonl")), "a step")
     kernel.manager.interrupt_kernel()
@@ -223,10 +245,24 @@ def test_variables_reach_the_script_and_its_prints_are_shown(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path
 ) -> None:
     (tmp_path / "loop.py").write_text(TELLS)
-    command = [sys.executable, "-m", "brim.cli", "run", "--workers", "2", "--start-method", start, *silence]
+    command = [
+        sys.executable,
+        "-m",
+        "brim.cli",
+        "run",
+        "--workers",
+        "2",
+        "--start-method",
+        start,
+        *silence,
+    ]
     command += ["--env", "FLAVOUR=sour", "--env", "PASSED", "--", sys.executable, "loop.py"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE, env={**os.environ, "PASSED": "on"}
+        command,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        env={**os.environ, "PASSED": "on"},
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("at import sour on") == times

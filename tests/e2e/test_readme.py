@@ -1,8 +1,9 @@
 """What the README shows of the scheduler is what its commands do.
 
-Kept true by running them: the commands are read from the README, and each line that is shown is compared with what is
-printed now, numbers apart. Times and numbers of workers depend on the machine, so of a job's story only the kinds of
-happenings are compared, and every line must have the form that the README shows.
+Kept true by running them: the commands are read from the README, and each line that is shown is
+compared with what is printed now, numbers apart. Times and numbers of workers depend on the
+machine, so of a job's story only the kinds of happenings are compared, and every line must have the
+form that the README shows.
 """
 
 from __future__ import annotations

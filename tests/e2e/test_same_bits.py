@@ -15,7 +15,9 @@ CNN = (DIGITS, "--epochs", "3", "--global-batch-size", "128")
 FAULTS = "kill rank 1 at step 8; add 1 at step 14; term rank 0 at step 20; kill rank 2 at step 26"
 
 
-@pytest.fixture(scope="module", params=[WIDE_DEEP, CNN], ids=["wide-and-deep-dropout", "cnn-batch-norm"])
+@pytest.fixture(
+    scope="module", params=[WIDE_DEEP, CNN], ids=["wide-and-deep-dropout", "cnn-batch-norm"]
+)
 def calm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[tuple[str, ...], str]:
@@ -40,7 +42,9 @@ def test_deaths_joins_and_leaves_do_not_change_the_weights(
 ) -> None:
     """Promises 1 to 3: any worker may die; every sample counts exactly once; the same weights."""
     arguments, digest = calm
-    slow = ("--set", "pause=0.03") if DIGITS in arguments else ()  # or it ends before a newcomer is there
+    slow = (
+        ("--set", "pause=0.03") if DIGITS in arguments else ()
+    )  # or it ends before a newcomer is there
     summary = train(tmp_path / "run", *arguments, *slow, "--workers", "4", "--faults", FAULTS)
     assert summary["weights_sha256"] == digest
     assert 1 <= summary["steps_redone"] <= 2
@@ -77,7 +81,9 @@ def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
     assert plain not in digests
 
 
-def test_torch_distributed_gives_the_same_weights(calm: tuple[tuple[str, ...], str], tmp_path: Path) -> None:
+def test_torch_distributed_gives_the_same_weights(
+    calm: tuple[tuple[str, ...], str], tmp_path: Path
+) -> None:
     arguments, digest = calm
     more = (
         "--workers",

@@ -1,4 +1,6 @@
-"""The scheduler with real jobs: whatever dies, each job is run once to its end, with the weights of a calm run."""
+"""The scheduler with real jobs: whatever dies, each job is run once to its end, with the weights of
+a calm run.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Home:
         self.file.write_text(CLUSTER)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
+        }
         return subprocess.Popen(
             [sys.executable, "-m", "brim.cli", *words],
             stdout=subprocess.PIPE,
@@ -81,7 +85,9 @@ class Home:
         return story
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
-        return [event for event in lines(self.run_dir(job) / "events.jsonl") if event["kind"] == kind]
+        return [
+            event for event in lines(self.run_dir(job) / "events.jsonl") if event["kind"] == kind
+        ]
 
     def run_dir(self, job: str) -> Path:
         return self.state / "jobs" / job
@@ -127,7 +133,10 @@ def test_a_job_has_the_environment_that_was_declared_and_no_secrets_of_the_admin
     file = tmp_path / "telling.py"
     file.write_text(Path(DIGITS).read_text() + TELLS_ITS_ENVIRONMENT)
     plain = ["submit", str(file), "--tenant", "ads", "--epochs", "1"]
-    jobs = [home.brim(*plain).strip(), home.brim(*plain, "--env", "WANDB_API_KEY", "--env", "A=b").strip()]
+    jobs = [
+        home.brim(*plain).strip(),
+        home.brim(*plain, "--env", "WANDB_API_KEY", "--env", "A=b").strip(),
+    ]
     told = []
     for job in jobs:
         assert home.finished(job)["exit"] == "done"
@@ -165,7 +174,10 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     waiting = home.begin("submit", *JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json")
     deadly.wait(60)
     home.brim("up")
-    jobs = [next(iter(Client(home.state).jobs())).job, home.submit("--workers", "1:2", tenant="web")]
+    jobs = [
+        next(iter(Client(home.state).jobs())).job,
+        home.submit("--workers", "1:2", tenant="web"),
+    ]
     following = home.begin("logs", jobs[1], "-f")
     for job in jobs:
         home.wait_for_step(job, 5)
@@ -173,7 +185,8 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     before = {job: len(lines(home.run_dir(job) / "steps.jsonl")) for job in jobs}
     until(
         lambda: all(
-            len(lines(home.run_dir(job) / "steps.jsonl")) > count + 5 for job, count in before.items()
+            len(lines(home.run_dir(job) / "steps.jsonl")) > count + 5
+            for job, count in before.items()
         ),
         "steps without a scheduler",
     )
@@ -240,7 +253,9 @@ def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path:
         assert home.finished(job)["weights_sha256"] == alone
 
 
-def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(home: Home) -> None:
+def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(
+    home: Home,
+) -> None:
     """Its device counts as free."""
     notes = home.state.parent / "notes"
     notes.mkdir()
@@ -249,7 +264,9 @@ def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelle
 
     def children() -> dict[int, int]:
         """What was started, by the process that started it."""
-        return {int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()}
+        return {
+            int(note.name): int(note.read_text()) for note in notes.iterdir() if note.read_text()
+        }
 
     home.wait_for_step(job, 5)
     contact = read_contact(home.run_dir(job))
@@ -296,7 +313,8 @@ def stands(view: JobView, state: str, wish: str) -> bool:
     return (view.state, view.wish) == (state, wish)
 
 
-# With a pause for each of its micro-batches a job really is faster on 4 workers, also on 2 busy cores.
+# With a pause for each of its micro-batches a job really is faster on 4 workers, also on 2 busy
+# cores.
 FASTER_ON_MORE = ("--set", "pause=0.01")
 
 
@@ -323,7 +341,9 @@ def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, c
     home.wait_for_step(borrower, 5)
     events = lines(home.run_dir(borrower) / "events.jsonl")
     last = world(home, borrower)[-1]
-    stopped = next(e["pid"] for e in events if e["kind"] == "worker" and e["worker"] == last and e["pid"])
+    stopped = next(
+        e["pid"] for e in events if e["kind"] == "worker" and e["worker"] == last and e["pid"]
+    )
     os.kill(stopped, signal.SIGSTOP)
     owner = home.submit("--workers", "2", tenant="web")
     for job in (owner, borrower):

@@ -28,7 +28,9 @@ PACED = ("--set", "pause=0.01")
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of a run by one worker."""
-    digest: str = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")["weights_sha256"]
+    digest: str = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")[
+        "weights_sha256"
+    ]
     return digest
 
 
@@ -38,9 +40,15 @@ def brim(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
-    """Kill members of the round at hand at one blow: all servers, or all workers, or one of them."""
+    """Kill members of the round at hand at one blow:
+    all servers, or all workers, or one of them.
+    """
     round = run.events("round")[-1]
-    found = [w for w, share in zip(round["workers"], round["shares"], strict=True) if bool(share) != servers]
+    found = [
+        w
+        for w, share in zip(round["workers"], round["shares"], strict=True)
+        if bool(share) != servers
+    ]
     pids = [run.pid(worker) for worker in (found if number is None else [found[number]])]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -48,9 +56,14 @@ def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("servers", ["1", "2"])
-def test_the_digest_is_that_of_one_worker(tmp_path: Path, calm: str, workers: str, servers: str) -> None:
+def test_the_digest_is_that_of_one_worker(
+    tmp_path: Path, calm: str, workers: str, servers: str
+) -> None:
     last = int(workers) + int(servers) - 1
-    faults = f"kill rank {last} at step 10; kill rank 0 at step 40; term rank {last} at step 70; kill rank 1 at step 71"
+    faults = (
+        f"kill rank {last} at step 10; kill rank 0 at step 40; term rank {last} at step 70; "
+        "kill rank 1 at step 71"
+    )
     run = tmp_path / "run"
     summary = train(run, *JOB, "--workers", workers, "--ps", servers, "--faults", faults)
     assert summary["weights_sha256"] == calm
@@ -71,7 +84,9 @@ def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
         summary = run.finish()
     assert summary["weights_sha256"] == calm
     assert not run.events("restored")
-    assert summary["steps_redone"] <= 2  # the second death may be heard of in the round behind the first
+    assert (
+        summary["steps_redone"] <= 2
+    )  # the second death may be heard of in the round behind the first
     assert ledger(tmp_path / "run")["exact"]
 
 
@@ -87,7 +102,9 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
         run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == calm
-    assert summary["steps_redone"] <= 2  # the second death may be heard of in the round behind the first
+    assert (
+        summary["steps_redone"] <= 2
+    )  # the second death may be heard of in the round behind the first
     assert ledger(tmp_path / "run")["exact"]
 
 
@@ -168,7 +185,9 @@ def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -
 
 
 def test_a_checkpoint_is_of_one_step_though_others_write_to_the_tables(tmp_path: Path) -> None:
-    """Copying these tables takes longer than a step, and another process than the one that copies changes them."""
+    """Copying these tables takes longer than a step, and another process than the one that copies
+    changes them.
+    """
     words = ("--set", "ids=500000", "--epochs", "4", "--global-batch-size", "128")
     kept = ("--checkpoint-every", "8", "--keep", "99")
     digests: list[dict[str, str]] = []
@@ -214,13 +233,24 @@ for epoch in job.epochs(2):
 
 @pytest.mark.parametrize("servers", ["0", "2"])
 def test_a_loop_of_ones_own(tmp_path: Path, servers: str) -> None:
-    """It measures within its loop over batches, where no server is, and behind it, where all are."""
+    """It measures within its loop over batches, where no server is, and behind it,
+    where all are.
+    """
     digests, losses = [], []
     for workers in (1, 2):
         script, run_dir = tmp_path / f"loop{workers}.py", tmp_path / f"run{workers}"
         script.write_text(LOOP.format(files=str(FILES), workers=workers))
         count = servers if workers == 2 else "0"
-        command = ["run", "--workers", str(workers), "--ps", count, "--", sys.executable, str(script)]
+        command = [
+            "run",
+            "--workers",
+            str(workers),
+            "--ps",
+            count,
+            "--",
+            sys.executable,
+            str(script),
+        ]
         with started(run_dir, *command) as run:
             summary = run.finish()
         assert run.process.returncode == 0, run.err

@@ -1,4 +1,6 @@
-"""`brim serve` in a process of its own: requests are answered whatever versions come and whoever calls."""
+"""`brim serve` in a process of its own: requests are answered whatever versions come and whoever
+calls.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +86,13 @@ def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file, stdout=file, text=True)
     try:
-        until(lambda: "serving version" in log.read_text() or process.poll() is not None, "the server")
+        until(
+            lambda: "serving version" in log.read_text() or process.poll() is not None, "the server"
+        )
         assert process.poll() is None, log.read_text()
-        line = next(each for each in log.read_text().splitlines() if each.startswith("serving version"))
+        line = next(
+            each for each in log.read_text().splitlines() if each.startswith("serving version")
+        )
         yield Server(process, log, int(line.rpartition(":")[2]))
     finally:
         if process.poll() is None:
@@ -99,7 +105,9 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of step 1 and deltas to steps 2 to 21, one after the other."""
     folder = tmp_path_factory.mktemp("versions")
     with as_before():
-        exporter = Exporter(run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22))))
+        exporter = Exporter(
+            run_of(tmp_path_factory.mktemp("run"), TRACED, steps=tuple(range(1, 22)))
+        )
         since = exporter.bundle(folder / "1", step=1).manifest.version
         for step in range(2, 22):
             since = exporter.delta(folder / str(step), since=since, step=step).manifest.version
@@ -162,13 +170,17 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
         stop.set()
         for each in clients:
             each.join(DEADLINE)
-        until(lambda: f"version {list(known)[-1]} has taken over" in server.said(), "a word about it")
+        until(
+            lambda: f"version {list(known)[-1]} has taken over" in server.said(), "a word about it"
+        )
     assert {status for status, _, _ in answers} == {200}
     assert [version for version in known if version not in {each for _, each, _ in answers}] == []
     assert all(values == known[version] for _, version, values in answers)
 
 
-def test_a_server_begins_with_the_newest_and_later_bundles_take_over(versions: Path, tmp_path: Path) -> None:
+def test_a_server_begins_with_the_newest_and_later_bundles_take_over(
+    versions: Path, tmp_path: Path
+) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     for name in ("1", "2", "3"):
@@ -181,7 +193,9 @@ def test_a_server_begins_with_the_newest_and_later_bundles_take_over(versions: P
         assert "brim_versions_loaded_total 3" in metrics
 
 
-def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said_and_the_server_goes_on(
+    versions: Path, tmp_path: Path
+) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
@@ -196,7 +210,9 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tm
         (watched / "nonsense" / "manifest.json").write_text("{")
         (watched / "other").mkdir()
         (watched / "a-file").write_text("x")
-        until(lambda: len(server.ask("/version")[1]["not_served"]) == 3, "three that are not served")
+        until(
+            lambda: len(server.ask("/version")[1]["not_served"]) == 3, "three that are not served"
+        )
         said = "\n".join(server.ask("/version")[1]["not_served"])
         assert "dense.safetensors is damaged" in said
         assert "nonsense/manifest.json is damaged" in said
@@ -207,7 +223,9 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(versions: Path, tm
         until(lambda: server.version.startswith("00000003"), "the delta that waited")
 
 
-def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(versions: Path, tmp_path: Path) -> None:
+def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
+    versions: Path, tmp_path: Path
+) -> None:
     """Whoever copies it under its own name, file by file, the manifest first."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
@@ -219,7 +237,9 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(versions: P
             content = path.read_bytes()
             (watched / "2" / path.name).write_bytes(content[: len(content) // 2])
         shutil.copy(versions / "2" / "manifest.json", watched / "2" / "manifest.json")
-        until(lambda: len(server.ask("/version")[1]["not_served"]) == 1, "a word about half a version")
+        until(
+            lambda: len(server.ask("/version")[1]["not_served"]) == 1, "a word about half a version"
+        )
         for path in files:
             if path.name != "manifest.json":
                 shutil.copy(path, watched / "2" / path.name)
@@ -228,7 +248,9 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(versions: P
         assert server.said().count("not served") == 1
 
 
-def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(versions: Path, tmp_path: Path) -> None:
+def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
+    versions: Path, tmp_path: Path
+) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "21-whole", watched)
@@ -264,8 +286,16 @@ def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"rows": [{**ROW, "size": "far"}]}, 422, "column 'size' of row 0: got 'far', not a number"),
-        ({"rows": [ROW, {**ROW, "price": None}]}, 422, "column 'price' of row 1: got an empty cell"),
+        (
+            {"rows": [{**ROW, "size": "far"}]},
+            422,
+            "column 'size' of row 0: got 'far', not a number",
+        ),
+        (
+            {"rows": [ROW, {**ROW, "price": None}]},
+            422,
+            "column 'price' of row 1: got an empty cell",
+        ),
         ({"rows": [{"color": "c3"}]}, 422, "column 'word': got nothing"),
         ({"rows": [{**ROW, "colour": "c3"}]}, 422, "did you mean 'color'"),
         ({"rows": []}, 422, "rows: got none"),
@@ -312,7 +342,9 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
             assert server.ask("/metrics", **wrong)[0] == 401
         assert server.ask("/health")[0] == 200
         with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as stranger:
-            stranger.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+            stranger.sendall(
+                b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+            )
             assert stranger.recv(1000).startswith(b"HTTP/1.1 401"), "no body is waited for"
 
 
@@ -320,7 +352,9 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
 def test_a_body_has_an_end(bad: Server, how: bytes) -> None:
     with socket.create_connection(("127.0.0.1", bad.port), timeout=DEADLINE) as endless:
         endless.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + how + b"\r\n\r\n"
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            + how
+            + b"\r\n\r\n"
         )
         if b"chunked" in how:
             with contextlib.suppress(OSError):  # it listens no more
@@ -335,18 +369,23 @@ def test_a_body_has_an_end(bad: Server, how: bytes) -> None:
 def test_a_body_that_stops_coming_holds_up_nobody(bad: Server) -> None:
     with socket.create_connection(("127.0.0.1", bad.port), timeout=DEADLINE) as slow:
         slow.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: "
+            b"application/json\r\nContent-Length: 9\r\n\r\n{"
         )
         assert bad.ask(body=ROWS)[0] == 200
         assert slow.recv(1000).startswith(b"HTTP/1.1 408")
 
 
 def test_a_server_that_is_ended_answers_what_it_has_heard(versions: Path, tmp_path: Path) -> None:
-    with serving(versions / "1", tmp_path / "log", "--batch-wait", "1000", "--batch-rows", "2") as server:
+    with serving(
+        versions / "1", tmp_path / "log", "--batch-wait", "1000", "--batch-rows", "2"
+    ) as server:
         found: list[int] = []
         client = threading.Thread(target=lambda: found.append(server.ask(body=ROWS)[0]))
         client.start()
-        until(lambda: b":" in Path(f"/proc/{server.process.pid}/net/tcp").read_bytes(), "a connection")
+        until(
+            lambda: b":" in Path(f"/proc/{server.process.pid}/net/tcp").read_bytes(), "a connection"
+        )
         until(lambda: _established(server.port), "the request")
         server.process.send_signal(signal.SIGTERM)
         client.join(DEADLINE)
@@ -357,7 +396,8 @@ def test_a_server_that_is_ended_answers_what_it_has_heard(versions: Path, tmp_pa
 def _established(port: int) -> bool:
     table = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return any(
-        int(line.split()[1].rpartition(":")[2], 16) == port and line.split()[3] == "01" for line in table
+        int(line.split()[1].rpartition(":")[2], 16) == port and line.split()[3] == "01"
+        for line in table
     )
 
 
@@ -378,7 +418,9 @@ def test_options_that_cannot_be(versions: Path, options: list[str], said: str) -
 
 
 def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> None:
-    """Of the same rows computed together: a file of them is one chunk there and one request here."""
+    """Of the same rows computed together: a file of them is one chunk there and one
+    request here.
+    """
     file = tmp_path / "file.py"
     file.write_text(
         WITH_FUNCTION + "\n\ndef loss(output, target):\n"
@@ -406,7 +448,10 @@ def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "not in the bundle: packages that the training file imports" in done.stderr
     with rows.open() as lines:
-        sent = [{name: cell for name, cell in row.items() if name != "sold"} for row in csv.DictReader(lines)]
+        sent = [
+            {name: cell for name, cell in row.items() if name != "sold"}
+            for row in csv.DictReader(lines)
+        ]
     with serving(bundle, tmp_path / "log") as server:
         answer = server.ask(body={"rows": sent})[1]
     got = np.array(answer["predictions"]["sold"], np.float32)

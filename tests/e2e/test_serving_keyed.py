@@ -84,19 +84,26 @@ def _predicted(folder: Path, checkpoint: str, rows: Path) -> npt.NDArray[np.floa
     """What `brim predict` says with a checkpoint."""
     name = Path(checkpoint).name
     output = folder / f"{name}.parquet"
-    use(folder / f"job-{name}", "predict", checkpoint, "--input", str(rows), "--output", str(output))
+    use(
+        folder / f"job-{name}", "predict", checkpoint, "--input", str(rows), "--output", str(output)
+    )
     found: npt.NDArray[np.float32] = pq.read_table(output).column("sold").to_numpy()
     return found
 
 
 def _answered(server: Server, rows: Path) -> npt.NDArray[np.float32]:
     with rows.open() as file:
-        sent = [{name: cell for name, cell in row.items() if name != "sold"} for row in csv.DictReader(file)]
+        sent = [
+            {name: cell for name, cell in row.items() if name != "sold"}
+            for row in csv.DictReader(file)
+        ]
     return np.array(server.ask(body={"rows": sent})[1]["predictions"]["sold"], np.float32)
 
 
 def test_bundle_and_deltas_answer_as_brim_predict_does_bit_for_bit(tmp_path: Path) -> None:
-    file, rows, asked, run = (tmp_path / name for name in ("file.py", "rows.csv", "asked.csv", "run"))
+    file, rows, asked, run = (
+        tmp_path / name for name in ("file.py", "rows.csv", "asked.csv", "run")
+    )
     file.write_text(FILE)
     _write_rows(rows, 400, seed=1)
     _write_rows(asked, 300, seed=2)  # with users whom nobody has seen
@@ -116,7 +123,9 @@ def test_bundle_and_deltas_answer_as_brim_predict_does_bit_for_bit(tmp_path: Pat
             "9",
         ),
     )
-    checkpoints = [each["path"] for each in lines(run / "events.jsonl") if each["kind"] == "checkpoint"]
+    checkpoints = [
+        each["path"] for each in lines(run / "events.jsonl") if each["kind"] == "checkpoint"
+    ]
     assert len(checkpoints) == 3
     expected = [_predicted(tmp_path, each, asked) for each in checkpoints]
     assert len({each.tobytes() for each in expected}) == 3
@@ -152,6 +161,9 @@ def _check_that_expired_rows_are_gone(watched: Path, made: Path, whole: Path) ->
     model = changed(model, made / "2")
     assert not gone & set(model.sides.now["model.rows.weight"].keys.tolist())
     model = changed(model, made / "3")
-    after, bundled = model.sides.now["model.rows.weight"], open_bundle(whole).sides.now["model.rows.weight"]
+    after, bundled = (
+        model.sides.now["model.rows.weight"],
+        open_bundle(whole).sides.now["model.rows.weight"],
+    )
     assert after.keys.tolist() == bundled.keys.tolist()
     assert after.values.numpy().tobytes() == bundled.values.numpy().tobytes()

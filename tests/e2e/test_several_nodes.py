@@ -1,4 +1,6 @@
-"""A scheduler with several nodes: jobs are on them, move between them, and go on where one dies or is taken away."""
+"""A scheduler with several nodes: jobs are on them, move between them, and go on where one dies or
+is taken away.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def describe(home: Home, *nodes: str) -> str:
     """Write down a cluster of these nodes, with 2 devices each."""
-    home.file.write_text(f"nodes: [{', '.join(f'{{name: {node}, workers: 2}}' for node in nodes)}]\n")
+    home.file.write_text(
+        f"nodes: [{', '.join(f'{{name: {node}, workers: 2}}' for node in nodes)}]\n"
+    )
     return str(home.file)
 
 
@@ -38,7 +42,9 @@ def starts(home: Home, job: str) -> int:
 def node_of(home: Home, job: str, agent: str) -> psutil.Process:
     """The node's agent that is behind the job's youngest worker there."""
     pid = [e["pid"] for e in home.events(job, "worker") if e.get("pid") and e["agent"] == agent][-1]
-    return next(process for process in psutil.Process(pid).parents() if process.name() == "brim-node")
+    return next(
+        process for process in psutil.Process(pid).parents() if process.name() == "brim-node"
+    )
 
 
 def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_that_is_taken_away(
@@ -47,13 +53,23 @@ def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_th
     home = Home(tmp_path)
     home.brim("up", "--cluster", describe(home, "n1", "n2"))
     first, mover, other = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
-    until(lambda: [on(home, job) for job in (mover, other)] == [{"n1": 1}, {"n2": 1}], "a job on each node")
+    until(
+        lambda: [on(home, job) for job in (mover, other)] == [{"n1": 1}, {"n2": 1}],
+        "a job on each node",
+    )
     home.brim("cancel", first)
-    whole = home.submit("--workers", "2", "--set", "pause=0.008")  # nowhere is there room for all of it
-    until(lambda: (on(home, mover), on(home, whole)) == ({"n2": 1}, {"n1": 2}), "a place for all of it")
+    whole = home.submit(
+        "--workers", "2", "--set", "pause=0.008"
+    )  # nowhere is there room for all of it
+    until(
+        lambda: (on(home, mover), on(home, whole)) == ({"n2": 1}, {"n1": 2}),
+        "a place for all of it",
+    )
     assert home.job(mover).launches == 1
     assert not home.events(mover, "restored")
-    os.kill(node_of(home, whole, "n1").pid, signal.SIGKILL)  # the master of the other one was still there
+    os.kill(
+        node_of(home, whole, "n1").pid, signal.SIGKILL
+    )  # the master of the other one was still there
     until(lambda: [starts(home, job) for job in (mover, whole)] == [2, 2], "that they train again")
     kept = node_of(home, whole, "n1")
     home.brim("apply", describe(home, "n2", "n3"))

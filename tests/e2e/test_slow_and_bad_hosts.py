@@ -1,4 +1,7 @@
-"""Workers that are slow get less to do; hosts on which they die young get no more. The weights stay the same."""
+"""Workers that are slow get less to do; hosts on which they die young get no more.
+
+The weights stay the same.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ SLOW = str(FILES / "slow.py")
 
 def step_time(steps: list[dict[str, Any]]) -> float:
     """Seconds between commits of one round: the median."""
-    return statistics.median(b["at"] - a["at"] for a, b in pairwise(steps) if a["round"] == b["round"])
+    return statistics.median(
+        b["at"] - a["at"] for a, b in pairwise(steps) if a["round"] == b["round"]
+    )
 
 
 def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
@@ -45,9 +50,13 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     assert {each["worker"]: each["share"] for each in status["workers"]}["w2"] == 1
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] == 0
-    before = step_time([step for step in run.steps() if slow_since <= step["step"] <= second["step"]])
+    before = step_time(
+        [step for step in run.steps() if slow_since <= step["step"] <= second["step"]]
+    )
     after = step_time([step for step in run.steps() if step["step"] > second["step"]])
-    assert after < 0.8 * before  # 4 units of 30 ms for 8, but for what else a step takes on a busy machine
+    assert (
+        after < 0.8 * before
+    )  # 4 units of 30 ms for 8, but for what else a step takes on a busy machine
     assert ledger(tmp_path / "run")["exact"]
 
 

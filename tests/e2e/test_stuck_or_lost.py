@@ -1,4 +1,6 @@
-"""Processes that hang, end too early, or are lost: the job says so, goes on without them, and never stands still."""
+"""Processes that hang, end too early, or are lost: the job says so, goes on without them, and never
+stands still.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from e2e.running import DIGITS, FILES, Run, joining, ledger, leftovers, started,
 
 pytestmark = pytest.mark.e2e
 
-STUCK = ("train", str(FILES / "stuck.py"), "--epochs", "12", "--global-batch-size", "128", "--workers", "2")
+STUCK = (
+    "train",
+    str(FILES / "stuck.py"),
+    "--epochs",
+    "12",
+    "--global-batch-size",
+    "128",
+    "--workers",
+    "2",
+)
 
 
 def warned_of(run: Run, *words: str) -> bool:
@@ -48,11 +59,15 @@ def test_torch_may_have_threads(tmp_path: Path) -> None:
 
 
 def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
-    """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of the others."""
+    """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of
+    the others.
+    """
     with started(tmp_path / "run", *STUCK, "--set", "how=regex") as run:
         run.wait_for_step(20)
         until(
-            lambda: warned_of(run, "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"),
+            lambda: warned_of(
+                run, "waiting for w2 (rank 1)", "in step 25", "stuck.py", "stuck_here"
+            ),
             "a word",
             run,
         )
@@ -73,7 +88,16 @@ def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) ->
 
 
 def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_path: Path) -> None:
-    options = ("--workers", "1", "--set", "worker=w1,w2,w3", "--hang-timeout", "1s", "--set", "call=30")
+    options = (
+        "--workers",
+        "1",
+        "--set",
+        "worker=w1,w2,w3",
+        "--hang-timeout",
+        "1s",
+        "--set",
+        "call=30",
+    )
     with started(tmp_path / "run", *STUCK, *options, "--set", "how=regex") as run:
         run.finish()
         assert run.process.returncode == 1
@@ -84,7 +108,9 @@ def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_
 
 
 def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
-    """Who waits for it over the network waits as long as its agent does; people hear of it within 10 seconds."""
+    """Who waits for it over the network waits as long as its agent does; people hear of it within
+    10 seconds.
+    """
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     limits = ("--set", "patience=1", "--hang-timeout", "10s")
     with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:
@@ -95,7 +121,12 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
             agent.kill()
             agent.wait()
     assert run.process.returncode == 0, run.err
-    assert len({e["agent"] for e in run.events("worker") if e["worker"] in ("w1", "w2") and e["agent"]}) == 2
+    assert (
+        len(
+            {e["agent"] for e in run.events("worker") if e["worker"] in ("w1", "w2") and e["agent"]}
+        )
+        == 2
+    )
     ((worker, reason),) = lost(run)
     assert (worker, reason.partition(" for ")[0]) == ("w2", "no progress")
     said = next(e for e in run.events("warning") if "waiting for w2 (rank 1)" in e["message"])
@@ -115,15 +146,24 @@ def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: P
 
 def test_workers_outlive_their_template(tmp_path: Path) -> None:
     """Training goes on meanwhile, and another template forks whom it takes to replace a loss."""
-    with started(tmp_path / "run", *STUCK, "--set", "call=0", "--set", "pause=0.1", "--spares", "0") as run:
+    with started(
+        tmp_path / "run", *STUCK, "--set", "call=0", "--set", "pause=0.1", "--spares", "0"
+    ) as run:
         run.wait_for_step(4)
         agent = psutil.Process(run.pid(run.members()[0])).parent()
         assert agent is not None
-        template = next(each for each in agent.children() if "brim.train.template" in each.cmdline())
+        template = next(
+            each for each in agent.children() if "brim.train.template" in each.cmdline()
+        )
         victim = run.pid("w2")
         template.kill()
-        # Before that is noticed, a worker may be asked for of the template that is dying, and is never started.
-        until(lambda: warned_of(run, "the template process died; another one is started"), "the news", run)
+        # Before that is noticed, a worker may be asked for of the template that is dying, and is
+        # never started.
+        until(
+            lambda: warned_of(run, "the template process died; another one is started"),
+            "the news",
+            run,
+        )
         os.kill(victim, signal.SIGKILL)
         until(lambda: run.members() == ["w1", "w3"], "a worker of another template", run)
         run.process.send_signal(signal.SIGINT)
@@ -134,7 +174,9 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["exit", "leave"])
 def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path) -> None:
-    """Exit status 0 is no success before the job is done; the second time it is the user's to mend."""
+    """Exit status 0 is no success before the job is done;
+    the second time it is the user's to mend.
+    """
     again = () if how == "exit" else ("--set", "worker=w2,w3")
     with started(tmp_path / "run", *STUCK, "--set", f"how={how}", *again) as run:
         summary = run.finish()
@@ -150,20 +192,36 @@ def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path)
 
 
 def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
-    """A relative FILE is that of the directory in which the run was started; errors of a guest end its stay alone."""
+    """A relative FILE is that of the directory in which the run was started; errors of a guest end
+    its stay alone.
+    """
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here, elsewhere):
         folder.mkdir()
     (here / "digits.py").write_text((FILES / "digits.py").read_text())
     text = "import os\nif 'NO_GPU' in os.environ:\n    raise RuntimeError('no GPU on this host')\n"
     (here / "mine.py").write_text(text + (FILES / "stuck.py").read_text())
-    job = ("train", "mine.py", "--set", "call=0", "--set", "pause=0.05", "--epochs", "99", "--workers", "1")
+    job = (
+        "train",
+        "mine.py",
+        "--set",
+        "call=0",
+        "--set",
+        "pause=0.05",
+        "--epochs",
+        "99",
+        "--workers",
+        "1",
+    )
     with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
         run.wait_for_step(2)
 
         def join(**environment: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                **joining(here / "run", **environment), cwd=elsewhere, capture_output=True, text=True
+                **joining(here / "run", **environment),
+                cwd=elsewhere,
+                capture_output=True,
+                text=True,
             )
 
         broken = join(NO_GPU="1")

@@ -13,7 +13,19 @@ from pathlib import Path
 import pytest
 
 from brim.chaos.hosts import Host, can_make_hosts, two_hosts
-from e2e.running import DEADLINE, DIGITS, FILES, Run, has_ended, joining, ledger, lines, started, train, until
+from e2e.running import (
+    DEADLINE,
+    DIGITS,
+    FILES,
+    Run,
+    has_ended,
+    joining,
+    ledger,
+    lines,
+    started,
+    train,
+    until,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -64,7 +76,9 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, Host], tmp_path: Path) -> No
     assert ledger(tmp_path / "run")["exact"]
 
 
-def test_embeddings_are_trained_by_rows_on_two_hosts(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_embeddings_are_trained_by_rows_on_two_hosts(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
     job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--embeddings", "dense")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
@@ -94,13 +108,17 @@ def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
         first, second = sorted({_agent_of(run, worker) for worker in run.members()})
         for agent_of_victims in (second, first, second):
             victims = [
-                run.pid(worker) for worker in run.members() if _agent_of(run, worker) == agent_of_victims
+                run.pid(worker)
+                for worker in run.members()
+                if _agent_of(run, worker) == agent_of_victims
             ]
             assert len(victims) == 2
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
             until(
-                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run))), "all are back", run
+                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run))),
+                "all are back",
+                run,
             )
             run.wait_for_step(run.steps()[-1]["step"] + 3)
         summary = run.finish()
@@ -114,7 +132,9 @@ def _pids(run: Run) -> list[int]:
 
 
 def _agent_of(run: Run, worker: str) -> str:
-    return next(str(e["agent"]) for e in run.events("worker") if e["worker"] == worker and e["agent"])
+    return next(
+        str(e["agent"]) for e in run.events("worker") if e["worker"] == worker and e["agent"]
+    )
 
 
 @pytest.mark.parametrize("file", TABLES)
@@ -148,7 +168,9 @@ def test_a_host_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
     assert ledger(tmp_path / "run")["exact"]
 
 
-def test_what_rank_0_prints_on_another_host_is_shown(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_what_rank_0_prints_on_another_host_is_shown(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
     run, script = tmp_path / "run", Path(__file__).parent / "files" / "talking_loop.py"
     options = ["--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2"]
     faults = ["--faults", "term rank 0 at step 20"]
@@ -184,8 +206,10 @@ def test_what_rank_0_prints_on_another_host_is_shown(hosts: tuple[Host, Host], t
     homes = {event["worker"]: event["agent"] for event in events if event["kind"] == "worker"}
     assert homes[rounds[0]] != homes[rounds[-1]]  # rank 0 went to the other host
     words = said.splitlines()
-    assert words.count("begun") == 1  # of the first rank 0; its successor began before it had the rank
-    assert {step: words.count(f"step {step} of rank 0") for step in range(22, 101)} == dict.fromkeys(
-        range(22, 101), 1
-    )
+    assert (
+        words.count("begun") == 1
+    )  # of the first rank 0; its successor began before it had the rank
+    assert {
+        step: words.count(f"step {step} of rank 0") for step in range(22, 101)
+    } == dict.fromkeys(range(22, 101), 1)
     assert words.count("that was all") == 1

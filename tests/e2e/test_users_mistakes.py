@@ -1,4 +1,6 @@
-"""An error in the user's code ends the job at once, with their traceback first, wherever and on whomever it is."""
+"""An error in the user's code ends the job at once, with their traceback first, wherever and on
+whomever it is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from e2e.running import FILES, Run, joining, started
 
 pytestmark = pytest.mark.e2e
 
-JOB = ("train", str(FILES / "mistakes.py"), "--global-batch-size", "128", "--epochs", "2", "--workers", "2")
+JOB = (
+    "train",
+    str(FILES / "mistakes.py"),
+    "--global-batch-size",
+    "128",
+    "--epochs",
+    "2",
+    "--workers",
+    "2",
+)
 LOOP = """
 import sys
 from pathlib import Path
@@ -37,7 +48,9 @@ def ends_with_their_traceback(run: Run, words: str, *, file: str = "mistakes.py"
     assert "src/brim" not in trace.partition(words)[0]
     assert len(run.events("failed")) == 1
     assert run.events("failed")[0]["who"] == "user"
-    assert {e["worker"] for e in run.events("worker")} <= {"w1", "w2", "w3"}, "someone was started again"
+    assert {e["worker"] for e in run.events("worker")} <= {"w1", "w2", "w3"}, (
+        "someone was started again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +73,9 @@ def test_in_a_loop_of_ones_own(start: str, tmp_path: Path) -> None:
     loop.write_text(
         LOOP
         if start == "fork"
-        else LOOP.replace('Path("/proc/self/comm").read_text().strip() == "brim-w2"', "job.rank == 1")
+        else LOOP.replace(
+            'Path("/proc/self/comm").read_text().strip() == "brim-w2"', "job.rank == 1"
+        )
     )
     options = ("--workers", "2", "--start-method", start)
     with started(tmp_path / "run", "run", *options, "--", sys.executable, str(loop)) as run:
@@ -68,7 +83,16 @@ def test_in_a_loop_of_ones_own(start: str, tmp_path: Path) -> None:
 
 
 def test_on_one_host_of_two(tmp_path: Path) -> None:
-    options = ("--set", "where=loss", "--set", "on_host=true", "--listen", "127.0.0.1:0", "--agents", "2")
+    options = (
+        "--set",
+        "where=loss",
+        "--set",
+        "on_host=true",
+        "--listen",
+        "127.0.0.1:0",
+        "--agents",
+        "2",
+    )
     with started(tmp_path / "run", *JOB, *options) as run:
         agent = subprocess.Popen(
             **joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1"), stderr=subprocess.DEVNULL

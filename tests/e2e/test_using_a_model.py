@@ -1,4 +1,6 @@
-"""What one does with a trained model: evaluate it, predict with it, export it; and whatever dies meanwhile."""
+"""What one does with a trained model: evaluate it, predict with it, export it; and whatever dies
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def use(directory: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 def metrics_of(run: Path) -> dict[str, float]:
-    found: dict[str, float] = [e for e in lines(run / "events.jsonl") if e["kind"] == "epoch"][-1]["metrics"]
+    found: dict[str, float] = [e for e in lines(run / "events.jsonl") if e["kind"] == "epoch"][-1][
+        "metrics"
+    ]
     return found
 
 
@@ -93,9 +97,13 @@ def test_evaluate_a_dataset_that_draws_chance(digits: Path, tmp_path: Path, work
 
 
 def test_evaluate_other_rows_with_the_fitted_columns(flights: Path, tmp_path: Path) -> None:
-    """The test split is a tenth of the file, so the whole file has other numbers, and ten times the rows."""
+    """The test split is a tenth of the file, so the whole file has other numbers, and ten times the
+    rows.
+    """
     path = Path(str(json.loads((flights / "columns.json").read_text())["fits"][0]["files"][0]))
-    summary = use(tmp_path / "job", "evaluate", str(flights), "--input", str(path), "--workers", "2")
+    summary = use(
+        tmp_path / "job", "evaluate", str(flights), "--input", str(path), "--workers", "2"
+    )
     assert summary["samples_per_epoch"] == 327_346
     assert 0.5 < summary["metrics"]["auc"] < 1
     assert summary["metrics"] != metrics_of(flights)
@@ -125,14 +133,24 @@ def test_predict_writes_every_row_once_in_order_whatever_dies(
     kept = [value for row, value in enumerate(table.column("carrier").to_pylist()) if row != 3]
     assert kept == original.column("carrier").to_pylist()
     assert ledger(tmp_path / "two")["exact"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["calm.parquet", "one", "rough.parquet", "two"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "calm.parquet",
+        "one",
+        "rough.parquet",
+        "two",
+    ]
 
 
-def test_predict_goes_on_after_everything_was_killed(flights: Path, rows: Path, tmp_path: Path) -> None:
+def test_predict_goes_on_after_everything_was_killed(
+    flights: Path, rows: Path, tmp_path: Path
+) -> None:
     calm, output = tmp_path / "calm.csv", tmp_path / "late.csv"
     words = ("predict", str(flights), "--input", str(rows), "--workers", "2")
     use(tmp_path / "calm", *words, "--output", str(calm))
-    held = ("--faults", "stop rank 1 for ever at step 1")  # or a fast machine is done before the kill
+    held = (
+        "--faults",
+        "stop rank 1 for ever at step 1",
+    )  # or a fast machine is done before the kill
     with started(tmp_path / "job", *words, *held, "--output", str(output)) as run:
         run.wait_for_step(1)
         doomed = [run.process.pid, *pids_of(tmp_path / "job")]
@@ -171,7 +189,15 @@ def resume(directory: Path, *arguments: str) -> dict[str, Any]:
 def test_predict_the_split_of_a_plain_dataset(digits: Path, tmp_path: Path) -> None:
     output = tmp_path / "digits.csv"
     use(
-        tmp_path / "job", "predict", str(digits), "--split", "test", "--output", str(output), "--workers", "2"
+        tmp_path / "job",
+        "predict",
+        str(digits),
+        "--split",
+        "test",
+        "--output",
+        str(output),
+        "--workers",
+        "2",
     )
     table = arrow_csv.read_csv(output)
     assert table.column_names == ["row", *(f"output_{unit}" for unit in range(10))]
@@ -202,11 +228,15 @@ def metrics(): return {"error": brim.metrics.mean_absolute_error()}
 """
 
 
-def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(tmp_path: Path) -> None:
+def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
+    tmp_path: Path,
+) -> None:
     file, run, out = tmp_path / "loaders.py", tmp_path / "run", tmp_path / "out.parquet"
     file.write_text(WITH_LOADERS)
     train(run, str(file), "--workers", "1")
-    assert use(tmp_path / "job", "evaluate", str(run), "--workers", "2")["metrics"] == metrics_of(run)
+    assert use(tmp_path / "job", "evaluate", str(run), "--workers", "2")["metrics"] == metrics_of(
+        run
+    )
     use(tmp_path / "other", "predict", str(run), "--split", "test", "--output", str(out))
     assert pq.read_table(out).column("output").to_pylist() == [2.0 * row for row in range(90)]
     export(str(run), "--output", str(tmp_path / "model"), "--format", "torch-export")
@@ -215,12 +245,21 @@ def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
 def test_a_training_file_may_name_its_predictions(tmp_path: Path) -> None:
     file = tmp_path / "named.py"
     words = (
-        "def predict(output):\n    return {'digit': output.argmax(1), 'sure': output.softmax(1).amax(1)}\n"
+        "def predict(output):\n    return {'digit': output.argmax(1), 'sure': "
+        "output.softmax(1).amax(1)}\n"
     )
     file.write_text(Path(DIGITS).read_text() + words)
     train(tmp_path / "run", str(file), "--workers", "1")
     output = tmp_path / "digits.parquet"
-    use(tmp_path / "job", "predict", str(tmp_path / "run"), "--split", "test", "--output", str(output))
+    use(
+        tmp_path / "job",
+        "predict",
+        str(tmp_path / "run"),
+        "--split",
+        "test",
+        "--output",
+        str(output),
+    )
     table = pq.read_table(output)
     assert table.column_names == ["row", "digit", "sure"]
     assert set(table.column("digit").to_pylist()) <= set(range(10))
@@ -259,7 +298,10 @@ def plainly(program: str, folder: Path) -> str:
 
 def export(*arguments: str, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "brim.cli", "export", *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "brim.cli", "export", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -325,7 +367,8 @@ print("equal")
 def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "branches.py"
     file.write_text(
-        Path(DIGITS).read_text().replace("def model():", "def layers():") + "class Branches(nn.Module):\n"
+        Path(DIGITS).read_text().replace("def model():", "def layers():")
+        + "class Branches(nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
         "        self.layers = layers()\n"
@@ -337,7 +380,12 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
     )
     train(tmp_path / "run", str(file), "--workers", "1")
     said = export(
-        str(tmp_path / "run"), "--output", str(tmp_path / "model"), "--format", "torch-export", code=2
+        str(tmp_path / "run"),
+        "--output",
+        str(tmp_path / "model"),
+        "--format",
+        "torch-export",
+        code=2,
     )
     assert said.startswith("--format torch-export: got ")
     assert "hint:" in said
@@ -353,12 +401,19 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
     directory = tmp_path / "run"
     with started(directory, *job, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
-        subprocess.run([sys.executable, "-m", "brim.cli", "suspend", str(directory)], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-m", "brim.cli", "suspend", str(directory)], check=True, timeout=60
+        )
         summary = run.finish()
     run.hurry()
     assert (summary["exit"], run.process.returncode) == ("suspended", 0)
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] < calm["steps"]
-    stale = {"address": "unix:/tmp/brim-of-another-boot/master", "token": "t", "pid": 1, "keeper": 1}
+    stale = {
+        "address": "unix:/tmp/brim-of-another-boot/master",
+        "token": "t",
+        "pid": 1,
+        "keeper": 1,
+    }
     (directory / "master.json").write_text(json.dumps(stale))
     again = resume(directory, "--workers", "3")
     assert again["weights_sha256"] == calm["weights_sha256"]
@@ -368,7 +423,9 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
     assert twice.returncode == 2
     assert "which is done" in twice.stderr
     dead = subprocess.run(
-        [sys.executable, "-m", "brim.cli", "suspend", str(directory)], capture_output=True, text=True
+        [sys.executable, "-m", "brim.cli", "suspend", str(directory)],
+        capture_output=True,
+        text=True,
     )
     assert dead.returncode == 1
     assert "is not running" in dead.stderr

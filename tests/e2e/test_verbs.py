@@ -75,7 +75,9 @@ def test_ctrl_c_suspends_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None
 
 
 def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
-    with started(tmp_path / "run", *JOB, "--workers", "1", "--faults", "term rank 0 at step 30") as run:
+    with started(
+        tmp_path / "run", *JOB, "--workers", "1", "--faults", "term rank 0 at step 30"
+    ) as run:
         summary = run.finish()
     assert summary["exit"] == "suspended"
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] >= 30
@@ -85,7 +87,9 @@ def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
 def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('done')\n")
-    with started(tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)) as run:
+    with started(
+        tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)
+    ) as run:
         run.finish()
     assert run.process.returncode == 2
     assert "never called brim.join" in run.err
@@ -104,21 +108,30 @@ def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str
         "    if job.committed == 2:\n"
         "        break\n"
     )
-    with started(tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)) as run:
+    with started(
+        tmp_path / "run", "run", "--start-method", method, "--", sys.executable, str(script)
+    ) as run:
         run.finish()
     assert run.process.returncode == 2
     assert "a loop that was left after step" in run.err
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(tmp_path: Path, method: str) -> None:
+def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
+    tmp_path: Path, method: str
+) -> None:
     loop = str(ROOT / "tests" / "e2e" / "files" / "own_loop.py")
-    alone = subprocess.run([sys.executable, loop], check=True, capture_output=True, text=True).stdout.split()[
-        -1
-    ]
+    alone = subprocess.run(
+        [sys.executable, loop], check=True, capture_output=True, text=True
+    ).stdout.split()[-1]
     options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
-    # A script of Python's is run within a process of brim's; any other command is executed as it is.
-    command = [sys.executable, loop] if method == "fork" else ["sh", "-c", f"exec {sys.executable} {loop}"]
+    # A script of Python's is run within a process of brim's; any other command is executed as it
+    # is.
+    command = (
+        [sys.executable, loop]
+        if method == "fork"
+        else ["sh", "-c", f"exec {sys.executable} {loop}"]
+    )
     with started(tmp_path / "run", "run", *options, "--", *command) as run:
         summary = run.finish()
     assert summary["weights_sha256"] == alone
@@ -140,7 +153,9 @@ for epoch in job.epochs(2):
 """
 
 
-def test_a_script_that_seeds_nothing_is_one_training_on_any_number_of_workers(tmp_path: Path) -> None:
+def test_a_script_that_seeds_nothing_is_one_training_on_any_number_of_workers(
+    tmp_path: Path,
+) -> None:
     """They are forked from one process, or started each by itself: all split their data alike."""
     script = tmp_path / "loop.py"
     script.write_text(UNSEEDED)

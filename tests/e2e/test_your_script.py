@@ -1,4 +1,6 @@
-"""The scripts of the page "your script": plain ones run, ports have the same weights through deaths and joins."""
+"""The scripts of the page "your script": plain ones run, ports have the same weights through deaths
+and joins.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def by_name(names: list[str]) -> Any:
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=pytest.mark.skipif(absent(name), reason=f"no package {NEEDS.get(name)}"))
+            pytest.param(
+                name, marks=pytest.mark.skipif(absent(name), reason=f"no package {NEEDS.get(name)}")
+            )
             for name in names
         ],
     )
@@ -76,7 +80,9 @@ class Runs:
             **fields,
         )
         return self._nursery.run(
-            self._folder / f"{Path(script).stem}{workers}{len(fields)}{fields.get('command', ())[2:]}", spec
+            self._folder
+            / f"{Path(script).stem}{workers}{len(fields)}{fields.get('command', ())[2:]}",
+            spec,
         )
 
     def submit(self, work: Any, *arguments: str) -> Future[Ended]:
@@ -109,7 +115,9 @@ def check_same(alone: Ended, elastic: Ended, steps: int) -> None:
 
 @pytest.mark.e2e
 @by_name(list(STEPS))
-def test_a_port_gives_the_same_weights_alone_and_through_a_death_and_a_join(runs: Runs, name: str) -> None:
+def test_a_port_gives_the_same_weights_alone_and_through_a_death_and_a_join(
+    runs: Runs, name: str
+) -> None:
     alone, elastic = runs.of(name)
     check_same(alone, elastic, STEPS[name])
 
@@ -137,12 +145,14 @@ def test_a_plain_script_runs(runs: Runs, name: str) -> None:
     assert re.search(r"(accuracy|perplexity|loss|generator) \d+\.\d", ended.said), ended.said
 
 
-# The page --------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 
 def changes(name: str, port: str) -> list[str]:
     """The diff of two scripts without context: lines that went, and lines that came."""
-    plain, ported = ((SCRIPTS / f"{name}_{kind}.py").read_text().splitlines() for kind in ("plain", port))
+    plain, ported = (
+        (SCRIPTS / f"{name}_{kind}.py").read_text().splitlines() for kind in ("plain", port)
+    )
     lines = list(difflib.unified_diff(plain, ported, n=0, lineterm=""))[2:]
     return [line for line in lines if not line.startswith("@@")]
 
@@ -162,6 +172,10 @@ def test_the_page_shows_the_training_file_of_a_lightning_module() -> None:
 @pytest.mark.parametrize("name", STEPS)
 def test_the_page_counts_the_lines_that_change(name: str) -> None:
     brim = len(changes(name, "brim"))
-    other = len(changes(name, "accelerate")) if (SCRIPTS / f"{name}_accelerate.py").exists() else None
-    (row,) = re.findall(rf"^\| \[[^\]]*\]\(#{name}\) \| (\d+) \| (\S+)", PAGE.read_text(), re.MULTILINE)
+    other = (
+        len(changes(name, "accelerate")) if (SCRIPTS / f"{name}_accelerate.py").exists() else None
+    )
+    (row,) = re.findall(
+        rf"^\| \[[^\]]*\]\(#{name}\) \| (\d+) \| (\S+)", PAGE.read_text(), re.MULTILINE
+    )
     assert row == (str(brim), "none" if other is None else str(other))

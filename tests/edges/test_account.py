@@ -1,4 +1,6 @@
-"""A process of root touches files of an account with that account's rights, and no link leads it further."""
+"""A process of root touches files of an account with that account's rights, and no link leads it
+further.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """A directory of another account, which it can reach."""
-    for above in itertools.takewhile(lambda path: path != Path(tempfile.gettempdir()), tmp_path.parents):
+    for above in itertools.takewhile(
+        lambda path: path != Path(tempfile.gettempdir()), tmp_path.parents
+    ):
         above.chmod(above.stat().st_mode | 0o011)
     tmp_path.chmod(0o711)
     directory = tmp_path / "theirs"
@@ -46,7 +50,9 @@ def test_a_link_of_theirs_leads_nowhere(theirs: Path, secret: Path) -> None:
     (theirs / "logs" / "w1.log").symlink_to(secret)
     (theirs / "agent.log").symlink_to(secret)
     os.chown(theirs / "logs", NOBODY, NOBODY)
-    assert (theirs / "logs" / "w1.log").read_text() == "of root\n"  # as root: this is what it is about
+    assert (
+        theirs / "logs" / "w1.log"
+    ).read_text() == "of root\n"  # as root: this is what it is about
     assert Tail(theirs).fresh() == []
     with acting_as("nobody"):
         assert Tail(theirs).fresh() == []
@@ -106,13 +112,16 @@ def test_a_process_is_killed_only_if_it_is_theirs() -> None:
 
 def test_no_tenants_jobs_are_roots() -> None:
     spec = ClusterSpec(
-        cluster=Cluster.parse("1x1"), tenants=(Tenant(id="ads", user="nobody"), Tenant(id="web", user="root"))
+        cluster=Cluster.parse("1x1"),
+        tenants=(Tenant(id="ads", user="nobody"), Tenant(id="web", user="root")),
     )
     with pytest.raises(SpecError, match="tenant web: user: got root"):
         check_accounts(spec)
 
 
-def test_where_we_are_not_root_no_other_account_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_we_are_not_root_no_other_account_can_be_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SpecError, match="need a scheduler that runs as root"):
         check_account("nobody", field="user")

@@ -28,7 +28,9 @@ PLACES = "at least 1 on each"
         ({"verb": "resize", "workers": 2}, True, "it is stopping"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(asked: dict[str, Any], is_stopping: bool, said: str) -> None:
+def test_what_cannot_be_is_refused_in_words(
+    asked: dict[str, Any], is_stopping: bool, said: str
+) -> None:
     spec = recorded_run.spec(micro_batches=8)
     answer = refusal(Ask(**asked), spec, is_stopping=is_stopping)
     assert said in answer

@@ -1,4 +1,6 @@
-"""A backup is whole or not there, has all that a scheduler remembers, and lets nothing be started twice."""
+"""A backup is whole or not there, has all that a scheduler remembers, and lets nothing be started
+twice.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ from brim.storage.migrations import FORMAT
 from edges.test_migrations import DATABASES, database_of
 from submissions import submission
 
-SMALL = {"token": "administrators", "tenant-tokens.json": '{"ads": "00"}', "audit.jsonl": '{"who": "ads"}\n'}
+SMALL = {
+    "token": "administrators",
+    "tenant-tokens.json": '{"ads": "00"}',
+    "audit.jsonl": '{"who": "ads"}\n',
+}
 
 
 @pytest.fixture
@@ -64,7 +70,9 @@ def opened(state: Path) -> Iterator[Book]:
 
 
 def brim(verb: str, file: Path, state: Path, *words: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(cli, [verb, str(file), "--state", str(state), *words], catch_exceptions=False)
+    result = CliRunner().invoke(
+        cli, [verb, str(file), "--state", str(state), *words], catch_exceptions=False
+    )
     assert result.exit_code == code, result.stderr
     return result
 
@@ -80,7 +88,9 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
     assert "backed up 3 jobs, 2 unfinished, and tokens" in said.stderr
     assert f"not in it: run directories, with logs and checkpoints, in {state}/jobs" in said.stderr
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "state"], "nothing else is left"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "state"], (
+        "nothing else is left"
+    )
     other = tmp_path / "other"
     said = brim("restore", tmp_path / "b.tar.gz", other)
     assert "begin anew, since their run directories are not there: job-2, job-3" in said.stderr
@@ -96,7 +106,9 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
             Phase.SUSPENDED,
             Phase.SUBMITTED,
         ]
-        assert (running.told, running.plan, running.step) == ({}, {}, 0), "it is started, and not looked for"
+        assert (running.told, running.plan, running.step) == ({}, {}, 0), (
+            "it is started, and not looked for"
+        )
         assert [(each.event, each.detail) for each in book.story(running)][-2:] == [
             ("restored", "its run directory is not here: begins anew"),
             ("suspended", "restored from a backup"),
@@ -107,7 +119,9 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Path) -> None:
-    """A scheduler writes all the time, and each such write would make SQLite's own backup begin anew."""
+    """A scheduler writes all the time, and each such write would make SQLite's own backup begin
+    anew.
+    """
     with opened(state) as book:
         for k in range(2_000):
             book.note(1.0, book.jobs["job-2"], "measured", detail="x" * 5_000 + str(k))
@@ -159,7 +173,9 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
     brim("restore", file, tmp_path / "other")
 
 
-def test_what_others_have_put_beside_it_is_neither_written_nor_read(state: Path, tmp_path: Path) -> None:
+def test_what_others_have_put_beside_it_is_neither_written_nor_read(
+    state: Path, tmp_path: Path
+) -> None:
     """A backup by root into a directory where everybody may write."""
     folder, precious = tmp_path / "everybody's", tmp_path / "precious"
     folder.mkdir(mode=0o777)
@@ -169,7 +185,9 @@ def test_what_others_have_put_beside_it_is_neither_written_nor_read(state: Path,
         (folder / name).symlink_to(precious)
     brim("backup", folder / "b", state)
     assert precious.read_text() == "as it was"
-    assert {path.name for path in folder.iterdir()} == {"b", *names}, "it touches only what is its own"
+    assert {path.name for path in folder.iterdir()} == {"b", *names}, (
+        "it touches only what is its own"
+    )
     assert (folder / "b").stat().st_mode & 0o777 == 0o600
     brim("restore", folder / "b", tmp_path / "other")
 
@@ -180,7 +198,9 @@ def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path
 
     def second(_: float) -> None:
         if not manifests:
-            manifests.append(backup_module.write_backup(state, file, now=7.0, progress=lambda _: None))
+            manifests.append(
+                backup_module.write_backup(state, file, now=7.0, progress=lambda _: None)
+            )
 
     first = backup_module.write_backup(state, file, now=5.0, progress=second)
     assert [each.jobs for each in (first, *manifests)] == [3, 3]
@@ -250,7 +270,9 @@ def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: P
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
-def test_nor_are_those_of_a_database_of_an_earlier_format(format: int, state: Path, tmp_path: Path) -> None:
+def test_nor_are_those_of_a_database_of_an_earlier_format(
+    format: int, state: Path, tmp_path: Path
+) -> None:
     file, old = backed_up(state), tmp_path / "old"
     old.mkdir()
     database_of(format, old)
@@ -333,7 +355,9 @@ backup.finish_restore(Path(sys.argv[2]))
     for count in range(100):
         here = tmp_path / f"state-{count}"
         shutil.copytree(state, here)
-        done = subprocess.run([sys.executable, "-c", code, str(file), str(here), str(count)], check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(file), str(here), str(count)], check=False
+        )
         half = is_half_restored(here)
         held = lock(here / ".scheduler.lock")
         assert held is not None
@@ -353,10 +377,12 @@ backup.finish_restore(Path(sys.argv[2]))
     assert outcomes[0] == (False, False)
     assert outcomes[-1] == (False, True)
     assert (True, True) in outcomes
-    assert outcomes == sorted(outcomes, key=lambda each: (each[1], not each[0])), "first nothing, then all"
+    assert outcomes == sorted(outcomes, key=lambda each: (each[1], not each[0])), (
+        "first nothing, then all"
+    )
 
 
-# What is no backup -------------------------------------------------------------------------------------------
+# What is no backup --------------------------------------------------------------------------------
 
 
 def archive(path: Path, *entries: tuple[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
@@ -371,7 +397,14 @@ def archive(path: Path, *entries: tuple[str, bytes], kind: bytes = tarfile.REGTY
 def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path: Path) -> None:
     good = backed_up(state).read_bytes()
     manifest = json.dumps(
-        {"written": 1.0, "version": "9", "state": "/s", "files": ["scheduler.db"], "jobs": 0, "unfinished": 0}
+        {
+            "written": 1.0,
+            "version": "9",
+            "state": "/s",
+            "files": ["scheduler.db"],
+            "jobs": 0,
+            "unfinished": 0,
+        }
     ).encode()
     later = manifest.replace(b'"jobs"', b'"format": 2, "jobs"')
     odd = manifest.replace(b"scheduler.db", b"../../etc/passwd")

@@ -1,4 +1,6 @@
-"""A scheduler whose disk fails holds, says why, tries again and goes on; with processes that are fakes."""
+"""A scheduler whose disk fails holds, says why, tries again and goes on; with processes that are
+fakes.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_a_locked_database_ends_no_scheduler_and_forgets_nothing(served: Served)
     assert client.wait("job-1", timeout=30.0).state == "done"
     assert problem(client) == ""
     assert served.processes.of("job-1").starts == 1
-    events = [change.event for change in Book(Database(served.folder / "scheduler.db")).cluster_story()]
+    events = [
+        change.event for change in Book(Database(served.folder / "scheduler.db")).cluster_story()
+    ]
     assert events == ["up", "went on"]
     client.submit(ask("1:4"))
     until(lambda: client.job("job-2").workers == 4, "workers of the next job")
@@ -87,7 +91,9 @@ def test_who_waits_hears_of_the_end_once_it_is_on_disk(served: Served) -> None:
     assert client.wait("job-1", timeout=30.0).state == "done"
 
 
-def test_a_record_that_cannot_be_decoded_holds_the_scheduler_until_it_is_mended(served: Served) -> None:
+def test_a_record_that_cannot_be_decoded_holds_the_scheduler_until_it_is_mended(
+    served: Served,
+) -> None:
     client = served.client
     for _ in range(2):
         client.submit(ask("1:4"))
@@ -114,12 +120,17 @@ def test_a_book_with_a_damaged_record_has_the_others(tmp_path: Path) -> None:
     assert (list(book.jobs), list(book.damaged)) == ([], ["odd"])
 
 
-def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(served: Served) -> None:
+def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(
+    served: Served,
+) -> None:
     client = served.client
     client.submit(ask("1:4"))
     until(lambda: client.job("job-1").workers == 4, "4 workers")
     path, copy = served.folder / "scheduler.db", served.folder / "copy.db"
-    with contextlib.closing(sqlite3.connect(path)) as sql, contextlib.closing(sqlite3.connect(copy)) as into:
+    with (
+        contextlib.closing(sqlite3.connect(path)) as sql,
+        contextlib.closing(sqlite3.connect(copy)) as into,
+    ):
         sql.backup(into)
     draft = served.folder / "draft"
     draft.write_bytes(b"no database\n" * 10_000)
@@ -197,7 +208,11 @@ def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_
 
 def test_a_node_that_cannot_be_looked_at_ends_nothing_and_is_shown(served: Served) -> None:
     served.processes.others["node0"] = NodeSeen(
-        up=False, gone=True, lost=True, again=3.0, problem="its agent cannot be started: no space left"
+        up=False,
+        gone=True,
+        lost=True,
+        again=3.0,
+        problem="its agent cannot be started: no space left",
     )
     client = served.client
     client.submit(ask("1:4"))
@@ -229,7 +244,9 @@ def test_health_and_readiness_need_no_token_and_tell_no_secrets(served: Served) 
 
 def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
     unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
-    calls = [line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("Exec")]
+    calls = [
+        line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("Exec")
+    ]
     assert [words[1] for words in calls] == ["up", "down"]
     for _, verb, *words in calls:
         command = cli.get_command(click.Context(cli), verb)
@@ -251,7 +268,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# What is damaged when a scheduler comes up ------------------------------------------------------------------
+# What is damaged when a scheduler comes up --------------------------------------------------------
 
 
 def again(served: Served, *statements: str) -> Served:
@@ -270,7 +287,9 @@ def cluster_story(served: Served) -> list[tuple[str, str]]:
     return [(change.event, change.detail) for change in book.cluster_story()]
 
 
-def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_promises(served: Served) -> None:
+def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_promises(
+    served: Served,
+) -> None:
     served.client.submit(ask("1:4", deadline=SystemClock().wall() + 3600.0))
     until(lambda: served.processes.of("job-1").workers > 0, "workers")
     served.processes.say("job-1", first_step=SystemClock().wall(), steps=20)
@@ -345,7 +364,12 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
     assert client.cluster().holds
     assert "file is not a database" in problem(client)
     assert asked(held, "/readyz")[0] == 503
-    for ask_it in (client.jobs, client.tenants, lambda: client.submit(ask("1:4")), lambda: client.job("j")):
+    for ask_it in (
+        client.jobs,
+        client.tenants,
+        lambda: client.submit(ask("1:4")),
+        lambda: client.job("j"),
+    ):
         with pytest.raises(EnvironmentFault, match="file is not a database") as said:
             ask_it()
         assert said.value.retryable
@@ -356,13 +380,18 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
     until(lambda: client.job("job-1").workers == 4, "4 workers")
 
 
-def test_a_database_of_a_newer_version_is_held_for_while_it_is_there(held: HeldFromTheStart) -> None:
+def test_a_database_of_a_newer_version_is_held_for_while_it_is_there(
+    held: HeldFromTheStart,
+) -> None:
     """Somebody puts one in place of what cannot be read: that ends no scheduler."""
     client = held.client
     with pytest.raises(EnvironmentFault) as newer:
         check_format(held.folder / "scheduler.db", 99)
     held.fault = newer.value
-    until(lambda: not held.thread.is_alive() or "newer version of brim wrote" in problem(client), "its look")
+    until(
+        lambda: not held.thread.is_alive() or "newer version of brim wrote" in problem(client),
+        "its look",
+    )
     assert client.cluster().holds
     held.reason = ""
     until(lambda: not problem(client), "its end")

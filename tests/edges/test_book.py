@@ -105,7 +105,9 @@ def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
     sqlite = sqlite3.connect(tmp_path / "db")
     sqlite.execute("pragma user_version = 99")
     sqlite.close()
-    with pytest.raises(EnvironmentFault, match=r"has format 99, which a newer version of brim wrote"):
+    with pytest.raises(
+        EnvironmentFault, match=r"has format 99, which a newer version of brim wrote"
+    ):
         Database(tmp_path / "db")
     (tmp_path / "text").write_text("no database\n" * 100)
     with pytest.raises(EnvironmentFault, match="cannot open"):
@@ -143,7 +145,9 @@ def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: P
 
 def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
-    records = [book.submit(submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)]
+    records = [
+        book.submit(submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)
+    ]
     for record in records[1:3]:
         record.summary = {"exit": "done", "steps": 7}
         assert book.happen(record, Happening.CANCEL, now=9.0)

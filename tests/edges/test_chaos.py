@@ -60,7 +60,9 @@ def test_a_whole_run_keeps_its_promises(whole: Path) -> None:
 
 def test_other_weights_and_a_run_that_is_not_done_are_found(whole: Path) -> None:
     other = {"exit": "done", "weights_sha256": "cd"}
-    assert result_is_the_calm_one(whole, other, "ab") == ["weights cd, those of the calm run are ab"]
+    assert result_is_the_calm_one(whole, other, "ab") == [
+        "weights cd, those of the calm run are ab"
+    ]
     assert "ended as 'failed'" in result_is_the_calm_one(whole, {"exit": "failed"}, "ab")[0]
 
 
@@ -119,7 +121,9 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     marked = Marked(uuid.uuid4().hex)
     program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **marked.environment})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, **marked.environment}
+    )
     assert process.stdout is not None
     process.stdout.readline()
     assert len(marked.left_after(0.0)) == 2
@@ -128,8 +132,12 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     assert marked.alive() == {}
 
 
-def test_a_fault_excuses_one_end_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that was killed once, and whose resumption then fails by itself, has broken a promise."""
+def test_a_fault_excuses_one_end_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed once, and whose resumption then fails by itself,
+    has broken a promise.
+    """
     (kill,) = parse_faults("kill everything at step 4")
     trial = Trial(seed=0, workers=WorkerRange.parse("2"), faults=(kill, kill))
     run = _Running(Job(file="job.py"), trial, tmp_path, tmp_path / "run")
@@ -143,10 +151,14 @@ def test_a_fault_excuses_one_end_and_no_more(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(run, "live", end)
     with run:
         (broken,) = run.to_the_end(1.0)
-    assert broken.startswith("life 2 ended with code 1, and 1 of the faults until then could end one")
+    assert broken.startswith(
+        "life 2 ended with code 1, and 1 of the faults until then could end one"
+    )
 
 
-def test_a_master_that_comes_back_is_struck_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_comes_back_is_struck_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     write_contact(tmp_path, Contact(address="a:1", token="t", pid=dead.pid, keeper=1))
@@ -155,7 +167,9 @@ def test_a_master_that_comes_back_is_struck_again(tmp_path: Path, monkeypatch: p
         coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
         coming.start()
         mark, clock = Marked(uuid.uuid4().hex), JumpingClock(tmp_path / "clock")
-        Outside(tmp_path, mark, clock, SystemClock()).perform(parse_faults("kill master at step 1")[0])
+        Outside(tmp_path, mark, clock, SystemClock()).perform(
+            parse_faults("kill master at step 1")[0]
+        )
         assert master.wait(10) == -9
         coming.join()
 
@@ -221,7 +235,10 @@ def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run / "control" / "master"))
         copy_files(run, tmp_path / "kept")
-    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == ["control", "events.jsonl"]
+    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == [
+        "control",
+        "events.jsonl",
+    ]
 
 
 @pytest.fixture
@@ -299,7 +316,10 @@ def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cabl
     [
         (["--kinds", "kil"], "hint: did you mean 'kill'?"),
         (["--kinds", "cut"], "need a fault that can be performed: it needs"),
-        (["--faults", "cut host 2 for 1s at step 4"], "need a fault that can be performed: it needs"),
+        (
+            ["--faults", "cut host 2 for 1s at step 4"],
+            "need a fault that can be performed: it needs",
+        ),
         (["--faults", "explode"], "--faults: got 'explode'"),
         (["--workers", "none"], "--workers: got 'none'"),
         (["--cluster", "--hosts", "2"], "--hosts: got 2"),
@@ -307,7 +327,10 @@ def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cabl
         (["--cluster", "--faults", "kill rank 1 at step 3"], "kill scheduler for 1s at 5s"),
         (["--nodes", "2"], "--nodes: got 2, need --cluster"),
         (["--cluster", "--nodes", "5"], "--nodes: got 5, need 1 to 4"),
-        (["--cluster", "--nodes", "2", "--faults", "kill node 3 at 1s"], "--nodes: got 2, need 3 to 4"),
+        (
+            ["--cluster", "--nodes", "2", "--faults", "kill node 3 at 1s"],
+            "--nodes: got 2, need 3 to 4",
+        ),
         (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
     ],
 )

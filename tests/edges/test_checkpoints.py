@@ -29,11 +29,15 @@ def store_in(directory: Path) -> Store:
 
 
 def draft(store: Store, step: int, *, writer: str = "w1", **metrics: float) -> Draft:
-    made = Checkpoint(step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=BYTES * step, metrics=metrics)
+    made = Checkpoint(
+        step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=BYTES * step, metrics=metrics
+    )
     return store.draft(made, writer=writer)
 
 
-def write(directory: Path, step: int, *, keep: int = 2, best: Best | None = None, **metrics: float) -> Path:
+def write(
+    directory: Path, step: int, *, keep: int = 2, best: Best | None = None, **metrics: float
+) -> Path:
     store = store_in(directory)
     path = Path(store.publish(draft(store, step, **metrics)))
     store.prune(keep=keep, best=best)
@@ -74,7 +78,9 @@ def test_the_best_is_kept_as_well(tmp_path: Path, best: str, kept: list[int]) ->
 
 @pytest.mark.parametrize("file", ["tensors", "manifest.json"])
 @pytest.mark.parametrize("where", [0, 0.5, -1])
-def test_a_flipped_byte_is_found_and_the_one_before_is_used(tmp_path: Path, file: str, where: float) -> None:
+def test_a_flipped_byte_is_found_and_the_one_before_is_used(
+    tmp_path: Path, file: str, where: float
+) -> None:
     write(tmp_path, 1)
     path = write(tmp_path, 2)
     damaged = tensors_of(path) if file == "tensors" else path / file
@@ -145,7 +151,9 @@ def test_what_a_dead_writer_left_goes_and_what_a_living_one_has_stays(tmp_path: 
 
 
 def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> None:
-    """Another worker writes now: old checkpoints go whole, and so does what the same step again replaces."""
+    """Another worker writes now: old checkpoints go whole, and so does what the same step again
+    replaces.
+    """
     store = store_in(tmp_path)
     for step in (1, 2):
         store.publish(draft(store, step, writer="w2"))
@@ -225,7 +233,8 @@ def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:
 
 
 @given(
-    st.binary(max_size=200) | st.recursive(st.none(), st.lists).map(lambda tree: json.dumps(tree).encode())
+    st.binary(max_size=200)
+    | st.recursive(st.none(), st.lists).map(lambda tree: json.dumps(tree).encode())
 )
 def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
     with pytest.raises(EnvironmentFault, match="where is damaged"):
@@ -238,7 +247,9 @@ def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
         st.none() | st.integers() | st.text() | st.floats() | st.lists(st.none()),
     )
 )
-def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(fields: dict[str, Any]) -> None:
+def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(
+    fields: dict[str, Any],
+) -> None:
     made = {**fields, "format": 2}
     made["manifest_sha256"] = _checksum(made)
     with pytest.raises(EnvironmentFault, match="where is damaged"):
@@ -265,7 +276,9 @@ def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
     assert str(damaged) in rows[1]["problem"]
 
 
-def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counted(tmp_path: Path) -> None:
+def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counted(
+    tmp_path: Path,
+) -> None:
     """It had the master's permission, and others went back to step 20 before it used it."""
     for step in (10, 20, 50):
         write(tmp_path, step, keep=9)
@@ -278,7 +291,9 @@ def test_what_a_worker_that_was_cut_off_published_is_not_restored_and_not_counte
     assert store.steps() == [30, 50]
 
 
-def test_of_the_drafts_of_heirs_the_newest_that_is_on_record_becomes_official(tmp_path: Path) -> None:
+def test_of_the_drafts_of_heirs_the_newest_that_is_on_record_becomes_official(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, 3)
     store = store_in(tmp_path)
     for step, writer in ((2, "heir"), (5, "heir"), (6, "heir"), (7, "w1"), (9, "heir")):

@@ -1,4 +1,6 @@
-"""Checkpoints in an object store: whole or absent there too, and patient with a store that is away."""
+"""Checkpoints in an object store: whole or absent there too,
+and patient with a store that is away.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def s3(server: ObjectStore) -> ObjectStore:
 
 
 def draft(store: Store, step: int, *, writer: str = "w1") -> Draft:
-    made = Checkpoint(step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=bytearray(BYTES * step))
+    made = Checkpoint(
+        step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=bytearray(BYTES * step)
+    )
     return store.draft(made, writer=writer)
 
 
@@ -70,7 +74,9 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> 
     store = Store(open_place(s3.url))
     write(store, 1)
     write(store, 2)
-    (name,) = (name for name in s3.names() if "step-00000002" in name and name.endswith(".safetensors"))
+    (name,) = (
+        name for name in s3.names() if "step-00000002" in name and name.endswith(".safetensors")
+    )
     s3.files().pipe_file(f"bucket/run/{name}", b"\1" + (BYTES * 2)[1:])
     found, problems = store.newest_sound()
     assert found is not None
@@ -84,7 +90,9 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> 
 
 def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
-    base = Part(since=None, step=1, rows=2, files=(store.write_part(bytearray(BYTES), rows=2, writer="w1"),))
+    base = Part(
+        since=None, step=1, rows=2, files=(store.write_part(bytearray(BYTES), rows=2, writer="w1"),)
+    )
     for step in (1, 2, 3):
         parts = [base] if step < 3 else []
         own = store.write_part(BYTES * step, rows=1, writer="w1")

@@ -31,12 +31,20 @@ SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel
 
 
 def record(phase: Phase = Phase.DONE, **fields: object) -> JobRecord:
-    given = {"number": 1, "id": "job-1", "submission": submission(deadline=100.0), "submitted": 0.0, **fields}
+    given = {
+        "number": 1,
+        "id": "job-1",
+        "submission": submission(deadline=100.0),
+        "submitted": 0.0,
+        **fields,
+    }
     return JobRecord(life=Life(phase), **given)  # type: ignore[arg-type]
 
 
 def story(*events: str) -> dict[str, list[Change]]:
-    return {"job-1": [Change(float(k), "job-1", event, 0, 0, "", "") for k, event in enumerate(events)]}
+    return {
+        "job-1": [Change(float(k), "job-1", event, 0, 0, "", "") for k, event in enumerate(events)]
+    }
 
 
 def test_who_is_forgotten_or_ends_otherwise_is_found() -> None:
@@ -105,7 +113,9 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
     ]
 
 
-def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(tmp_path: Path) -> None:
+def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
+    tmp_path: Path,
+) -> None:
     marked = Marked(uuid.uuid4().hex)
     logs = tmp_path / "jobs" / "job-7" / "logs"
     logs.mkdir(parents=True)
@@ -117,7 +127,9 @@ def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
     ):
         with (logs / name).open("ab") as log:
             environment = {**os.environ, **marked.environment}
-            processes.append(subprocess.Popen([sys.executable, "-c", text], stdout=log, env=environment))
+            processes.append(
+                subprocess.Popen([sys.executable, "-c", text], stdout=log, env=environment)
+            )
     try:
         end = time.monotonic() + 30
         while not take_census(marked, tmp_path).workers and time.monotonic() < end:

@@ -29,7 +29,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("n1", 8, 0),
         ("n2", 8, 1),
     ]
-    assert spec.tenants == (Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),)
+    assert spec.tenants == (
+        Tenant(id="ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),
+    )
     assert spec.promise is PromiseAt.MEASURED
     assert (spec.policy, spec.headroom, spec.grace, spec.capacity) == ("elasticflow", 2, 60.0, 14)
 
@@ -47,14 +49,29 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ("polcy: brim", "did you mean 'policy'?"),
         ("policy: brimm\nnodes: [{name: n, workers: 1}]", "did you mean 'brim'?"),
         ("promise: measure\nnodes: [{name: n, workers: 1}]", "need arrival or measured"),
-        ("headroom: 1\nnodes: [{name: n, workers: 1}]", "cluster.yaml: headroom: got 1, need from 0 to 0"),
+        (
+            "headroom: 1\nnodes: [{name: n, workers: 1}]",
+            "cluster.yaml: headroom: got 1, need from 0 to 0",
+        ),
         ("grace: soon\nnodes: [{name: n, workers: 1}]", "grace: got 'soon', need a duration"),
-        ("nodes: [{name: n, workers: 1}]\ntenants: [{name: a, guaranteed: 2}]", "2 devices guaranteed"),
-        ("nodes: [{name: n, workers: 1}]\ntenants: [{name: a, exclusive: 2}]", "tenant a: got exclusive 2"),
+        (
+            "nodes: [{name: n, workers: 1}]\ntenants: [{name: a, guaranteed: 2}]",
+            "2 devices guaranteed",
+        ),
+        (
+            "nodes: [{name: n, workers: 1}]\ntenants: [{name: a, exclusive: 2}]",
+            "tenant a: got exclusive 2",
+        ),
         ("nodes: [{name: .., workers: 1}]", "nodes: got '..', need 1 to 200 printable"),
         ("nodes: [{name: a/b, workers: 1}]", "nodes: got 'a/b', need 1 to 200 printable"),
-        ('nodes: [{name: n, workers: 1}]\ntenants: [{name: "a\\e[2J"}]', r"tenants: got 'a\x1b[2J'"),
-        ('nodes: [{name: n, workers: 1}]\ntenants: [{name: a, cohort: ""}]', "tenant a: cohort: got ''"),
+        (
+            'nodes: [{name: n, workers: 1}]\ntenants: [{name: "a\\e[2J"}]',
+            r"tenants: got 'a\x1b[2J'",
+        ),
+        (
+            'nodes: [{name: n, workers: 1}]\ntenants: [{name: a, cohort: ""}]',
+            "tenant a: cohort: got ''",
+        ),
         ("nodes: 3\nnodes: 4", "'nodes' twice"),
         ("nodes: [", "valid YAML"),
         ("just words", "got a word, need NAME: VALUE pairs"),
@@ -75,7 +92,11 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_words_stay_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("workers: 1:4\nexact: no\nseed: 007\n")
-    assert read_yaml(tmp_path / "job.yaml", words=True) == {"workers": "1:4", "exact": "no", "seed": "007"}
+    assert read_yaml(tmp_path / "job.yaml", words=True) == {
+        "workers": "1:4",
+        "exact": "no",
+        "seed": "007",
+    }
     assert read_yaml(tmp_path / "job.yaml")["workers"] == 64
 
 

@@ -18,7 +18,9 @@ from pages import assert_loads_nothing
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    """A cluster in which jobs were promised, refused, held, killed, cancelled and suspended by `brim down`."""
+    """A cluster in which jobs were promised, refused, held, killed, cancelled and suspended by
+    `brim down`.
+    """
     house = House(tmp_path_factory.mktemp("house"), Points())
     house.scheduler._note("up", "4 devices, policy brim")
     house.tell_the_story()
@@ -46,7 +48,8 @@ def test_what_jobs_had_is_what_was_counted(house: House) -> None:
         held = [s.workers for job in history.jobs for s in job.spans if s.start <= time < s.end]
         assert sum(held) <= 4
         by_tenant = {
-            tenant: [n for at, n in history.held(tenant) if at <= time][-1] for tenant in history.tenants
+            tenant: [n for at, n in history.held(tenant) if at <= time][-1]
+            for tenant in history.tenants
         }
         assert sum(by_tenant.values()) == sum(held)
     assert [each.guaranteed["ads"] for each in history.rights][-1] == 3
@@ -62,7 +65,9 @@ def test_who_is_refused_a_promise_runs_on() -> None:
         ("workers", 3),
         ("suspended", 0),
     )
-    story = [Change(float(at), "a", event, 0, after, "", "") for at, (event, after) in enumerate(events)]
+    story = [
+        Change(float(at), "a", event, 0, after, "", "") for at, (event, after) in enumerate(events)
+    ]
     spans = [span[:3] for span in spans_of([*story, story[2]._replace(at=6.0)], 9.0)]
     assert spans == [(0.0, 2.0, 0), (2.0, 4.0, 1), (4.0, 5.0, 3), (5.0, 6.0, 0), (6.0, 9.0, 3)]
 
@@ -71,8 +76,10 @@ def test_the_page_tells_what_happened_and_loads_nothing(house: House) -> None:
     page = render_cluster_report(history_of(house))
     assert_loads_nothing(page)
     for words in (
-        "&lt;i&gt;here", "&lt;b&gt;late", "its processes died", "the one before ended without brim down", "brim down",
-        "brim apply: 4 devices, policy brim", "surplus-by-marginal-return", "promised, kept", "promised, withdrawn",
+        "&lt;i&gt;here", "&lt;b&gt;late", "its processes died", "the one before ended without brim "
+                                                                "down", "brim down",
+        "brim apply: 4 devices, policy "
+        "brim", "surplus-by-marginal-return", "promised, kept", "promised, withdrawn",
         "tenant ads (line: guaranteed 3)", 'data-tip="a-1: ',
     ):  # fmt: skip
         assert words in page

@@ -65,7 +65,10 @@ def test_it_is_found_by_its_folder_wherever_it_was_made(tmp_path: Path, group: G
     elsewhere = make_group(tmp_path / "elsewhere")
     assert elsewhere is not None
     look = "import sys; from pathlib import Path; from brim.control_groups import *\n"
-    look += "assert Group(Path(sys.argv[1])).enter(); print(*(each.path for each in groups_of(Path(sys.argv[2]))))"
+    look += (
+        "assert Group(Path(sys.argv[1])).enter(); print(*(each.path for each in "
+        "groups_of(Path(sys.argv[2]))))"
+    )
     command = [sys.executable, "-c", look, str(elsewhere.path), str(tmp_path)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert said.split() == [str(group.path)]
@@ -96,7 +99,9 @@ def test_who_leaves_removes_it_unless_somebody_is_left(group: Group) -> None:
     assert not group.path.exists()
 
 
-def test_where_there_are_no_groups_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_groups_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter(()))
     assert make_group(tmp_path) is None
     assert groups_of(tmp_path) == []
@@ -104,7 +109,9 @@ def test_where_there_are_no_groups_there_is_none(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("at", ["file", "unable"])
-def test_a_place_where_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+def test_a_place_where_none_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
     """A directory that is no control group, or where nothing can be made, as in most containers."""
     (tmp_path / "file").touch()
     (tmp_path / "unable").mkdir()
@@ -160,7 +167,9 @@ def test_where_the_group_of_this_process_is(
 
 @needs_groups
 def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: Group) -> None:
-    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import Group\n"
+    forks = (
+        "import os, sys, time; from pathlib import Path; from brim.control_groups import Group\n"
+    )
     forks += "assert Group(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)
@@ -183,7 +192,9 @@ def test_the_same_path_in_two_containers_has_two_groups(
     stat = Path.stat
 
     def of_another_namespace(path: Path, **more: bool) -> os.stat_result:
-        return stat(Path("/proc/self/ns/mnt") if path == Path("/proc/self/ns/pid") else path, **more)
+        return stat(
+            Path("/proc/self/ns/mnt") if path == Path("/proc/self/ns/pid") else path, **more
+        )
 
     monkeypatch.setattr(Path, "stat", of_another_namespace)
     assert name(folder) not in (first, second)

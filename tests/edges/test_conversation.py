@@ -21,7 +21,9 @@ HOLDS = [wire.HoldRound(round=number) for number in range(1, 6)]
 
 
 class Script:
-    """A stream on which a master says what is written here, and then the stream breaks, or hangs."""
+    """A stream on which a master says what is written here, and then the stream breaks,
+    or hangs.
+    """
 
     def __init__(self, *parcels: wire.FromMaster, hangs: bool = False) -> None:
         self._parcels, self._hangs = parcels, hangs
@@ -60,14 +62,18 @@ class Kept:
 
 def life(number: int, *, heard: int = 0) -> wire.FromMaster:
     spec = recorded_run.spec()
-    return wire.FromMaster(0, heard, wire.Configure(spec=spec, run_dir="r", life=number, heard=heard))
+    return wire.FromMaster(
+        0, heard, wire.Configure(spec=spec, run_dir="r", life=number, heard=heard)
+    )
 
 
 def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
     return wire.FromMaster(number, 0, message)
 
 
-def converse(*scripts: Script, keeper: Kept | None = None, until: int = 99) -> list[wire.MasterMessage]:
+def converse(
+    *scripts: Script, keeper: Kept | None = None, until: int = 99
+) -> list[wire.MasterMessage]:
     """What an agent obeys of these streams, one after the other."""
     left = list(scripts)
     obeyed: list[wire.MasterMessage] = []
@@ -134,7 +140,9 @@ def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.M
 
 
 def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:
-    """The master dies with an end that another host has not heard: its heir has to know that this one has."""
+    """The master dies with an end that another host has not heard: its heir has to know that this
+    one has.
+    """
     keeper = Kept()
     told = Script(life(1), says(1, wire.EndRun(well=True)))
     heir = Script(life(2), hangs=True)

@@ -41,7 +41,9 @@ def test_links_and_named_files_exist(page: Path) -> None:
 
 
 def test_every_door_has_a_test_that_exists() -> None:
-    doors = _words(ROOT / "SECURITY.md").partition("| door |")[2].partition("\n\n")[0].splitlines()[2:]
+    doors = (
+        _words(ROOT / "SECURITY.md").partition("| door |")[2].partition("\n\n")[0].splitlines()[2:]
+    )
     assert len(doors) > 10
     for door in doors:
         files = [ROOT / link for link in LINK.findall(door) if link.startswith("tests/")]
@@ -60,12 +62,16 @@ def test_every_document_is_reached_from_the_index() -> None:
             continue
         seen.add(page)
         links = (link.partition("#")[0] for link in LINK.findall(_words(page)) if "://" not in link)
-        waiting += [(page.parent / link).resolve() for link in links if link and link.endswith(".md")]
+        waiting += [
+            (page.parent / link).resolve() for link in links if link and link.endswith(".md")
+        ]
     assert not set((ROOT / "docs").rglob("*.md")) - seen
 
 
 def test_the_public_names_are_the_documented_ones() -> None:
-    documented = re.findall(r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE)
+    documented = re.findall(
+        r"^\| `brim\.(\w+)` \|", _words(ROOT / "docs" / "README.md"), re.MULTILINE
+    )
     assert sorted(brim.__all__) == sorted(documented)
     assert len(brim.__all__) <= 25
 

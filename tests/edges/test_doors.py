@@ -1,4 +1,6 @@
-"""Doors that no other test tries: sockets of node agents, the store of torch.distributed, files that could run code."""
+"""Doors that no other test tries: sockets of node agents, the store of torch.distributed, files
+that could run code.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from brim.train.distributed import Distributed
 from brim.wire.nodes import listen_on_node
 
 SOURCES = Path(brim.__file__).parent
-CALL = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
+CALL = (
+    "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
+)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
@@ -35,7 +39,9 @@ def test_another_user_cannot_call_a_nodes_agent() -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             call = ["/usr/bin/env", "python3", "-c", CALL, str(path)]
             assert subprocess.run(call, cwd="/", timeout=60).returncode == 0
-            stranger = subprocess.run(call, user=65534, cwd="/", capture_output=True, text=True, timeout=60)
+            stranger = subprocess.run(
+                call, user=65534, cwd="/", capture_output=True, text=True, timeout=60
+            )
             assert "PermissionError" in stranger.stderr
 
 
@@ -64,7 +70,9 @@ class _Harm:
 def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
     harm = tmp_path / "harm"
     store = Store(Directory(tmp_path / "checkpoints"))
-    forged = Checkpoint(step=3, tree={"model": {"$tensor": 0}}, versions={}, data=pickle.dumps(_Harm(harm)))
+    forged = Checkpoint(
+        step=3, tree={"model": {"$tensor": 0}}, versions={}, data=pickle.dumps(_Harm(harm))
+    )
     store.publish(store.draft(forged, writer="w1"))
     with pytest.raises(EnvironmentFault, match="holds no state"):
         state_of(store.load(3))
@@ -86,6 +94,8 @@ def _unpickles(path: Path) -> bool:
                 return True
             case ast.ImportFrom(module="pickle" | "shelve" | "marshal"):
                 return True
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch" | "np" | "numpy"), attr="load")):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="torch" | "np" | "numpy"), attr="load")
+            ):
                 return True
     return False

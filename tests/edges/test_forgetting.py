@@ -1,4 +1,6 @@
-"""Ended jobs are forgotten: nothing of them is left, nothing else goes, and whoever dies in between leaves no half."""
+"""Ended jobs are forgotten: nothing of them is left, nothing else goes, and whoever dies in between
+leaves no half.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_nothing_of_it_is_left_and_all_else_is(served: Served) -> None:
         with pytest.raises(SpecError, match="need the id of a job"):
             look(gone)
     with contextlib.closing(sqlite3.connect(served.folder / "scheduler.db")) as sql:
-        assert sql.execute("select distinct job from history where job != ''").fetchall() == [(stays,)]
+        assert sql.execute("select distinct job from history where job != ''").fetchall() == [
+            (stays,)
+        ]
         assert sql.execute("select id from jobs").fetchall() == [(stays,)]
         assert sql.execute("select * from leavings").fetchall() == []
     shown = brim("report", "--cluster")
@@ -139,7 +143,9 @@ def test_the_command_asks_before_it_deletes_and_says_what_came_back(served: Serv
         assert brim("forget", *words, "--yes").exit_code == 2
 
 
-def test_what_was_forgotten_before_a_failure_is_said(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_forgotten_before_a_failure_is_said(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = ended(served), ended(served)
 
     def no_account(*_: object, **__: object) -> int:
@@ -154,7 +160,10 @@ def test_what_was_forgotten_before_a_failure_is_said(served: Served, monkeypatch
     said = brim("forget", first, second, "--yes")
     assert said.exit_code == 1
     assert f"forgotten before this failed: {first}" in said.stderr
-    assert f"{second} is forgotten, but its directory cannot be removed now: this host has no" in said.stderr
+    assert (
+        f"{second} is forgotten, but its directory cannot be removed now: this host has no"
+        in said.stderr
+    )
 
 
 def test_whoever_is_asked_can_say_no(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +198,8 @@ def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
     spec = ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS)
     assert spec.keep_ended is None, "nothing is lost by surprise"
     assert (
-        cluster_spec({"nodes": [{"name": "n", "workers": 1}], "keep_ended": "90d"}).keep_ended == 90 * 86_400
+        cluster_spec({"nodes": [{"name": "n", "workers": 1}], "keep_ended": "90d"}).keep_ended
+        == 90 * 86_400
     )
     with pytest.raises(SpecError, match="keep_ended"):
         cluster_spec({"nodes": [{"name": "n", "workers": 1}], "keep_ended": "soon"})
@@ -254,7 +264,9 @@ def test_what_cannot_be_removed_is_said_and_tried_again(
 
     monkeypatch.setattr(forgetting_module, "_LOOK", 0.05)
     monkeypatch.setattr(forgetting_module, "remove_run", fails)
-    with pytest.raises(EnvironmentFault, match=f"{job} is forgotten, but .*Input/output error.*tried again"):
+    with pytest.raises(
+        EnvironmentFault, match=f"{job} is forgotten, but .*Input/output error.*tried again"
+    ):
         served.client.forget(job)
     assert (served.folder / "jobs" / job).exists()
     monkeypatch.setattr(forgetting_module, "remove_run", remove)
@@ -283,7 +295,7 @@ def pages(path: Path) -> int:
         return int(count)
 
 
-# What is removed ------------------------------------------------------------------------------------------
+# What is removed ----------------------------------------------------------------------------------
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
@@ -377,7 +389,9 @@ def test_whatever_goes_wrong_with_one_directory_the_others_are_removed(
     monkeypatch.setattr(forgetting_module, "remove_run", fails_once)
 
     async def a_life() -> None:
-        clearing = Forgetting(book, jobs_folder=tmp_path / "jobs", clock=VirtualClock(), keep=lambda: None)
+        clearing = Forgetting(
+            book, jobs_folder=tmp_path / "jobs", clock=VirtualClock(), keep=lambda: None
+        )
         task = asyncio.create_task(clearing.run())
         while second.id in book.leavings():
             assert not task.done()

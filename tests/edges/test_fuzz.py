@@ -1,4 +1,6 @@
-"""Bytes from anywhere: a decoder gives a value or one of our errors; it does not crash, and it does not hang."""
+"""Bytes from anywhere: a decoder gives a value or one of our errors; it does not crash, and it does
+not hang.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,20 @@ from brim.wire.frames import FrameBuffer, frame
 from edges.test_master import FACTS, REPORT
 
 WORLD = World(
-    round=2, members=(Member(worker="w1", agent="a", address="h:1"),), donors={}, restore=True, shares=(8,)
+    round=2,
+    members=(Member(worker="w1", agent="a", address="h:1"),),
+    donors={},
+    restore=True,
+    shares=(8,),
 )
 DEEP = [b"\x91" * 100_000, b"[" * 100_000, b'{"a":' * 100_000, b"\x81\xa1a" * 100_000]
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """One way in: bytes that are right, and what reads them (from a file of this name, or just so)."""
+    """One way in: bytes that are right, and what reads them (from a file of this name,
+    or just so).
+    """
 
     name: str
     right: tuple[bytes, ...]
@@ -123,7 +131,9 @@ def everything(directory: Path) -> list[Decoder]:
             wire.Arrive(round=1, step=2, phase="commit", payload=REPORT),
             wire.Evaluated(epoch=1, step=2, metrics={"auc": 0.5}),
         ),
-        codec(wire.WorkerBound, wire.InstallRound(world=WORLD), wire.Publish(step=1, writers=["w1"])),
+        codec(
+            wire.WorkerBound, wire.InstallRound(world=WORLD), wire.Publish(step=1, writers=["w1"])
+        ),
         codec(
             wire.FromAgent,
             wire.FromAgent(1, 2, wire.FromWorker(worker="w1", message=hello)),
@@ -148,17 +158,26 @@ def everything(directory: Path) -> list[Decoder]:
         from_file(JOB_FILE, (directory / JOB_FILE).read_bytes(), read_job, directory),
         from_file(CONTACT, (directory / CONTACT).read_bytes(), read_contact, directory),
         from_file(
-            EVENTS, (directory / EVENTS).read_bytes(), lambda path: follow_events(path).poll(), directory
+            EVENTS,
+            (directory / EVENTS).read_bytes(),
+            lambda path: follow_events(path).poll(),
+            directory,
         ),
-        from_file(str(manifest.relative_to(directory)), manifest.read_bytes(), read_manifest, directory),
-        from_file(str(tensors.relative_to(directory)), tensors.read_bytes(), read_manifest, directory),
+        from_file(
+            str(manifest.relative_to(directory)), manifest.read_bytes(), read_manifest, directory
+        ),
+        from_file(
+            str(tensors.relative_to(directory)), tensors.read_bytes(), read_manifest, directory
+        ),
         Decoder(
             "faults",
             (b"kill rank 1 at step 40; stop rank 0 for 5s at step 80; add 2 at step 60",),
             lambda data: parse_faults(data.decode("utf-8", "replace")),
         ),
         Decoder(
-            "duration", (b"1h30m",), lambda data: parse_duration(data.decode("utf-8", "replace"), field="x")
+            "duration",
+            (b"1h30m",),
+            lambda data: parse_duration(data.decode("utf-8", "replace"), field="x"),
         ),
     ]
 
@@ -193,9 +212,13 @@ def test_what_is_right_is_read(decoders: list[Decoder], which: str) -> None:
 
 
 @pytest.mark.parametrize("which", NAMES)
-@settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_what_is_wrong_is_said_to_be(decoders: list[Decoder], which: str, data: st.DataObject) -> None:
+def test_what_is_wrong_is_said_to_be(
+    decoders: list[Decoder], which: str, data: st.DataObject
+) -> None:
     decoder = decoders[int(which)]
     assert len(decoders) == len(NAMES)
     given_bytes = data.draw(st.one_of(st.binary(max_size=200), *map(damaged, decoder.right)))
@@ -204,8 +227,12 @@ def test_what_is_wrong_is_said_to_be(decoders: list[Decoder], which: str, data: 
 
 
 @pytest.mark.parametrize("which", NAMES)
-@pytest.mark.parametrize("nested", DEEP, ids=["msgpack", "json lists", "json objects", "msgpack maps"])
-def test_what_is_nested_without_end_is_refused(decoders: list[Decoder], which: str, nested: bytes) -> None:
+@pytest.mark.parametrize(
+    "nested", DEEP, ids=["msgpack", "json lists", "json objects", "msgpack maps"]
+)
+def test_what_is_nested_without_end_is_refused(
+    decoders: list[Decoder], which: str, nested: bytes
+) -> None:
     decoder = decoders[int(which)]
     with contextlib.suppress(BrimError):
         decoder.read(nested)
@@ -216,11 +243,14 @@ def test_what_is_nested_without_end_is_refused(decoders: list[Decoder], which: s
     tree=st.recursive(
         st.one_of(st.none(), st.integers(-3, 99), st.text(max_size=3), st.just({"$tensor": 0})),
         lambda inner: st.one_of(
-            st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["$items", "$tuple", "a"]), inner)
+            st.lists(inner, max_size=3),
+            st.dictionaries(st.sampled_from(["$items", "$tuple", "a"]), inner),
         ),
     ),
     data=st.binary(max_size=64),
 )
-def test_a_checkpoint_whose_checksums_are_right_may_still_be_nonsense(tree: Any, data: bytes) -> None:
+def test_a_checkpoint_whose_checksums_are_right_may_still_be_nonsense(
+    tree: Any, data: bytes
+) -> None:
     with contextlib.suppress(BrimError):
         state_of(Checkpoint(step=1, tree=tree, versions={}, data=data))

@@ -27,7 +27,8 @@ def test_the_verbs_come_first_in_groups_and_then_the_options() -> None:
     text = said("--help").stdout
     assert text.startswith("Usage: brim [OPTIONS] VERB")
     order = [
-        text.index(f"\n{title}:\n") for title in ("Train", "Use a trained model", "Try it out", "Options")
+        text.index(f"\n{title}:\n")
+        for title in ("Train", "Use a trained model", "Try it out", "Options")
     ]
     assert order == sorted(order)
     assert all(f"\n  {verb} " in text for verb in VERBS)
@@ -46,7 +47,9 @@ def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb:
 
 
 def test_help_of_a_verbs_verb_and_of_none() -> None:
-    assert said("help", "simulate", "generate").stdout == said("simulate", "generate", "--help").stdout
+    assert (
+        said("help", "simulate", "generate").stdout == said("simulate", "generate", "--help").stdout
+    )
     assert said("help").stdout == said("--help").stdout
     wrong = said("help", "trian")
     assert wrong.exit_code == 2
@@ -55,7 +58,9 @@ def test_help_of_a_verbs_verb_and_of_none() -> None:
 
 @pytest.mark.parametrize("words", [("-V",), ("--version",)])
 def test_the_version_and_the_module_that_can_be_run(words: tuple[str, ...]) -> None:
-    done = subprocess.run([sys.executable, "-m", "brim", *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "brim", *words], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == f"brim {brim.__version__}\n"
 
 
@@ -100,7 +105,10 @@ def test_a_shell_completes(words: list[str], incomplete: str, completed: list[st
 
 def test_completing_a_verb_imports_none_of_them() -> None:
     program = "import sys, brim.cli.__main__ as m; m.cli(); "
-    check = "import sys, atexit; atexit.register(lambda: print('brim.cli.train' in sys.modules, file=sys.stderr)); "
+    check = (
+        "import sys, atexit; atexit.register(lambda: print('brim.cli.train' in sys.modules, "
+        "file=sys.stderr)); "
+    )
     environment = {
         **os.environ,
         "_BRIM_COMPLETE": "bash_complete",
@@ -108,7 +116,11 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         "COMP_CWORD": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", check + program], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", check + program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
     )
     assert done.stdout == "plain,train\n", done.stderr
     assert done.stderr.endswith("False\n")

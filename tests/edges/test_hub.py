@@ -10,7 +10,9 @@ from brim.errors import ProtocolError
 
 
 def world(round: int, **agents: str) -> World:
-    members = tuple(Member(worker=worker, agent=agent, address="") for worker, agent in agents.items())
+    members = tuple(
+        Member(worker=worker, agent=agent, address="") for worker, agent in agents.items()
+    )
     return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))
 
 
@@ -18,7 +20,9 @@ def test_alone_it_is_the_root() -> None:
     hub = Hub("A")
     hub.begin(world(1, w1="A", w2="A"))
     assert hub.arrive("w1", 1, Point(0, COMMIT), b"x") is None
-    assert hub.arrive("w2", 1, Point(0, COMMIT), b"y") == Release(1, Point(0, COMMIT), False, (b"x", b"y"))
+    assert hub.arrive("w2", 1, Point(0, COMMIT), b"y") == Release(
+        1, Point(0, COMMIT), False, (b"x", b"y")
+    )
 
 
 @pytest.mark.parametrize("phase", ["blocks", "folded"])
@@ -64,8 +68,12 @@ def test_where_workers_take_turns_a_commit_is_one_members() -> None:
     assert hub.arrive("w1", 1, Point(4, TURN), b"") == [Granted("w1", 4)]
     assert hub.arrive("w1", 1, Point(4, COMMIT), b"x") == [Applied("w1", 4, b"x", False)]
     assert hub.arrive("w2", 1, Point(9, "epoch"), b"") == [Proceed("w1", 4, False)]
-    assert hub.arrive("w1", 1, Point(9, "epoch"), b"") == Release(1, Point(9, "epoch"), False, (b"", b""))
+    assert hub.arrive("w1", 1, Point(9, "epoch"), b"") == Release(
+        1, Point(9, "epoch"), False, (b"", b"")
+    )
     hub.lose("w2")
     assert hub.arrive("w1", 1, Point(5, TURN), b"") == []
     hub.begin(world(2, w1="A"))
-    assert hub.arrive("w1", 2, Point(5, COMMIT), b"y") == Release(2, Point(5, COMMIT), False, (b"y",))
+    assert hub.arrive("w1", 2, Point(5, COMMIT), b"y") == Release(
+        2, Point(5, COMMIT), False, (b"y",)
+    )

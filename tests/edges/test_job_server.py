@@ -1,4 +1,6 @@
-"""The master's door: strangers get nothing, cost little, and a stranger that stands in its place learns nothing."""
+"""The master's door: strangers get nothing, cost little, and a stranger that stands in its place
+learns nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Door:
         listener: that of an earlier one, which was left open.
     """
 
-    def __init__(self, folder: Path, *, remote: bool, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, remote: bool, listener: socket.socket | None = None
+    ) -> None:
         self.heard: list[Any] = []
         self.local = f"unix:{make_private(folder / 'control')}/master"
         if remote and listener is None:
@@ -126,7 +130,11 @@ def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
                 ("Ask", {}, "UNAVAILABLE"),
                 ("Ask", {"challenge": bytes(16), "proof": bytes(32)}, "UNAVAILABLE"),
                 ("Ask", {"challenge": challenge, "proof": bytes(32)}, "PERMISSION_DENIED"),
-                ("Ask", {"challenge": challenge, "proof": bytes(32)}, "UNAVAILABLE"),  # it had one answer
+                (
+                    "Ask",
+                    {"challenge": challenge, "proof": bytes(32)},
+                    "UNAVAILABLE",
+                ),  # it had one answer
                 ("Join", {"challenge": challenge}, "UNAVAILABLE"),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -148,7 +156,9 @@ def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_pat
     async def work() -> None:
         impostor = grpc.aio.server()
         handlers = {"Greet": grpc.stream_unary_rpc_method_handler(greet)}
-        impostor.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("brim.Master", handlers),))
+        impostor.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("brim.Master", handlers),)
+        )
         address = f"127.0.0.1:{impostor.add_insecure_port('127.0.0.1:0')}"
         await impostor.start()
         with pytest.raises(NotTheMaster):
@@ -291,7 +301,14 @@ def test_another_user_can_neither_call_nor_listen_there() -> None:
         async with Door(run_dir, remote=False) as door:
             path = door.local.removeprefix("unix:")
             stranger = await asyncio.create_subprocess_exec(
-                "/usr/bin/env", "python3", "-c", tries, path, stdout=subprocess.PIPE, user=65534, cwd="/"
+                "/usr/bin/env",
+                "python3",
+                "-c",
+                tries,
+                path,
+                stdout=subprocess.PIPE,
+                user=65534,
+                cwd="/",
             )
             return (await stranger.communicate())[0]
 

@@ -1,4 +1,6 @@
-"""A journal keeps what was appended, cuts off what was torn, and does not take damage for an end."""
+"""A journal keeps what was appended, cuts off what was torn,
+and does not take damage for an end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A listener keeps the streams of the round that begins, and who calls hears the agent meanwhile."""
+"""A listener keeps the streams of the round that begins,
+and who calls hears the agent meanwhile.
+"""
 
 import contextlib
 import socket
@@ -52,7 +54,9 @@ def test_a_stream_accepted_before_its_round_began_is_kept(
 ) -> None:
     calls = [calling(listener.address, greeting) for greeting in (STATE, "round 2 state for w3")]
     with pytest.raises(Interrupted):
-        listener.accept("round 1 state for w9", timeout=5.0, cancelled=lambda: len(listener._waiting) == 2)
+        listener.accept(
+            "round 1 state for w9", timeout=5.0, cancelled=lambda: len(listener._waiting) == 2
+        )
     with calls[0].result() as old, calls[1].result() as new:
         listener.drop_waiting(lambda greeting: greeting.startswith("round 1 "))
         assert old.recv(1) == b""
@@ -68,14 +72,20 @@ def greeting_of(proven: bytes, text: bytes = STATE.encode()) -> bytes:
 STRANGERS = {
     "no proof": greeting_of(bytes(32)),
     "the words of another version": struct.pack("<I", len(STATE)) + STATE.encode(),
-    "the proof of another listener": greeting_of(proof(SECRET, b"call", b"127.0.0.1:1", STATE.encode())),
-    "the answer in place of the call": greeting_of(proof(SECRET, b"answer", b"127.0.0.1:1", STATE.encode())),
+    "the proof of another listener": greeting_of(
+        proof(SECRET, b"call", b"127.0.0.1:1", STATE.encode())
+    ),
+    "the answer in place of the call": greeting_of(
+        proof(SECRET, b"answer", b"127.0.0.1:1", STATE.encode())
+    ),
     "a greeting without end": struct.pack("<H32s", 65_535, bytes(32)),
 }
 
 
 @pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_gets_nothing(listener: Listener, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_gets_nothing(
+    listener: Listener, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(peers, "_TO_GREET", 0.2)
     host, _, port = listener.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5.0) as stranger:
@@ -145,7 +155,10 @@ def test_a_listener_that_is_not_of_this_run_is_told_nothing() -> None:
 @pytest.fixture
 def deaf() -> Iterator[str]:
     """The address of a worker whose host answers no call: its queue of callers is full."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as callers:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as server,
+        contextlib.ExitStack() as callers,
+    ):
         for _ in range(3):
             caller = callers.enter_context(socket.socket())
             caller.setblocking(False)
@@ -175,7 +188,9 @@ def test_a_worker_that_does_not_answer_is_lost(deaf: str) -> None:
 
 
 def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
-    listener: Listener, calling: Callable[..., Future[socket.socket]], monkeypatch: pytest.MonkeyPatch
+    listener: Listener,
+    calling: Callable[..., Future[socket.socket]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may wait for one that hangs: the agent of that one ends the wait."""
     monkeypatch.setattr(peers, "_UNANSWERED", 0.1)

@@ -31,7 +31,9 @@ def test_an_address_of_ipv6_has_brackets_in_words() -> None:
 
 
 def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> None:
-    """Headers and body are two pieces: the second would wait for 40 ms, as long as others take to acknowledge."""
+    """Headers and body are two pieces: the second would wait for 40 ms, as long as others take to
+    acknowledge.
+    """
     with (
         listen_on("127.0.0.1", 0, backlog=1, hint="") as listener,
         socket.create_connection(listener.getsockname()),

@@ -59,9 +59,13 @@ def test_a_silent_worker_and_uneven_shares_are_seen(tmp_path: Path) -> None:
     run.begin()
     run.train(2)
     run.share_out([3, 2, 2, 1], "w3 is 3.0 times slower")
-    run.events.append("worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason="")
+    run.events.append(
+        "worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason=""
+    )
     block = drawn(tmp_path)
     assert "●◌●● 4   shares 3, 2, 2, 1" in block
     assert "w3 is 3.0 times slower · round 2 · 4 workers" in block
-    run.events.append("worker", worker="w1", state="active", pid=0, agent="a0", rank=None, reason="")
+    run.events.append(
+        "worker", worker="w1", state="active", pid=0, agent="a0", rank=None, reason=""
+    )
     assert "●●●● 4" in drawn(tmp_path)

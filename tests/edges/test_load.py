@@ -1,4 +1,6 @@
-"""Many who wait, many jobs: nobody looks again and again, lists come by pages, a report is drawn in seconds."""
+"""Many who wait, many jobs: nobody looks again and again, lists come by pages, a report is drawn in
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,12 @@ def test_jobs_come_by_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(client_module, "_PAGE", 2)
     assert [view.job for view in client.jobs()] == [f"job-{k}" for k in range(1, 6)]
     until(lambda: client.job("job-2").has_ended, "its end")
-    assert [view.job for view in client.jobs(unfinished=True)] == ["job-1", "job-3", "job-4", "job-5"]
+    assert [view.job for view in client.jobs(unfinished=True)] == [
+        "job-1",
+        "job-3",
+        "job-4",
+        "job-5",
+    ]
     for words, said in {
         "limit=0": "limit: got '0', need a whole number from 1 to 500",
         "limit=x": "limit: got 'x'",
@@ -122,7 +129,10 @@ def many_jobs(folder: Path) -> None:
     with database.together():
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("8x8"))))
         for k in range(JOBS):
-            at, job = start + 10.0 * k, submission(tenant=f"t{k % 5}", deadline=start + 10.0 * k + 250.0 + k)
+            at, job = (
+                start + 10.0 * k,
+                submission(tenant=f"t{k % 5}", deadline=start + 10.0 * k + 250.0 + k),
+            )
             record = JobRecord(
                 number=k + 1, id=f"job-{k + 1}", submission=job, submitted=at, promised=True,
                 life=Life(Phase.DONE), ended=at + 300.0,
@@ -131,7 +141,14 @@ def many_jobs(folder: Path) -> None:
             book.note(at, record, "submitted")
             for part in range(6):
                 sizes = {"before": part, "after": 1 + part % 3}
-                book.note(at + 1 + 40.0 * part, record, "workers", **sizes, reason="surplus", detail="grew")
+                book.note(
+                    at + 1 + 40.0 * part,
+                    record,
+                    "workers",
+                    **sizes,
+                    reason="surplus",
+                    detail="grew",
+                )
                 book.note(at + 1 + 40.0 * part, record, "running")
             book.note(at + 300.0, record, "done")
     database.close()

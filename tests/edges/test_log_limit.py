@@ -1,4 +1,6 @@
-"""Logs that are written without end: what they take is bounded, and readers miss only what they are told of."""
+"""Logs that are written without end: what they take is bounded, and readers miss only what they are
+told of.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,9 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
             before = log.stat().st_size
             limit.enforce()
             used = disk_use(tmp_path / "logs")
-            assert used <= LIMIT + (log.stat().st_size - before) + (64 << 10)  # what was written meanwhile
+            assert used <= LIMIT + (log.stat().st_size - before) + (
+                64 << 10
+            )  # what was written meanwhile
             if log.stat().st_size > was_read + 3 * LIMIT:
                 reader.read()
                 was_read = log.stat().st_size
@@ -142,7 +146,9 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
     assert reader.came + reader.lost == count * LINE
 
 
-def test_where_no_holes_can_be_made_readers_know_their_places_as_well(tmp_path: Path, holes: bool) -> None:
+def test_where_no_holes_can_be_made_readers_know_their_places_as_well(
+    tmp_path: Path, holes: bool
+) -> None:
     limit, reader = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT), Reader(tmp_path)
     for part in range(40):
         make(tmp_path, "w1", numbered(4_000 * part, 4_000 * (part + 1)))
@@ -155,7 +161,9 @@ def test_where_no_holes_can_be_made_readers_know_their_places_as_well(tmp_path: 
     assert (reader.last, reader.came + reader.lost) == (159_999, 160_000 * LINE)
 
 
-def test_older_lines_never_come_behind_newer_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_lines_never_come_behind_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where no holes can be made, and somebody writes between two calls."""
     monkeypatch.setattr(log_limit, "_punch", _no_holes)
     log = make(tmp_path, "w1", numbered(0, 20_000))
@@ -172,7 +180,9 @@ def test_older_lines_never_come_behind_newer_ones(tmp_path: Path, monkeypatch: p
     assert log.read_bytes() == numbered(20_010, 20_020)
 
 
-def test_who_keeps_the_limit_may_be_killed_at_any_moment_and_there_may_be_two(tmp_path: Path) -> None:
+def test_who_keeps_the_limit_may_be_killed_at_any_moment_and_there_may_be_two(
+    tmp_path: Path,
+) -> None:
     count = 400_000
     reader = Reader(tmp_path)
     deaths = 0
@@ -241,7 +251,9 @@ def test_a_log_within_the_limit_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_left_alone(tmp_path: Path, holes: bool) -> None:
-    """A run's user may put anything into its directory: a link leads out of it, and a pipe would be waited for."""
+    """A run's user may put anything into its directory: a link leads out of it, and a pipe would be
+    waited for.
+    """
     elsewhere = tmp_path / "precious"
     elsewhere.write_bytes(numbered(0, 20_000))
     make(tmp_path, "w1", numbered(0, 20_000))

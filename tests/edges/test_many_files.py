@@ -1,4 +1,6 @@
-"""A process with more than 1,024 open files, such as a script that maps one for each sample, waits as any other."""
+"""A process with more than 1,024 open files, such as a script that maps one for each sample, waits
+as any other.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_a_wait_of_less_than_a_millisecond_is_no_longer_than_that() -> None:
         return time.perf_counter() - began
 
     with ours, theirs:
-        assert min(waited() for _ in range(50)) < 0.0009  # the shortest: this host may have more to do
+        assert (
+            min(waited() for _ in range(50)) < 0.0009
+        )  # the shortest: this host may have more to do
 
 
 @pytest.mark.usefixtures("many_files")

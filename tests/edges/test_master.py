@@ -1,4 +1,6 @@
-"""What a master records of a job is what its workers did, also where they die between two messages."""
+"""What a master records of a job is what its workers did,
+also where they die between two messages.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Desk:
         self.clock = VirtualClock(100.0)
         self.directory = directory
         self.spec = recorded_run.spec(
-            workers=WorkerRange(minimum=workers, maximum=workers), agents=agents, **{"faults": (), **more}
+            workers=WorkerRange(minimum=workers, maximum=workers),
+            agents=agents,
+            **{"faults": (), **more},
         )
         self.heard: dict[str, list[wire.MasterMessage]] = {}
         self.lives: list[int] = []
@@ -89,7 +93,12 @@ class Desk:
         self.records_of_master.close()
 
     async def join(
-        self, agent: str, *, session: str = "s", life: int = 0, unheard: tuple[wire.Unheard, ...] = ()
+        self,
+        agent: str,
+        *,
+        session: str = "s",
+        life: int = 0,
+        unheard: tuple[wire.Unheard, ...] = (),
     ) -> None:
         """Join, or come back, with a new stream."""
         said = self._said[agent] = asyncio.Queue()
@@ -144,7 +153,9 @@ class Desk:
             task.cancel()
 
     def records(self, name: str) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in (self.directory / name).read_bytes().splitlines()]
+        return [
+            msgspec.json.decode(line) for line in (self.directory / name).read_bytes().splitlines()
+        ]
 
     def restored(self) -> list[dict[str, Any]]:
         return [event for event in self.records(EVENTS) if event["kind"] == "restored"]
@@ -211,7 +222,8 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
     assert undone["at"] <= restored["at"] < kept["at"]
     assert restored["commits"] == 1
     rounds = [message for message in desk.heard["A"] if isinstance(message, wire.InstallRound)]
-    # The first may restore whatever there is; who restores later goes back behind what was committed, not beyond.
+    # The first may restore whatever there is; who restores later goes back behind what was
+    # committed, not beyond.
     assert [each.recorded for each in rounds] == [None, 1, 1]
 
 
@@ -299,7 +311,8 @@ def test_nothing_is_permitted_that_is_not_on_record(
     play(desk, story)
     assert isinstance(desk.heard["A"][-1], wire.EndRun)
     assert not any(
-        isinstance(each, wire.ToWorker) and isinstance(each.message, wire.Publish) for each in desk.heard["A"]
+        isinstance(each, wire.ToWorker) and isinstance(each.message, wire.Publish)
+        for each in desk.heard["A"]
     )
     assert desk.master.ended.is_set()
 
@@ -358,7 +371,9 @@ def test_after_a_power_cut_the_journal_and_the_records_fit(
     assert not (tmp_path / f"{JOURNAL}.damaged").exists()
 
 
-def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(
+    tmp_path: Path,
+) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -388,7 +403,9 @@ def test_more_workers_than_micro_batches_are_not_added(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.join("A")
         await desk.ready("A", "w1")
-        assert (await desk.master.answer(wire.Ask(verb="resize", workers=8))).ok  # by hand, before the fault
+        assert (
+            await desk.master.answer(wire.Ask(verb="resize", workers=8))
+        ).ok  # by hand, before the fault
         await desk.say("A", commit(1, 1, desk.clock.wall()))
 
     play(desk, story)
@@ -410,7 +427,9 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own_loop", [True, False])
-def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(tmp_path: Path, own_loop: bool) -> None:
+def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(
+    tmp_path: Path, own_loop: bool
+) -> None:
     source = {"file": "", "command": ("python", "loop.py")} if own_loop else {}
     desk = Desk(tmp_path, workers=1, agents=1, **source)
 
@@ -444,7 +463,9 @@ def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None
         await desk.join("A")
         await desk.ready("A", "w1")
         await desk.hear("A", "w1", wire.Completed(weights_sha256="00"))
-        await desk.hear("A", "w1", wire.Failed(who="spec", message="another loop over a job that has ended"))
+        await desk.hear(
+            "A", "w1", wire.Failed(who="spec", message="another loop over a job that has ended")
+        )
         await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 1"))
 
     play(desk, story)
@@ -452,7 +473,9 @@ def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None
     assert ended["summary"]["exit"] == "failed"
 
 
-def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
+def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(
+    tmp_path: Path,
+) -> None:
     """The checkpoints are elsewhere: nothing here knows that there were steps before."""
     desk = Desk(tmp_path, workers=2, agents=1)
 
@@ -460,7 +483,9 @@ def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(t
         await desk.join("A")
         await desk.ready("A", "w1", "w2")
         await desk.hear("A", "w2", wire.Installed(round=1, step=57))
-        await desk.hear("A", "w1", wire.Installed(round=1, step=57, restored_from="s3://b/step-00000057"))
+        await desk.hear(
+            "A", "w1", wire.Installed(round=1, step=57, restored_from="s3://b/step-00000057")
+        )
 
     play(desk, story)
     assert [event["step"] for event in desk.restored()] == [57]
@@ -472,7 +497,9 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     async def story(desk: Desk) -> None:
         await desk.join("A")
         await desk.join("B")
-        await desk.hear("A", "w1", wire.Arrive(round=1, step=0, phase=COMMIT))  # is for its agent alone
+        await desk.hear(
+            "A", "w1", wire.Arrive(round=1, step=0, phase=COMMIT)
+        )  # is for its agent alone
         await desk.beat("A")
         await desk.say("A", wire.Warn(message="it goes on"))
         assert "A" not in desk.master._connections
@@ -488,8 +515,12 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     assert any(isinstance(each, wire.Refused) and each.lost for each in desk.heard["A"])
 
 
-def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_life(tmp_path: Path) -> None:
-    """The process that takes its place, and keeps the next master, has heard nothing of what was said to it."""
+def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_life(
+    tmp_path: Path,
+) -> None:
+    """The process that takes its place, and keeps the next master, has heard nothing of what was
+    said to it.
+    """
 
     desk = Desk(tmp_path, workers=1, agents=1)
 
@@ -511,7 +542,9 @@ def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_lif
 
 
 def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
-    """One worker's mistake may be heard before another is ready: whoever reads the records must still see it."""
+    """One worker's mistake may be heard before another is ready: whoever reads the records must
+    still see it.
+    """
     desk = Desk(tmp_path, workers=2, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -526,7 +559,9 @@ def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
 def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody replays the journal of a run that is done: a power cut behind it must not take its last lines."""
+    """Nobody replays the journal of a run that is done: a power cut behind it must not take its
+    last lines.
+    """
     synced: set[int] = set()
     monkeypatch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -541,8 +576,12 @@ def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
     assert {(tmp_path / name).stat().st_ino for name in (EVENTS, STEPS)} <= synced
 
 
-def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(tmp_path: Path) -> None:
-    """Some of it was heard, some was not; the worker that outlived it left the last commit as well."""
+def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
+    tmp_path: Path,
+) -> None:
+    """Some of it was heard, some was not; the worker that outlived it left the last
+    commit as well.
+    """
     desk = Desk(tmp_path, workers=1, agents=1)
     logged = wire.FromWorker(worker="w1", message=wire.Logged(epoch=0, step=4, values={"x": 1.0}))
 
@@ -563,7 +602,10 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
             left(0, commit(1, 4, 4.0)),
             left(0, logged),
         )
-        for session in ("of another process", "of a third"):  # the one was killed as soon as it was let in
+        for session in (
+            "of another process",
+            "of a third",
+        ):  # the one was killed as soon as it was let in
             desk.kill()
             desk.heard.clear()
             desk.start()
@@ -576,7 +618,9 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
 
     play(desk, story)
     assert [step["step"] for step in desk.records(STEPS)] == [1, 2, 3, 4]
-    assert [event["values"] for event in desk.records(EVENTS) if event["kind"] == "logged"] == [{"x": 1.0}]
+    assert [event["values"] for event in desk.records(EVENTS) if event["kind"] == "logged"] == [
+        {"x": 1.0}
+    ]
 
 
 def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path) -> None:

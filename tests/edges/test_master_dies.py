@@ -47,11 +47,14 @@ def gone(worker: str, reason: str = "exit status 0") -> wire.AgentMessage:
 
 
 def made(step: int) -> wire.AgentMessage:
-    written = wire.CheckpointMade(step=step, path="checkpoints/x", size_bytes=1, seconds=0.1, pause=0.0)
+    written = wire.CheckpointMade(
+        step=step, path="checkpoints/x", size_bytes=1, seconds=0.1, pause=0.0
+    )
     return wire.FromWorker(worker="w1", message=written)
 
 
-# Two hosts, a step, a loss, a redone step, a stop with a checkpoint: what the agents say; None: they join.
+# Two hosts, a step, a loss, a redone step, a stop with a checkpoint: what the agents say; None:
+# they join.
 STORY: list[Line] = [
     ("A", None),
     ("B", None),
@@ -78,7 +81,9 @@ class Died(BaseException):
 
 
 class Writes:
-    """Stands for `os.pwrite`: lets so many writes pass, does so many bytes of the next, and that is the end."""
+    """Stands for `os.pwrite`: lets so many writes pass, does so many bytes of the next, and that is
+    the end.
+    """
 
     def __init__(self, *, last: int | None = None, bytes_of_last: int = 0) -> None:
         self._last, self._bytes = last, bytes_of_last
@@ -132,7 +137,9 @@ class Stream:
 
 
 class House:
-    """A master that is started again when it dies, and the real ends of its agents' conversations."""
+    """A master that is started again when it dies,
+    and the real ends of its agents' conversations.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock = directory, VirtualClock(100.0)
@@ -216,7 +223,9 @@ class House:
             await self.master.see_agents_off()
 
     def remains(self) -> tuple[Any, ...]:
-        """What is left of the run: its records, but for the deaths of masters, and what the agents heard."""
+        """What is left of the run: its records, but for the deaths of masters, and what the agents
+        heard.
+        """
         lines = (self.directory / EVENTS).read_bytes().splitlines()
         events = [msgspec.json.decode(line) for line in lines]
         kept = [event for event in events if "the master died" not in event.get("message", "")]
@@ -270,12 +279,18 @@ def test_it_may_die_before_in_and_after_every_write(
 
 
 def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
-    """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of another origin."""
+    """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of
+    another origin.
+    """
     spec = recorded_run.spec()
-    began = Began(at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before())
+    began = Began(
+        at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
+    )
     decisions = Decisions(began)
     decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
-    decisions.take(Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend")))  # its worker still starts
+    decisions.take(
+        Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend"))
+    )  # its worker still starts
     read = thaw(freeze(decisions))
     told = [message for _, message in read.agents["a1"].outbox.after(0)]
     assert any(isinstance(message, wire.SignalWorker) for message in told)

@@ -1,4 +1,6 @@
-"""What a master decides of slow workers and bad hosts follows from its journal, and is told to people."""
+"""What a master decides of slow workers and bad hosts follows from its journal, and is told to
+people.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ class Job:
     def __init__(self, workers: int, **more: Any) -> None:
         self.workers = [f"w{number}" for number in range(1, workers + 1)]
         spec = recorded_run.spec(
-            **{"workers": WorkerRange(minimum=workers, maximum=workers), "faults": (), "spares": 0, **more}
+            **{
+                "workers": WorkerRange(minimum=workers, maximum=workers),
+                "faults": (),
+                "spares": 0,
+                **more,
+            }
         )
         self.began = Began(
             at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
@@ -33,7 +40,9 @@ class Job:
         for worker in self.workers:
             self.hears(wire.WorkerStarted(worker=worker, pid=1))
             self.hears(
-                wire.FromWorker(worker=worker, message=wire.Hello(address="h:1", layout="", facts=FACTS))
+                wire.FromWorker(
+                    worker=worker, message=wire.Hello(address="h:1", layout="", facts=FACTS)
+                )
             )
 
     def hears(self, message: wire.AgentMessage) -> None:
@@ -41,8 +50,12 @@ class Job:
         number = sum(isinstance(entry, Heard) for entry in self.entries) + 1
         self.entries.append(Heard(at=at, now=at, agent="a1", number=number, message=message))
 
-    def steps(self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False) -> None:
-        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait behind the last one."""
+    def steps(
+        self, count: int, *, round: int, shares: list[int], slow: float, held: bool = False
+    ) -> None:
+        """Steps in which the last worker takes `slow` times 20 ms for a micro-batch; all wait
+        behind the last one.
+        """
         paces = [0.02] * (len(shares) - 1) + [0.02 * slow]
         own = [pace * share for pace, share in zip(paces, shares, strict=True)]
         for step in range(count):
@@ -115,7 +128,8 @@ def test_who_is_far_too_slow_is_named_with_its_host() -> None:
     job.steps(200, round=1, shares=[2, 2, 2, 2], slow=30.0)
     (warning,) = job.events("warning")
     assert warning["message"].startswith(
-        "w4 on node7 (agent a1) takes 30.0 times as long for a micro-batch as its peers: everyone waits for it even "
+        "w4 on node7 (agent a1) takes 30.0 times as long for a micro-batch as its peers: everyone "
+        "waits for it even "
         "where it has one of 8, and without it steps would be 9.9 times as fast"
     )
 
@@ -126,14 +140,17 @@ def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
         job.hears(wire.LoseWorker(worker=f"w{number}", reason="signal 9"))
     (warning,) = job.events("warning")
     assert warning["message"] == (
-        "node7 (agent a1) gets no more workers: 6 in a row died young there, the last: signal 9; the job goes on "
+        "node7 (agent a1) gets no more workers: 6 in a row died young there, the last: signal 9; "
+        "the job goes on "
         "with 1 worker; brim resize run 2 gives it another try"
     )
     job.entries.append(Asked(at=99.0, now=99.0, question=wire.Ask(verb="resize", workers=2)))
     decisions = Decisions(job.began)
     for entry in job.entries:
         decisions.take(entry)
-    starts = [m for _, m in decisions.agents["a1"].outbox.after(0) if isinstance(m, wire.StartWorkers)]
+    starts = [
+        m for _, m in decisions.agents["a1"].outbox.after(0) if isinstance(m, wire.StartWorkers)
+    ]
     assert [start.delay for start in starts] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 0.0]
 
 
@@ -170,7 +187,11 @@ def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> Non
 @pytest.mark.parametrize(
     ("memory", "who", "end"),
     [
-        ("limit", "user", "; give workers more (--memory), or have them do less at a time (--micro-batches)"),
+        (
+            "limit",
+            "user",
+            "; give workers more (--memory), or have them do less at a time (--micro-batches)",
+        ),
         ("host", "environment", ""),  # elsewhere, or at another time, there may be more
     ],
 )
@@ -182,6 +203,8 @@ def test_where_no_worker_has_memory_enough_the_run_fails_in_these_words(
     assert effects == job.effects()
     (failed,) = job.events("failed")
     assert failed["who"] == who
-    assert failed["message"].endswith(f"6 in a row died young on a1, the last: out of memory: so it is{end}")
+    assert failed["message"].endswith(
+        f"6 in a row died young on a1, the last: out of memory: so it is{end}"
+    )
     (ended,) = job.events("run_ended")
     assert ended["summary"]["out_of_memory"] == 6

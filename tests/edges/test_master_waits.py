@@ -1,4 +1,6 @@
-"""What a master makes of workers that hang, end by themselves, or sit on hosts that cannot take part."""
+"""What a master makes of workers that hang, end by themselves, or sit on hosts that cannot take
+part.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ async def begin(desk: Desk, *agents: str) -> None:
 
 
 def warnings(desk: Desk) -> list[str]:
-    return [event["message"] for event in desk.records("events.jsonl") if event["kind"] == "warning"]
+    return [
+        event["message"] for event in desk.records("events.jsonl") if event["kind"] == "warning"
+    ]
 
 
 def to_worker(desk: Desk, agent: str, kind: type) -> list[str]:
@@ -63,7 +67,9 @@ def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> N
         await desk.say("A", LATE)
 
     (told,) = warnings(play(tmp_path, story))
-    assert told.startswith("waiting for w2 (rank 1), which has been in step 1 for 8 s and is given up at 30m")
+    assert told.startswith(
+        "waiting for w2 (rank 1), which has been in step 1 for 8 s and is given up at 30m"
+    )
     assert told.endswith(HANG.stack)
 
 
@@ -86,7 +92,9 @@ def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow
         await desk.beat("A")
         assert signals(desk, "A") == ([("w2", "in step 1 when the run was to end")] if late else [])
         if late:
-            await desk.say("A", wire.LoseWorker(worker="w2", reason="in step 1 when the run was to end"))
+            await desk.say(
+                "A", wire.LoseWorker(worker="w2", reason="in step 1 when the run was to end")
+            )
             assert to_worker(desk, "A", wire.WriteNow) == ["w1"]
             await desk.hear("A", "w1", wire.NowWritten())
             await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 0"))
@@ -103,7 +111,9 @@ def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
         await begin(desk, "A")
         for worker, number in (("w1", 1), ("w2", round)):
             hang = wire.Hang(round=number, step=1, stack=HANG.stack)
-            await desk.say("A", wire.LoseWorker(worker=worker, reason="no progress for 5.0 s", hang=hang))
+            await desk.say(
+                "A", wire.LoseWorker(worker=worker, reason="no progress for 5.0 s", hang=hang)
+            )
 
     failed = [e for e in play(tmp_path, story).records("events.jsonl") if e["kind"] == "failed"]
     assert bool(failed) is fails
@@ -117,11 +127,15 @@ def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_p
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         for worker in ("w1", "w2"):
-            await desk.say("A", wire.LoseWorker(worker=worker, reason="exit status 0", by_itself=True))
+            await desk.say(
+                "A", wire.LoseWorker(worker=worker, reason="exit status 0", by_itself=True)
+            )
 
     events = play(tmp_path, story).records("events.jsonl")
     words = "ended by itself with exit status 0 at step 0, before the job was done"
-    assert [e["reason"] for e in events if e["kind"] == "worker" and e["state"] == "lost"] == [words]
+    assert [e["reason"] for e in events if e["kind"] == "worker" and e["state"] == "lost"] == [
+        words
+    ]
     (failed,) = [e for e in events if e["kind"] == "failed"]
     assert failed["who"] == "user"
     assert f"w2 (rank 0) {words}" in failed["message"]
@@ -149,12 +163,20 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 
 @pytest.mark.parametrize(
     ("agents", "after", "lost"),
-    [("AB", 0.2, False), ("AB", 0.4, True), ("BB", 0.4, False), ("BB", 1.9, False), ("BB", 2.1, True)],
+    [
+        ("AB", 0.2, False),
+        ("AB", 0.4, True),
+        ("BB", 0.4, False),
+        ("BB", 1.9, False),
+        ("BB", 2.1, True),
+    ],
 )
 def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
     tmp_path: Path, agents: str, after: float, lost: bool
 ) -> None:
-    """One that lives calls again at once; one that is started anew may have commits to tell that nobody else has."""
+    """One that lives calls again at once; one that is started anew may have commits to tell that
+    nobody else has.
+    """
 
     async def story(desk: Desk) -> None:
         await begin(desk, *agents)

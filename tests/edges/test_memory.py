@@ -1,4 +1,6 @@
-"""What an agent sees of its workers' memory, and what it says of those that end for it; with real processes."""
+"""What an agent sees of its workers' memory, and what it says of those that end for it; with real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,11 @@ class Holder:
     def __init__(self, program: str) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-c", program],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline().split()
@@ -78,8 +84,12 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Holder]:
     holder.let_go()
 
 
-@pytest.mark.parametrize("holder", [f"{HOLD}; {TELL}", IN_CHILD], indirect=True, ids=["itself", "a child"])
-def test_who_has_more_than_the_limit_is_named_with_what_it_has(holder: Holder, counts: KillCounts) -> None:
+@pytest.mark.parametrize(
+    "holder", [f"{HOLD}; {TELL}", IN_CHILD], indirect=True, ids=["itself", "a child"]
+)
+def test_who_has_more_than_the_limit_is_named_with_what_it_has(
+    holder: Holder, counts: KillCounts
+) -> None:
     workers = {"w1": os.getpid(), "w2": holder.process.pid}
     limit = (own_memory_of(os.getpid()) or 0) + 2048 * MIB
     assert Memory(limit, counts).look(workers, now=0.0) == {}
@@ -158,13 +168,17 @@ def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: Ki
     seen = Memory(None, counts)
     seen.look({"w1": os.getpid()}, now=0.0)
     kill_by_kernel(counts, ours=0, host=1)
-    assert seen.why_killed("w1", now=0.5).startswith("signal 9, while this host was out of memory; it had ")
+    assert seen.why_killed("w1", now=0.5).startswith(
+        "signal 9, while this host was out of memory; it had "
+    )
 
 
 def test_what_it_had_is_known_also_where_somebody_looks_before_its_end_is_heard_of(
     counts: KillCounts,
 ) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
     seen = Memory(None, counts)
     seen.look({"w1": process.pid}, now=0.0)
     process.kill()
@@ -195,7 +209,9 @@ def test_what_an_agent_says_of_an_end(
     told: tuple[str, str],
 ) -> None:
     said = Said()
-    agent = Agent(Settings(name="a1", host="", run_dir=tmp_path), cast(Conversation, said), VirtualClock(0.0))
+    agent = Agent(
+        Settings(name="a1", host="", run_dir=tmp_path), cast(Conversation, said), VirtualClock(0.0)
+    )
     monkeypatch.setattr(agent, "_memory", Memory(None, counts))
     agent._memory.look({}, now=0.0)
     if by_kernel:
@@ -267,9 +283,13 @@ def test_where_nobody_tells_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_workers_go_first_and_nobody_is_taken_back() -> None:
     program = (
-        "from brim.process import go_first_when_memory_is_short as go; from pathlib import Path; import sys\n"
-        "own = Path('/proc/self/oom_score_adj'); own.write_text(sys.argv[1]); go(); print(own.read_text())"
+        "from brim.process import go_first_when_memory_is_short as go; from pathlib import Path; "
+        "import sys\n"
+        "own = Path('/proc/self/oom_score_adj'); own.write_text(sys.argv[1]); go(); "
+        "print(own.read_text())"
     )
     for before, after in (("0", 500), ("900", 900)):
-        said = subprocess.run([sys.executable, "-c", program, before], capture_output=True, check=True)
+        said = subprocess.run(
+            [sys.executable, "-c", program, before], capture_output=True, check=True
+        )
         assert int(said.stdout) == after

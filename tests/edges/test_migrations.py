@@ -1,8 +1,10 @@
-"""Databases that earlier versions of brim wrote: today's goes on with them, and with today's own for ever.
+"""Databases that earlier versions of brim wrote: today's goes on with them, and with today's own
+for ever.
 
-Those in `databases/` were written by real schedulers of those versions: on a cluster of one node with 2 workers, tenant
-ads owning both, `brim submit digits.py` four times (done; promised, with `--deadline 5h`, and suspended; cancelled;
-waiting), then `brim down` and `vacuum`. Only the folder in the records is called /srv/models now.
+Those in `databases/` were written by real schedulers of those versions: on a cluster of one node
+with 2 workers, tenant ads owning both, `brim submit digits.py` four times (done; promised, with
+`--deadline 5h`, and suspended; cancelled; waiting), then `brim down` and `vacuum`. Only the folder
+in the records is called /srv/models now.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
-    """Who renames or retypes a part of a record writes a migration; a part that is new has a value for old ones."""
+    """Who renames or retypes a part of a record writes a migration; a part that is new has a value
+    for old ones.
+    """
     path = database_of(format, tmp_path)
     migrate(path)
     with opened(path) as database:
@@ -126,7 +130,9 @@ def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
 
 
 def test_every_format_has_its_database_and_its_step() -> None:
-    assert sorted(path.name for path in DATABASES.iterdir()) == [f"format-{k}.db.gz" for k in FORMATS]
+    assert sorted(path.name for path in DATABASES.iterdir()) == [
+        f"format-{k}.db.gz" for k in FORMATS
+    ]
     assert sorted(migrations._STEPS) == list(EARLIER)
 
 
@@ -141,8 +147,12 @@ def test_a_new_database_is_as_a_migrated_one(tmp_path: Path) -> None:
 def layout(path: Path) -> list[Any]:
     """Tables with their columns, and what is not in the tables."""
     with contextlib.closing(sqlite3.connect(path)) as sql:
-        tables = sql.execute("select name from sqlite_master where sql is not null order by name").fetchall()
-        columns = [(name, sql.execute(f"pragma table_xinfo({name})").fetchall()) for (name,) in tables]
+        tables = sql.execute(
+            "select name from sqlite_master where sql is not null order by name"
+        ).fetchall()
+        columns = [
+            (name, sql.execute(f"pragma table_xinfo({name})").fetchall()) for (name,) in tables
+        ]
         return [*columns, sql.execute("pragma auto_vacuum").fetchone(), migrations.format_of(sql)]
 
 
@@ -170,13 +180,17 @@ def test_the_copy_is_nobody_elses_whatever_lies_beside_it(tmp_path: Path) -> Non
 
 def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
     old = database_of(2, tmp_path)
-    with pytest.raises(EnvironmentFault, match=r"has format 2, .* reads 4\n  hint: brim up migrates it"):
+    with pytest.raises(
+        EnvironmentFault, match=r"has format 2, .* reads 4\n  hint: brim up migrates it"
+    ):
         Database(old)
     assert format_of(old) == 2, "only who has the lock migrates"
     with contextlib.closing(sqlite3.connect(old)) as sql:
         sql.execute("pragma user_version = 99")
     for look in (migrate, Database):
-        with pytest.raises(EnvironmentFault, match=r"has format 99, which a newer version of brim wrote"):
+        with pytest.raises(
+            EnvironmentFault, match=r"has format 99, which a newer version of brim wrote"
+        ):
             look(old)
     assert not kept_copy(old, 99).exists()
 
@@ -206,7 +220,9 @@ migrations.migrate(Path(sys.argv[1]))
         assert len(Book(database).jobs) == 4
 
 
-def test_nothing_is_migrated_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_migrated_without_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = database_of(2, tmp_path)
 
     def full(*_: object) -> None:

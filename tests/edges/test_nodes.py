@@ -1,4 +1,6 @@
-"""The agents of nodes: what they start ends with them, whoever finds them, and when they come back."""
+"""The agents of nodes: what they start ends with them, whoever finds them,
+and when they come back.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from groups import needs_groups
 
 
 class Host:
-    """Nodes whose agents have no torch, and so start everything anew: a shell script instead of jobs' agents."""
+    """Nodes whose agents have no torch, and so start everything anew: a shell script instead of
+    jobs' agents.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +91,9 @@ def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
     sleeping = host.begin("job-1")
     limits = psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE)
     begin = Begin(job="job-2", arguments=[], python=("", ""), environment={}, directory="/")
-    host.nodes.ask("n1", begin)  # without the descriptors that belong to it, as where there are too many
+    host.nodes.ask(
+        "n1", begin
+    )  # without the descriptors that belong to it, as where there are too many
     psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE, (8, limits[1]))
     with open(os.devnull, "r+b") as nothing:
         host.nodes.ask("n1", begin, [nothing.fileno()] * 2)
@@ -170,7 +176,9 @@ def test_what_a_killed_node_left_is_ended_again_until_it_is_gone(
     assert asked == ends
 
 
-def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nodes_agent_that_does_not_answer_is_killed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = host.up()
     monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
     os.kill(pid, signal.SIGSTOP)
@@ -181,7 +189,8 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(host: Host, monkeypatch: p
     host.up()
 
 
-# Of a session of its own, by way of a shell that ends; called as the masters are, which an agent of a node leaves time.
+# Of a session of its own, by way of a shell that ends; called as the masters are, which an agent of
+# a node leaves time.
 LEAVES = """#!/bin/sh
 echo $$ > {folder}/$4
 cp /bin/sleep {folder}/brim-master
@@ -263,7 +272,9 @@ print([child.wait(30.0) for child in children], [child.wait() for child in child
 """
 
 
-def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given(tmp_path: Path) -> None:
+def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path / "log")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert done.stdout == "[0, 2, 0] [0, 2, 0]\n"

@@ -1,7 +1,9 @@
-"""Records and messages that are well-formed and mean nothing: each reader says so in its documented way.
+"""Records and messages that are well-formed and mean nothing: each reader says so in its documented
+way.
 
-What `test_fuzz.py` damages is refused by checksums and types, mostly. Here a single value of something right is another
-one, with the checksums made again: by a program of another version, or by somebody who means harm.
+What `test_fuzz.py` damages is refused by checksums and types, mostly. Here a single value of
+something right is another one, with the checksums made again: by a program of another version, or
+by somebody who means harm.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ from brim.wire.proofs import PROOF_BYTES, proof
 from edges.test_fuzz import damaged
 from submissions import submission
 
-QUICK = settings(max_examples=100, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=100, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 ODD = [
     None, True, -1, 0, 2**40, 2**70, 1e300, float("nan"), "", "x", "../../x", "a\0b", "é" * 99, [], {}, [[1]], [-1],
     [2**40, 2**40], {"$tensor": 0}, {"$tensor": "x"}, {"$tensor": 99}, {"$items": 3}, {"$items": [[[], 1]]},
@@ -70,7 +74,13 @@ ODD = [
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a tree of plain data, as the keys that lead to it."""
     yield at
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, each in inner:
         yield from places(each, (*at, key))
 
@@ -94,7 +104,7 @@ def twisted(right: Any) -> st.SearchStrategy[Any]:
     return once(right) | once(right).flatmap(once)
 
 
-# State between workers -----------------------------------------------------------------------------------------
+# State between workers ----------------------------------------------------------------------------
 
 
 def state_bytes() -> bytes:
@@ -158,7 +168,7 @@ def test_a_header_that_cannot_be_meant(header: bytes) -> None:
         receive_bytes(len(header).to_bytes(8, "little") + header)
 
 
-# Greetings -----------------------------------------------------------------------------------------------------
+# Greetings ----------------------------------------------------------------------------------------
 
 SECRET = b"s" * 32
 GREETING = (5).to_bytes(2, "little") + proof(SECRET, b"call", b"x", b"state") + b"state"
@@ -176,7 +186,12 @@ def test_strangers_words_are_forgotten(given: list[bytes]) -> None:
         friend = threading.Thread(
             target=lambda: strangers.enter_context(
                 connect(
-                    listener.address, "state", SECRET, timeout=10.0, patience=10.0, cancelled=lambda: False
+                    listener.address,
+                    "state",
+                    SECRET,
+                    timeout=10.0,
+                    patience=10.0,
+                    cancelled=lambda: False,
                 )
             )
         )
@@ -207,7 +222,7 @@ def test_an_answer_that_proves_nothing(said: bytes) -> None:
         assert not answers.is_alive()
 
 
-# Requests to a node --------------------------------------------------------------------------------------------
+# Requests to a node -------------------------------------------------------------------------------
 
 REQUESTS = [
     msgspec.msgpack.encode(Kill(job="a-1")),
@@ -233,7 +248,7 @@ def test_a_request_that_is_none_leaves_nothing_open(given: bytes) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-# The scheduler's records ---------------------------------------------------------------------------------------
+# The scheduler's records --------------------------------------------------------------------------
 
 
 def a_cycle() -> bytes:
@@ -280,7 +295,9 @@ def test_a_cycle_is_read() -> None:
 
 
 @QUICK
-@given(given=damaged(CYCLE) | twisted(SAID).map(lambda each: zlib.compress(json.dumps(each).encode())))
+@given(
+    given=damaged(CYCLE) | twisted(SAID).map(lambda each: zlib.compress(json.dumps(each).encode()))
+)
 def test_what_is_no_cycle_is_refused(given: bytes) -> None:
     with contextlib.suppress(EnvironmentFault):
         cycles.decode_cycle(given)
@@ -319,7 +336,9 @@ def test_a_cycle_does_not_ask_for_all_memory(monkeypatch: pytest.MonkeyPatch) ->
         tracemalloc.stop()
 
 
-SUBMITTED = msgspec.to_builtins(Submit(submission=submission(tenant="ads"), name="flights", key="k"))
+SUBMITTED = msgspec.to_builtins(
+    Submit(submission=submission(tenant="ads"), name="flights", key="k")
+)
 
 
 @QUICK
@@ -329,10 +348,11 @@ def test_what_is_no_submission_is_refused(given: str) -> None:
         assert msgspec.json.decode(given, type=Submit).submission.spec.workers.maximum >= 1
 
 
-# YAML that people write ----------------------------------------------------------------------------------------
+# YAML that people write ---------------------------------------------------------------------------
 
 CLUSTER = (
-    b"nodes: [{name: n1, workers: 8}, {name: n2, workers: 4}]\ntenants:\n  - {name: ads, guaranteed: 2}\n"
+    b"nodes: [{name: n1, workers: 8}, {name: n2, workers: 4}]\ntenants:\n  - {name: ads, "
+    b"guaranteed: 2}\n"
 )
 WORDS = [
     "nodes", "name", "workers", "tenants", "grace", ": ", "- ", "{", "}", "[", "]", ", ", "\n", "\n  ", "\n    ", "? ",
@@ -355,7 +375,8 @@ def test_what_is_no_cluster_is_refused(given: bytes, tmp_path: Path) -> None:
 
 LEVELS = "abcdefghij"
 ALIASES = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in itertools.pairwise(LEVELS)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in itertools.pairwise(LEVELS)
 )
 MERGES = "a: &a {x: 1}\n" + "".join(
     f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 10)}]}}\n"
@@ -392,7 +413,7 @@ def test_a_value_that_is_not_what_its_tag_says(tmp_path: Path, value: str) -> No
         read_yaml(tmp_path / "cluster.yaml")
 
 
-# What a run leaves ---------------------------------------------------------------------------------------------
+# What a run leaves --------------------------------------------------------------------------------
 
 FITS = [
     {
@@ -434,7 +455,9 @@ def a_checkpoint(run: Path) -> Store:
     copy = Image()
     tree = copy.take({"model": {"weight": torch.arange(6.0)}, "committed": 3})
     for step in (3, 4):
-        checkpoint = Checkpoint(step=step, tree=tree, versions={"torch": "2"}, data=bytes(copy.data))
+        checkpoint = Checkpoint(
+            step=step, tree=tree, versions={"torch": "2"}, data=bytes(copy.data)
+        )
         store.publish(store.draft(checkpoint, writer="w1"))
     return store
 
@@ -530,7 +553,9 @@ STEP = {"step": 1, "at": 1.0, "epoch": 1, "round": 1, "loss": 0.5, "seconds": 0.
 @QUICK
 @given(data=st.data())
 def test_steps_that_are_none_are_passed_over(data: st.DataObject, tmp_path: Path) -> None:
-    lines = data.draw(st.lists(twisted(STEP).map(lambda each: json.dumps(each).encode()), max_size=3))
+    lines = data.draw(
+        st.lists(twisted(STEP).map(lambda each: json.dumps(each).encode()), max_size=3)
+    )
     content = data.draw(st.just(b"\n".join(lines)) | damaged(b"\n".join(lines)))
     (tmp_path / STEPS).write_bytes(content)
     assert len(follow_steps(tmp_path).poll()) <= content.count(b"\n")

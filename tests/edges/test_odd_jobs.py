@@ -58,7 +58,9 @@ def odd_records(now: float) -> list[JobRecord]:
         number = len(records) + 1
         job = fields.pop("submission", submission(tenant="ads"))
         records.append(
-            JobRecord(number=number, id=f"{name}-{number}", submission=job, submitted=now - 60.0, **fields)
+            JobRecord(
+                number=number, id=f"{name}-{number}", submission=job, submitted=now - 60.0, **fields
+            )
         )
 
     for name in NAMES:
@@ -66,13 +68,36 @@ def odd_records(now: float) -> list[JobRecord]:
         add(name, life=Life(Phase.DONE), started=now - 50.0, ended=now - 1.0, step=7, steps=7)
     for far in FAR:
         job = submission(tenant="ads", deadline=now + far)
-        add("far", submission=job, promised=True, judged=True, earliest=now + far, estimate=now + far)
+        add(
+            "far",
+            submission=job,
+            promised=True,
+            judged=True,
+            earliest=now + far,
+            estimate=now + far,
+        )
         add("far", submission=job, life=Life(Phase.CANCELLED, Wish.CANCEL), ended=now)
-        add("past", submission=submission(tenant="ads", deadline=-far), life=Life(Phase.DONE), ended=now)
+        add(
+            "past",
+            submission=submission(tenant="ads", deadline=-far),
+            life=Life(Phase.DONE),
+            ended=now,
+        )
     endless = Estimate(at=now, finish=math.inf, step=0)
     add("endless", expected=endless, first=endless, half=endless, estimate=math.inf)
-    add("failed", life=Life(Phase.FAILED), ended=now, problem="\x1b[2J\x00 $x$ \ud7ff\n" * 9, step=2**62)
-    add("tenant", submission=submission(tenant="\x1b[31m\n$\\frac{$ <b>"), life=Life(Phase.DONE), ended=now)
+    add(
+        "failed",
+        life=Life(Phase.FAILED),
+        ended=now,
+        problem="\x1b[2J\x00 $x$ \ud7ff\n" * 9,
+        step=2**62,
+    )
+    add(
+        "tenant",
+        submission=submission(tenant="\x1b[31m\n$\\frac{$ <b>"),
+        life=Life(Phase.DONE),
+        ended=now,
+    )
     add("long", submission=submission(tenant="t" * 5000), life=Life(Phase.DONE), ended=now)
     return records
 
@@ -149,7 +174,8 @@ def test_what_cannot_be_kept_is_refused_at_submission(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["epochs", "global_batch_size", "micro_batches", "threads", "loaders", "keep", "spares"]
+    "field",
+    ["epochs", "global_batch_size", "micro_batches", "threads", "loaders", "keep", "spares"],
 )
 def test_no_number_of_a_spec_is_larger_than_can_be_kept(field: str) -> None:
     values: dict[str, Any] = {field: 2**63}

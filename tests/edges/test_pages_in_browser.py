@@ -1,4 +1,6 @@
-"""The pages in a real browser: they fit a telephone, their text can be read, and values are read off by all means."""
+"""The pages in a real browser: they fit a telephone, their text can be read, and values are read
+off by all means.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TELEPHONE, DESK = 390, 1280
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     api = pytest.importorskip(
@@ -52,7 +56,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     history = cluster_history(house.database, subject="here", now=None)
     (folder / "cluster.html").write_text(render_cluster_report(history))
     words = ["simulate", "--policy", "brim,edf", "--out", str(folder / "out")]
-    subprocess.run([sys.executable, "-m", "brim.cli", *words], check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "brim.cli", *words], check=True, capture_output=True, timeout=120
+    )
     shutil.copy(folder / "out" / "index.html", folder / "simulation.html")
     return folder
 
@@ -95,7 +101,9 @@ def test_a_page_loads_nothing(written: Path, name: str) -> None:
 
 @pytest.mark.parametrize("width", [TELEPHONE, DESK])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_and_the_text_of_its_charts_can_be_read(opened: Any, name: str, width: int) -> None:
+def test_a_page_fits_and_the_text_of_its_charts_can_be_read(
+    opened: Any, name: str, width: int
+) -> None:
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.evaluate(

@@ -74,7 +74,9 @@ def test_a_cost_is_learned_only_from_clocks_that_agree(tmp_path: Path, apart: fl
     course.step()
     course.pass_(0.6)
     course.end()
-    learned = {kind: [round(each, 2) for each in seconds] for kind, seconds in course.book.costs.items()}
+    learned = {
+        kind: [round(each, 2) for each in seconds] for kind, seconds in course.book.costs.items()
+    }
     # Of a start and of a resize, its first step is a part that was to be made anyway.
     assert learned == ({} if apart else {"start": [2.9], "resize": [0.95], "end": [0.8]})
 

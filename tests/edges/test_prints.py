@@ -41,7 +41,9 @@ def test_the_first_from_its_beginning_a_successor_from_where_it_takes_over(tmp_p
     assert fresh() == ["loss 3"]
 
 
-def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_missed(tmp_path: Path) -> None:
+def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_missed(
+    tmp_path: Path,
+) -> None:
     run = RecordedRun(tmp_path, spec(), samples=8192)
     run.begin()
     printed(tmp_path, "w0", "before\n")
@@ -84,7 +86,9 @@ def test_a_log_of_another_host_is_shown_from_its_beginning_once_it_comes(tmp_pat
 
 
 def test_who_prints_much_does_not_hold_up_the_view_and_is_shown_to_the_end(tmp_path: Path) -> None:
-    """Line by line, what was printed is read by and by; and to its end where the run, or the worker, has ended."""
+    """Line by line, what was printed is read by and by; and to its end where the run, or the
+    worker, has ended.
+    """
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
     run.begin()

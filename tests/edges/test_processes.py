@@ -1,4 +1,6 @@
-"""What a process calls itself, and when it ends, is its own business: nobody who looks at it stumbles over it."""
+"""What a process calls itself, and when it ends, is its own business: nobody who looks at it
+stumbles over it.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
 def test_a_variable_may_be_anything() -> None:
     command = [sys.executable, "-c", CALLED, ""]
     environment = {**os.environb, b"BRIM_WORKER": b"\xff"}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert variable_of(process.pid, "BRIM_WORKER") == "\ufffd"

@@ -22,7 +22,10 @@ from brim.runs.verbs import _RUN, RunOptions, SubmitOptions
 from brim.telemetry.history import read_history
 from recorded_run import RecordedRun, spec
 
-GOOD = "def model(): ...\ndef dataset(split): ...\ndef loss(output, target): ...\ndef optimizer(model): ...\n"
+GOOD = (
+    "def model(): ...\ndef dataset(split): ...\ndef loss(output, target): ...\ndef "
+    "optimizer(model): ...\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -31,14 +34,20 @@ GOOD = "def model(): ...\ndef dataset(split): ...\ndef loss(output, target): ...
         "import brim; import brim.train.params; brim.train",
         "import brim; brim.train; import brim.train.params; brim.train",
         "import brim.train.params; import brim; brim.train",
-        "from brim import train; import brim.train.params; import brim; assert train is brim.train; train",
+        "from brim import train; import brim.train.params; import brim; assert train is "
+        "brim.train; train",
         "from brim.train import params; import brim; brim.train",
         "import brim; brim.data; brim.train",
     ],
 )
 def test_train_is_a_verb_and_a_package_whoever_imports_what_first(program: str) -> None:
     *before, name = program.split("; ")
-    check = [*before, "try:", f"    {name}('missing.py')", "except brim.errors.SpecError as e: print(e.got)"]
+    check = [
+        *before,
+        "try:",
+        f"    {name}('missing.py')",
+        "except brim.errors.SpecError as e: print(e.got)",
+    ]
     lines = "\n".join(
         ["import brim.errors", *check, "import brim.train.params as p; print(p.param.__name__)"]
     )
@@ -49,7 +58,9 @@ def test_train_is_a_verb_and_a_package_whoever_imports_what_first(program: str) 
 @pytest.mark.parametrize("name", ["train", "run", "submit", "Run"])
 def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
     program = f"import brim, sys; brim.{name}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout == "False\n", done.stderr
 
 
@@ -71,8 +82,10 @@ def test_keywords_are_the_options_of_the_command_line(
 @pytest.mark.parametrize(
     ("call", "field", "got", "hint"),
     [
-        (lambda: brim.train("good.py", worker=4), "worker=", "brim.train does not have", "did you mean 'workers'?"),
-        (lambda: brim.train("good.py", lr=0.1), "lr=", "brim.train does not have", "set={'lr': 0.1}"),
+        (lambda: brim.train("good.py", worker=4), "worker=", "brim.train does not "
+                                                             "have", "did you mean 'workers'?"),
+        (lambda: brim.train("good.py", lr=0.1), "lr=", "brim.train does not "
+                                                       "have", "set={'lr': 0.1}"),
         (lambda: brim.train("good.py", workers="4:1"), "workers=", "'4:1'", "workers='1:4'"),
         (lambda: brim.train("good.py", epochs=0), "epochs=", "'0'", "epochs=1"),
         (lambda: brim.train("good.py", exact="no"), "exact=", "'no'", "exact=True"),
@@ -84,13 +97,17 @@ def test_keywords_are_the_options_of_the_command_line(
             lambda: brim.train("good.py", workers=5, micro_batches=4), "micro_batches=", "4 for up to 5 workers",
             "micro_batches=8, or leave it out",
         ),
-        (lambda: brim.train("good.py", env={"BRIM_TOKEN": "x"}), "env={'BRIM_TOKEN': …}", "BRIM_", "env={"),
-        (lambda: brim.train("good.py", env=["NOT_SET"]), "env={'NOT_SET': …}", "not set", "env={'NOT_SET': 'VALUE'}"),
+        (lambda: brim.train("good.py", env={"BRIM_TOKEN": "x"}), "env={'BRIM_TOKEN': "
+                                                                 "…}", "BRIM_", "env={"),
+        (lambda: brim.train("good.py", env=["NOT_SET"]), "env={'NOT_SET': "
+                                                         "…}", "not set", "env={'NOT_SET': "
+                                                                          "'VALUE'}"),
         (lambda: brim.train("good.py", logger="tensorbord"), "logger=", "'tensorbord'", "did you mean 'tensorboard'?"),
         (lambda: brim.run("python good.py", logger=["good.py"]), "logger=", "'good.py'", ""),
         (lambda: brim.train("good.py", logger=Path), "logger=", "a type", ""),
         (lambda: brim.train("god.py"), "god.py", "no such file", "did you mean 'good.py'?"),
-        (lambda: brim.train("good.py", run_dir="full"), "run_dir=", "a directory with other files", "run_dir='full-1'"),
+        (lambda: brim.train("good.py", run_dir="full"), "run_dir=", "a directory with other "
+                                                                    "files", "run_dir='full-1'"),
         (lambda: brim.run([]), "command", "[]", "brim.run(["),
         (lambda: brim.run("python lop.py", workers=2), "lop.py", "no such file", ""),
         (lambda: brim.submit("good.py", deadline="soon"), "deadline=", "'soon'", "deadline='2h'"),
@@ -99,7 +116,12 @@ def test_keywords_are_the_options_of_the_command_line(
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_words_of_python(
-    call: Callable[[], Any], field: str, got: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], Any],
+    field: str,
+    got: str,
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))

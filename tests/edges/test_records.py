@@ -202,7 +202,8 @@ def test_the_report_tells_what_happened(tmp_path: Path) -> None:
     eventful(tmp_path, samples=8192, epochs=2)
     page = render_report(read(tmp_path))
     for words in (
-        "flights.py", "0.7712", "exact", "ab" * 32, "kill rank 1 at step 6 (w1)", "w1 lost (signal 9)",
+        "flights.py", "0.7712", "exact", "ab" * 32, "kill rank 1 at step 6 (w1)", "w1 lost (signal "
+                                                                                  "9)",
         "add 2 at step 12", "w3 left (SIGTERM)", "Where the time went", "24 ms",
         "Loss, throughput and world size",
     ):  # fmt: skip
@@ -280,7 +281,13 @@ def test_the_report_escapes_what_a_run_says(tmp_path: Path) -> None:
 def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:
     run = RecordedRun(tmp_path, spec())
     run.events.append(
-        "run_started", run="r", steps=4, steps_per_epoch=2, spec={}, file="", command=["python", "loop.py"]
+        "run_started",
+        run="r",
+        steps=4,
+        steps_per_epoch=2,
+        spec={},
+        file="",
+        command=["python", "loop.py"],
     )
     assert "unfinished" in render_report(read(tmp_path))
     run.begin()
@@ -309,12 +316,16 @@ def test_a_resumed_run_shows_no_gap_between_its_lives(killed: bool, tmp_path: Pa
 @pytest.mark.parametrize("jump", [-36_000.0, -3.0, 36_000.0])
 @pytest.mark.parametrize("mid_life", [False, True])
 def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_path: Path) -> None:
-    """Between two lives of a run, or within one where the records of a host that was set are among them."""
+    """Between two lives of a run, or within one where the records of a host that was set are among
+    them.
+    """
     run = RecordedRun(tmp_path, spec(), samples=2048)
     run.begin()
     run.train(6)
     now = run.clock.now() + jump
-    again = RecordedRun(tmp_path, spec(), samples=2048, start=now, step=run.step, workers=run.workers)
+    again = RecordedRun(
+        tmp_path, spec(), samples=2048, start=now, step=run.step, workers=run.workers
+    )
     if mid_life:
         again.began = now
     else:
@@ -328,7 +339,9 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
     assert all(session.end >= session.start for session in history.sessions)
     parts = time_breakdown(history.sessions, history.steps, history.restores, re_forming=0.0)
     assert min(parts.values()) >= 0
-    assert all(rate >= 0 for _, rate in throughput(history.steps, start=run.start, end=now, buckets=9))
+    assert all(
+        rate >= 0 for _, rate in throughput(history.steps, start=run.start, end=now, buckets=9)
+    )
     assert not re.search(r"-\d[\d.,]* (s|ms)\b", render_report(history))
 
 
@@ -354,7 +367,9 @@ def test_the_ledger_counts_by_the_order_that_was_read(
 
 
 @pytest.mark.parametrize("pretended", ["shuffled", "sequential"])
-def test_the_ledger_finds_another_order_than_the_one_on_record(pretended: str, tmp_path: Path) -> None:
+def test_the_ledger_finds_another_order_than_the_one_on_record(
+    pretended: str, tmp_path: Path
+) -> None:
     run = RecordedRun(tmp_path, spec(), order=pretended)
     run.begin()
     run.order = "sampler"
@@ -380,7 +395,9 @@ def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_pat
     run.train(6)
     now = run.clock.now()
     for start, step in ((now + 36_000.0, 6), (now, 6)):
-        again = RecordedRun(tmp_path, spec(), samples=2048, start=start, step=6, workers=run.workers)
+        again = RecordedRun(
+            tmp_path, spec(), samples=2048, start=start, step=6, workers=run.workers
+        )
         again.begin(workers=2)
         again.restore(step)
         assert read(tmp_path).step == step
@@ -404,7 +421,9 @@ def test_the_wall_clock_knows_of_a_nights_sleep_and_heartbeats_do_not(
 ) -> None:
     clock, read = SystemClock(), time.clock_gettime
     wall, now = clock.wall(), clock.now()
-    monkeypatch.setattr(time, "clock_gettime", lambda id: read(id) + 28_800.0 * (id == time.CLOCK_BOOTTIME))
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda id: read(id) + 28_800.0 * (id == time.CLOCK_BOOTTIME)
+    )
     assert wall + 28_800.0 <= clock.wall() < wall + 28_860.0
     assert now <= clock.now() < now + 60.0
 

@@ -17,7 +17,9 @@ MUCH = 16 << 20  # bytes: more than all buffers between two ends hold
 
 
 @contextlib.asynccontextmanager
-async def relayed(path: Path, serve: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[Relay]:
+async def relayed(
+    path: Path, serve: Callable[[asyncio.StreamWriter], None]
+) -> AsyncIterator[Relay]:
     """A relay to a server that does one thing for each who calls."""
 
     writers: list[asyncio.StreamWriter] = []
@@ -103,7 +105,9 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
     asyncio.run(work())
 
 
-def test_a_caller_that_reads_slowly_gets_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_reads_slowly_gets_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(relays, "_STUCK", 0.3, raising=False)
 
     async def work() -> int:

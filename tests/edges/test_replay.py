@@ -1,4 +1,6 @@
-"""`brim simulate replay`: a scheduler's journal, decided again, whatever became of the scheduler in between."""
+"""`brim simulate replay`: a scheduler's journal, decided again, whatever became of the scheduler in
+between.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,9 @@ ALIKE = Decision(
         ({"needed": None}, "needed: unknown, this time none"),
         ({"verdicts": ALIKE.verdicts[:1]}, "verdict on b: none, this time refused"),
         ({"verdicts": (replace(ALIKE.verdicts[0], finish=6.0), ALIKE.verdicts[1])}, "1, 6.0), this time"),
-        ({"verdicts": (ALIKE.verdicts[0], replace(ALIKE.verdicts[1], runs=True))}, "late; True, None), this time"),
+        ({"verdicts": (ALIKE.verdicts[0], replace(ALIKE.verdicts[1], runs=True))}, "late; True, "
+                                                                                   "None), this "
+                                                                                   "time"),
     ],
 )  # fmt: skip
 def test_everything_that_a_decision_says_is_compared(

@@ -1,4 +1,6 @@
-"""The agents of one job on several nodes: started together, known by their locks, and gone with the one at its home."""
+"""The agents of one job on several nodes: started together, known by their locks, and gone with the
+one at its home.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from submissions import submission
 
 
 class FakeNodes:
-    """Agents of nodes who start nothing, but hold the locks of those whom they should have started."""
+    """Agents of nodes who start nothing, but hold the locks of those whom they should
+    have started.
+    """
 
     def __init__(self) -> None:
         self.begun: dict[str, Begin] = {}
@@ -54,7 +58,9 @@ def nodes() -> Iterator[FakeNodes]:
 
 @pytest.fixture
 def record() -> JobRecord:
-    return JobRecord(number=1, id="job-1", submission=submission("1:4"), submitted=0.0, home="n1", launches=1)
+    return JobRecord(
+        number=1, id="job-1", submission=submission("1:4"), submitted=0.0, home="n1", launches=1
+    )
 
 
 def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
@@ -134,7 +140,11 @@ def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Pat
         changed("w4", 14, "n2"),
     ):
         watch._add(event)
-    watch._add(RoundFormed(at=0.0, round=1, world_size=3, workers=["w1", "w3", "w2"], step=0, cause="start"))
+    watch._add(
+        RoundFormed(
+            at=0.0, round=1, world_size=3, workers=["w1", "w3", "w2"], step=0, cause="start"
+        )
+    )
     assert watch.by_agent == {"n1": 2, "n2": 2}
     assert watch.beyond({"n1": 1, "n2": 1}) == [13, 14]
     assert sorted(watch.beyond({"n2": 1})) == [11, 13, 14]

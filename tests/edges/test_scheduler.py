@@ -139,7 +139,9 @@ def brim(*words: str) -> Result:
 
 
 def ask(workers: str = "1:8", *, key: str = "", **fields: Any) -> Submit:
-    return Submit(submission=submission(workers, **{"tenant": "ads", **fields}), name="job", key=key)
+    return Submit(
+        submission=submission(workers, **{"tenant": "ads", **fields}), name="job", key=key
+    )
 
 
 def test_the_life_of_a_job_through_the_client(served: Served) -> None:
@@ -202,7 +204,8 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     served.teach(submission(fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
     soon, late = (
-        client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s)) for s in (5.0, 300.0)
+        client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s))
+        for s in (5.0, 300.0)
     )
     assert (soon.admitted, soon.reason) == (False, "too-late-even-alone")
     assert (late.admitted, late.known, late.reason) == (True, True, "fits")
@@ -260,7 +263,9 @@ def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> 
     assert list(client.logs("job-1")) == []
     (folder / "w1.log").write_text("one\nunfini")
     (folder / "w2.log").write_text("x" * 1_000_000 + "\n")
-    assert [(worker, len(line)) for worker, line in client.logs("job-1", worker="w1")] == [("w1", 3)]
+    assert [(worker, len(line)) for worker, line in client.logs("job-1", worker="w1")] == [
+        ("w1", 3)
+    ]
     assert sum(len(line) for worker, line in client.logs("job-1") if worker == "w2") == 1_000_000
     following = client.logs("job-1", worker="w1", follow=True)
     assert next(following) == ("w1", "one")
@@ -319,7 +324,9 @@ def test_who_waits_outlasts_the_scheduler_and_is_told(served: Served) -> None:
         with pytest.raises(EnvironmentFault, match=r"no scheduler runs in .* \(no answer for"):
             gives_up.result(30.0)
         until(lambda: len(said) == 2, "what both are told")
-        assert set(said) == {"the scheduler was ended, and brim down suspends its jobs; waiting for brim up"}
+        assert set(said) == {
+            "the scheduler was ended, and brim down suspends its jobs; waiting for brim up"
+        }
         with subprocess.Popen("true") as dead:
             contact = SchedulerContact(host="127.0.0.1", port=1, token="", pid=dead.pid)
         write_scheduler_contact(served.folder, contact)
@@ -363,10 +370,14 @@ def test_a_job_that_is_late_may_still_be_resized(served: Served) -> None:
     assert served.client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_lost_is_asked_for_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hear = http.client.HTTPConnection.getresponse
 
-    def lose(connection: http.client.HTTPConnection, *, then: Callable[[], None] = lambda: None) -> None:
+    def lose(
+        connection: http.client.HTTPConnection, *, then: Callable[[], None] = lambda: None
+    ) -> None:
         monkeypatch.setattr(http.client.HTTPConnection, "getresponse", hear)
         hear(connection).read()  # it has been done
         then()
@@ -382,7 +393,9 @@ def test_an_answer_that_is_lost_is_asked_for_again(served: Served, monkeypatch: 
     monkeypatch.setattr(client_module, "_TO_HEAR", 0.1)
     die = functools.partialmethod(lose, then=served.close)
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", die)
-    with pytest.raises(EnvironmentFault, match=r"whether it took the job in is not known.*--key a-key"):
+    with pytest.raises(
+        EnvironmentFault, match=r"whether it took the job in is not known.*--key a-key"
+    ):
         served.client.submit(ask(key="a-key"))
 
 
@@ -406,7 +419,9 @@ def test_nonsense_is_answered_not_suffered(served: Served) -> None:
         ("/v1/jobs/job-1?wait=nan", None, 404),
     ):
         request = urllib.request.Request(
-            f"http://127.0.0.1:{contact.port}{path}", body, {"Authorization": f"Bearer {contact.token}"}
+            f"http://127.0.0.1:{contact.port}{path}",
+            body,
+            {"Authorization": f"Bearer {contact.token}"},
         )
         with pytest.raises(urllib.error.HTTPError, match=str(status)):
             urllib.request.urlopen(request, timeout=5)
@@ -419,7 +434,12 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     )
     done = brim("submit", "job.yaml", "--epochs", "5", "--json")
     view = json.loads(done.stdout)
-    assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (0, "digits-1", 4, "web")
+    assert (done.exit_code, view["job"], view["maximum"], view["tenant"]) == (
+        0,
+        "digits-1",
+        4,
+        "web",
+    )
     spec = served.book.jobs["digits-1"].submission.spec
     assert (spec.epochs, spec.parameters, spec.directory) == (5, {"depth": "2"}, str(tmp_path))
     assert spec.env == {"FLAVOUR": "1"}
@@ -447,16 +467,23 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("status", "digits-1", "--wait", "--json").exit_code == 1
     assert "digits-1: cancelled, step 0" in brim("status", "digits-1").stdout
     assert "brim jobs --all" in brim("jobs").stderr
-    (tmp_path / "cluster.yaml").write_text("nodes: [{name: n1, workers: 3}, {name: n2, workers: 3}]\n")
+    (tmp_path / "cluster.yaml").write_text(
+        "nodes: [{name: n1, workers: 3}, {name: n2, workers: 3}]\n"
+    )
     assert brim("apply", "cluster.yaml").exit_code == 0
     assert served.client.cluster().devices == 6
     assert brim("submit", "job.yaml", "--workers", "4").exit_code == 0
     on = r"digits-2: running, 4 workers on n1: \d, n2: \d, step 0"
     until(lambda: bool(re.match(on, brim("status", "digits-2").stdout)), "4 workers over two nodes")
     assert brim("jobs").stdout.splitlines()[0].split()[3:5] == ["workers", "on"]
-    served.processes.node = NodeSeen(up=False, gone=True, lost=True, again=2.0, problem="its agent died")
+    served.processes.node = NodeSeen(
+        up=False, gone=True, lost=True, again=2.0, problem="its agent died"
+    )
     until(lambda: "node n1: its agent died" in brim("jobs").stderr, "what has become of the node")
-    assert "node lost: n1: its agent died" in Path(brim("report", "--cluster").stdout.strip()).read_text()
+    assert (
+        "node lost: n1: its agent died"
+        in Path(brim("report", "--cluster").stdout.strip()).read_text()
+    )
     assert brim("up").exit_code == 2
 
 
@@ -474,7 +501,10 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
         assert "4 workers, the most that help, would be done" in text
         assert "the earliest that could be promised" in text
     waiting = ThreadPoolExecutor(1).submit(brim, *arguments, "10s", "--wait")
-    until(lambda: "digits-3" in [job.job for job in served.client.jobs() if job.was_refused], "the verdict")
+    until(
+        lambda: "digits-3" in [job.job for job in served.client.jobs() if job.was_refused],
+        "the verdict",
+    )
     served.client.cancel("digits-3")
     assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
 
@@ -483,13 +513,18 @@ def test_a_policy_that_does_not_run_what_it_refuses_says_why(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = served.client.submit(ask())
-    no = msgspec.structs.replace(view, state="refused", reason="no-capacity", detail="8 devices are promised")
+    no = msgspec.structs.replace(
+        view, state="refused", reason="no-capacity", detail="8 devices are promised"
+    )
     assert end_of(no, as_json=False) == 3
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
 
 
 def test_the_status_of_a_job_shows_what_train_shows(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     client = served.client
     view = msgspec.structs.replace(client.submit(ask()), run=str(tmp_path / "run"))
@@ -505,7 +540,11 @@ def test_the_status_of_a_job_shows_what_train_shows(
     assert "workers: w0 active, w1 active, w2 active, w3 active" in text
     status_of(client, view.job, wait=False, as_json=True)
     known = json.loads(capsys.readouterr().out)
-    assert (known["job"], known["progress"]["step"], known["progress"]["world_size"]) == (view.job, 3, 4)
+    assert (known["job"], known["progress"]["step"], known["progress"]["world_size"]) == (
+        view.job,
+        3,
+        4,
+    )
 
 
 def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
@@ -594,7 +633,9 @@ def test_without_a_scheduler(
     assert said in done.output
 
 
-def test_a_job_file_with_a_word_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_file_with_a_word_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(f"file: {DIGITS}\nwokers: 4\n")
     done = brim("submit", "job.yaml")
@@ -609,7 +650,9 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
     until(lambda: served.client.job("job-1").first_estimate is not None, "the first estimate")
     first = served.client.job("job-1").first_estimate
     assert first is not None
-    assert first.finish - began == pytest.approx(6000 / 60.0 + BELIEVED.cost(0, 8) + BELIEVED.end, abs=3.0)
+    assert first.finish - began == pytest.approx(
+        6000 / 60.0 + BELIEVED.cost(0, 8) + BELIEVED.end, abs=3.0
+    )
     assert (first.step, first.error) == (0, None)
     until(lambda: served.client.job("job-1").workers == 8, "8 workers")
     served.processes.say("job-1", step=3001, steps=6000)
@@ -634,14 +677,18 @@ def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_job(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_wait_and_not_the_job(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(client: Client, job: str, **_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "wait", interrupted)
     done = brim("submit", DIGITS, "--tenant", "ads", "--wait")
     assert done.exit_code == 1
-    assert "digits-1 goes on: brim status digits-1 --wait; brim cancel digits-1 ends it" in done.stderr
+    assert (
+        "digits-1 goes on: brim status digits-1 --wait; brim cancel digits-1 ends it" in done.stderr
+    )
     assert not served.client.job("digits-1").has_ended
 
 

@@ -1,4 +1,6 @@
-"""A scheduler may die wherever it writes or asks: the next one forgets nobody, and starts nobody twice."""
+"""A scheduler may die wherever it writes or asks: the next one forgets nobody, and starts nobody
+twice.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ class House:
     def live(self) -> None:
         """As `brim.scheduler.__main__` does."""
         self.database = Database(self.folder / "scheduler.db")
-        self.database._sql.execute("pragma synchronous = off")  # who dies here takes no power with him
+        self.database._sql.execute(
+            "pragma synchronous = off"
+        )  # who dies here takes no power with him
         self.database._sql = MortalSql(self.database._sql, self.point)  # type: ignore[assignment]
         described = self.database.get(CLUSTER)
         assert described is not None
@@ -153,7 +157,11 @@ class House:
         self.book = Book(self.database)
         self.backend = LiveBackend(self.book, self.processes, spec, clock=self.clock)
         self.scheduler = Scheduler(
-            self.book, self.database, self.backend, jobs_folder=self.folder / "jobs", clock=self.clock
+            self.book,
+            self.database,
+            self.backend,
+            jobs_folder=self.folder / "jobs",
+            clock=self.clock,
         )
 
     def survive(self, work: Callable[[], object]) -> bool:
@@ -265,8 +273,19 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> int:
     assert house.broken() == []
     phases = {name: house.book.jobs[job].life.phase.value for name, job in house.ids.items()}
     assert phases == {"a": "done", "b": "done", "c": "cancelled", "d": "done"}
-    events = {change.event for record in house.book.jobs.values() for change in house.book.story(record)}
-    assert events >= {"promised", "refused", "accepted", "running", "suspended", "hold", "release", "workers"}
+    events = {
+        change.event for record in house.book.jobs.values() for change in house.book.story(record)
+    }
+    assert events >= {
+        "promised",
+        "refused",
+        "accepted",
+        "running",
+        "suspended",
+        "hold",
+        "release",
+        "workers",
+    }
     assert points.count > 100
     return points.count
 

@@ -25,13 +25,17 @@ def trace(tmp_path: Path) -> Path:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "m.csv").write_text(PROFILE)
     file = tmp_path / "trace.csv"
-    made = _run("generate", "--profiles", str(tmp_path / "profiles"), "--jobs", "12", "--out", str(file))
+    made = _run(
+        "generate", "--profiles", str(tmp_path / "profiles"), "--jobs", "12", "--out", str(file)
+    )
     assert made.exit_code == 0
     return file
 
 
 def test_json_is_one_object_with_every_figure(trace: Path) -> None:
-    result = _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim,edf,edf:as-coded", "--json")
+    result = _run(
+        "--trace", str(trace), "--cluster", "2x8", "--policy", "brim,edf,edf:as-coded", "--json"
+    )
     found = json.loads(result.stdout)
     assert set(found["policies"]) == {"brim", "edf", "edf:as-coded"}
     assert {
@@ -53,7 +57,9 @@ def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
     assert "No policy can meet more than" in result.stdout
 
 
-def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(trace: Path, tmp_path: Path) -> None:
+def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(
+    trace: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
     names = {path.name for path in out.iterdir()}
@@ -118,9 +124,22 @@ def test_bad_input_exits_with_2_and_prints_nothing_on_stdout(trace: Path) -> Non
 
 
 def test_tenants_are_read_and_misspelt_rights_refused(trace: Path) -> None:
-    rights = ("--tenant", "default:guaranteed=8,exclusive=2,limit=12", "--tenant", "other:guaranteed=8")
+    rights = (
+        "--tenant",
+        "default:guaranteed=8,exclusive=2,limit=12",
+        "--tenant",
+        "other:guaranteed=8",
+    )
     result = _run(
-        "--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--placement", "--json", *rights
+        "--trace",
+        str(trace),
+        "--cluster",
+        "2x8",
+        "--policy",
+        "brim",
+        "--placement",
+        "--json",
+        *rights,
     )
     assert json.loads(result.stdout)["policies"]["brim"]["admitted_missed"] == 0
     with pytest.raises(SpecError, match="did you mean 'guaranteed'"):
@@ -134,7 +153,9 @@ def test_without_a_trace_a_sample_is_run(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert "`brim simulate`" in readme
     command = [sys.executable, "-m", "brim.cli", "simulate"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert {"brim", "elasticflow", "edf"} <= set(done.stdout.replace("│", " ").split())
     assert "made up" in done.stderr
@@ -173,15 +194,27 @@ def test_the_policy_of_the_guide_runs_from_a_file(tmp_path: Path) -> None:
         ("def mine(s): ...", "{file}:mien", "did you mean 'mine'?"),
         ("mine = 3", "{file}:mine", "of type int"),
         ("def mine(s): ...", "{file}:mine", "a NoneType as its answer"),
-        ("def mine(s): return D(workers={'x': 1})", "{file}:mine", "workers for 'x', which is no job"),
+        (
+            "def mine(s): return D(workers={'x': 1})",
+            "{file}:mine",
+            "workers for 'x', which is no job",
+        ),
         (
             "def mine(s): return D(workers={s.jobs[0].job.id: 999}, verdicts=yes(s))",
             "{file}:mine",
             "999 workers",
         ),
-        ("def mine(s): return D(workers={s.jobs[0].job.id: 0.5})", "{file}:mine", "0.5 workers for job"),
+        (
+            "def mine(s): return D(workers={s.jobs[0].job.id: 0.5})",
+            "{file}:mine",
+            "0.5 workers for job",
+        ),
         ("def mine(s): return D(workers={})", "{file}:mine", "no verdict on"),
-        ("def mine(s): return D(workers={}, verdicts=yes(s), wake=0.0)", "{file}:mine", "wake=0 at"),
+        (
+            "def mine(s): return D(workers={}, verdicts=yes(s), wake=0.0)",
+            "{file}:mine",
+            "wake=0 at",
+        ),
         ("def mine(s): return D(workers={}, verdicts=yes(s))", "{file}:mine", "waiting for ever"),
     ],
 )
@@ -189,7 +222,10 @@ def test_what_is_wrong_with_a_policy_of_ones_own_is_said_in_four_parts(
     trace: Path, tmp_path: Path, code: str | None, name: str, words: str
 ) -> None:
     file = tmp_path / "own.py"
-    head = "from brim.domain.schedule import Decision as D\nfrom brim.policies.edf import admit_all as yes\n"
+    head = (
+        "from brim.domain.schedule import Decision as D\nfrom brim.policies.edf import "
+        "admit_all as yes\n"
+    )
     file.write_text(head + (code or ""))
     with pytest.raises(SpecError) as caught:
         _run("--trace", str(trace), "--cluster", "2x8", "--policy", name.format(file=file))
@@ -202,7 +238,9 @@ def test_what_is_wrong_with_a_policy_of_ones_own_is_said_in_four_parts(
 
 
 @pytest.mark.parametrize("code", ["def mine(s):\n    return 1 / 0", "1 / 0"])
-def test_a_policy_that_raises_shows_its_own_traceback(trace: Path, tmp_path: Path, code: str) -> None:
+def test_a_policy_that_raises_shows_its_own_traceback(
+    trace: Path, tmp_path: Path, code: str
+) -> None:
     file = tmp_path / "own.py"
     file.write_text(code)
     command = [

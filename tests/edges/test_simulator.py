@@ -30,7 +30,10 @@ def test_finish_times_are_exact_and_pay_for_the_start() -> None:
 
 
 def test_a_slot_delays_arrivals_but_not_finishes() -> None:
-    jobs = [Job(id=name, submitted=at, work=75.0, curve=CONCAVE) for name, at in (("a", 0.0), ("b", 1.0))]
+    jobs = [
+        Job(id=name, submitted=at, work=75.0, curve=CONCAVE)
+        for name, at in (("a", 0.0), ("b", 1.0))
+    ]
     world = Settings(slot=60.0, overheads=OVERHEADS["none"])
     first, second = simulate(jobs, CLUSTER, edf, settings=world).outcomes
     assert first.finished == pytest.approx(10.0)
@@ -67,7 +70,10 @@ def test_dearer_recovery_makes_elasticity_worth_less() -> None:
     jct = {
         name: measure(
             simulate(
-                jobs, CLUSTER, brim, settings=Settings(overheads=OVERHEADS[name], failures=3600.0, seed=1)
+                jobs,
+                CLUSTER,
+                brim,
+                settings=Settings(overheads=OVERHEADS[name], failures=3600.0, seed=1),
             )
         ).average_jct_seconds
         or 0.0
@@ -106,10 +112,15 @@ def test_the_generator_is_seeded_and_keeps_its_rate(arrivals: str) -> None:
 @pytest.mark.parametrize("policy", [fifo_gang, brim])
 def test_an_end_that_takes_time_holds_the_devices(policy: Policy) -> None:
     curve = ScalingCurve(points=((8, 1.0),))
-    jobs = [Job(id=name, submitted=0.0, work=10.0, curve=curve, requested=8, minimum=8) for name in "ab"]
+    jobs = [
+        Job(id=name, submitted=0.0, work=10.0, curve=curve, requested=8, minimum=8) for name in "ab"
+    ]
     costs = Overheads(name="measured", start=2.0, end=0.5)
     run = simulate(jobs, Cluster.parse("1x8"), policy, settings=Settings(overheads=costs))
-    assert [outcome.finished for outcome in run.outcomes] == [pytest.approx(12.5), pytest.approx(25.0)]
+    assert [outcome.finished for outcome in run.outcomes] == [
+        pytest.approx(12.5),
+        pytest.approx(25.0),
+    ]
 
 
 def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None:

@@ -1,4 +1,6 @@
-"""Who does not read what they asked for is sent away, and who reads slowly gets it all; by real sockets."""
+"""Who does not read what they asked for is sent away, and who reads slowly gets it all; by real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ class _Server:
         self.under_way += 1
         try:
             await send(
-                {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % SIZE)]}
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [(b"content-length", b"%d" % SIZE)],
+                }
             )
             await send({"type": "http.response.body", "body": bytes(SIZE)})
         finally:

@@ -1,4 +1,6 @@
-"""A snapshot of a master is data: reading it runs nothing, and what comes back goes on as it would have."""
+"""A snapshot of a master is data: reading it runs nothing, and what comes back goes on as it would
+have.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,17 @@ from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
 from brim.master.decisions import Decisions
-from brim.master.entries import Asked, Before, Began, Entry, GraceOver, Heard, Joined, Lost, Overstayed
+from brim.master.entries import (
+    Asked,
+    Before,
+    Began,
+    Entry,
+    GraceOver,
+    Heard,
+    Joined,
+    Lost,
+    Overstayed,
+)
 from brim.master.snapshot import freeze, thaw
 from brim.wire import messages as wire
 from coordination import cluster
@@ -43,7 +55,9 @@ class Payload:
 
 def begun(**more: Any) -> Began:
     spec = recorded_run.spec(**{"workers": WorkerRange.parse("1:3"), "faults": (), **more})
-    return Began(at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before())
+    return Began(
+        at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
+    )
 
 
 def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
@@ -73,7 +87,9 @@ def test_a_snapshot_of_another_version_says_so() -> None:
 
 
 class Woken(cluster.Cluster):
-    """A simulated cluster whose master is put to sleep, and read from its bytes, before every event."""
+    """A simulated cluster whose master is put to sleep, and read from its bytes, before every
+    event.
+    """
 
     def _handle(self, event: Event) -> None:
         self.rendezvous = _asleep(self.rendezvous, Rendezvous)
@@ -96,7 +112,8 @@ def test_what_coordinates_sleeps_between_any_two_events(monkeypatch: pytest.Monk
 
 
 class Life:
-    """The entries of a job with up to three agents, whose messages answer what the master says, by chance.
+    """The entries of a job with up to three agents, whose messages answer what the master says, by
+    chance.
 
     Args:
         seed: of the chance.
@@ -106,7 +123,9 @@ class Life:
         self._rng = random.Random(seed)
         faults = parse_faults("kill rank 0 at step 3; add 1 at step 5; remove 1 at step 9")
         self.began = begun(
-            agents=self._rng.randint(1, 2), spares=self._rng.randint(0, 1), faults=faults if seed % 2 else ()
+            agents=self._rng.randint(1, 2),
+            spares=self._rng.randint(0, 1),
+            faults=faults if seed % 2 else (),
         )
         self.decisions = Decisions(self.began)
         self._read = dict[str, int]()
@@ -151,12 +170,17 @@ class Life:
                 return wire.WorkerStarted(worker=worker, pid=7)
             case wire.InstallRound(world=world):
                 self._worlds[agent] = world
-                return _from(world.members[0].worker, wire.Installed(round=world.round, step=self._step))
+                return _from(
+                    world.members[0].worker, wire.Installed(round=world.round, step=self._step)
+                )
             case wire.HoldRound(round=round):
                 return self._commit(round, held=True)
             case wire.ToWorker(worker=worker, message=wire.WriteNow()):
                 return _from(worker, wire.NowWritten())
-            case wire.ToWorker(worker=worker, message=wire.Dismissed()) | wire.SignalWorker(worker=worker):
+            case (
+                wire.ToWorker(worker=worker, message=wire.Dismissed())
+                | wire.SignalWorker(worker=worker)
+            ):
                 return wire.LoseWorker(worker=worker, reason="exit status 0")
         worker = self._rng.choice(workers)
         hello = wire.Hello(address=f"{worker}:1", layout="", facts=FACTS)
@@ -166,13 +190,21 @@ class Life:
                 _from(worker, hello),
                 _from(worker, hello),
                 _from(worker, wire.CheckpointDrafted(step=self._step)),
-                _from(worker, wire.Logged(epoch=0, step=self._step, values={"auc": self._rng.random()})),
-                _from(worker, wire.Evaluated(epoch=self._step // 4, step=self._step, metrics={"loss": 0.5})),
+                _from(
+                    worker,
+                    wire.Logged(epoch=0, step=self._step, values={"auc": self._rng.random()}),
+                ),
+                _from(
+                    worker,
+                    wire.Evaluated(epoch=self._step // 4, step=self._step, metrics={"loss": 0.5}),
+                ),
                 _from(worker, wire.Leave()),
                 _from(worker, wire.Completed(weights_sha256="d1", metrics={"auc": 0.7}))
                 if self._step > 20
                 else wire.Warn(message="not done yet"),
-                wire.Late(worker=worker, doing="in step 3", seconds=9.0, limit=None, stack="a stack"),
+                wire.Late(
+                    worker=worker, doing="in step 3", seconds=9.0, limit=None, stack="a stack"
+                ),
                 wire.OnTime(worker=worker),
                 wire.Silence(worker=worker, silent=True),
                 wire.LoseWorker(worker=worker, reason="signal 9"),
@@ -183,11 +215,15 @@ class Life:
 
     def _commit(self, round: int, *, held: bool = False) -> wire.Commits:
         self._step += 1
-        record = wire.CommitRecord(round=round, step=self._step, at=self._now, payloads=[REPORT], held=held)
+        record = wire.CommitRecord(
+            round=round, step=self._step, at=self._now, payloads=[REPORT], held=held
+        )
         return wire.Commits(records=[record])
 
     def _together(self, world: World) -> wire.ArriveTogether:
-        return wire.ArriveTogether(round=world.round, step=self._step, phase=COMMIT, payloads=[REPORT])
+        return wire.ArriveTogether(
+            round=world.round, step=self._step, phase=COMMIT, payloads=[REPORT]
+        )
 
 
 def _from(worker: str, message: wire.WorkerMessage) -> wire.FromWorker:
@@ -195,7 +231,9 @@ def _from(worker: str, message: wire.WorkerMessage) -> wire.FromWorker:
 
 
 def test_decisions_come_back_as_they_were() -> None:
-    """Through random lives: nothing of a `Decisions` is left out, and the woken one decides the same."""
+    """Through random lives: nothing of a `Decisions` is left out, and the woken one decides the
+    same.
+    """
     outcomes = set[Outcome | None]()
     told = 0
     for seed in range(LIVES):

@@ -1,4 +1,6 @@
-"""The user's file may be another one when a run is resumed, or its model used: then they are told."""
+"""The user's file may be another one when a run is resumed, or its model used:
+then they are told.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from edges.test_master import FACTS
 @pytest.mark.parametrize(
     "options", [{"file": "job.py"}, {"file": "", "command": ("python", "job.py", "--lr", "1")}]
 )
-def test_a_run_keeps_its_file_and_knows_when_it_changed(tmp_path: Path, options: dict[str, object]) -> None:
+def test_a_run_keeps_its_file_and_knows_when_it_changed(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
     spec = recorded_run.spec(directory=str(tmp_path), **options)
     run, source = tmp_path / "run", tmp_path / "job.py"
     run.mkdir()
@@ -55,7 +59,9 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
     hello = wire.FromWorker(worker="w1", message=wire.Hello(address="h:1", layout="", facts=FACTS))
     effects = decisions.take(Heard(at=1.0, now=1.0, agent="a1", number=1, message=hello))
     events = [msgspec.json.decode(effect.line) for effect in effects if isinstance(effect, Record)]
-    assert [event["message"] for event in events if event["kind"] == "warning"] == ["job.py has changed"]
+    assert [event["message"] for event in events if event["kind"] == "warning"] == [
+        "job.py has changed"
+    ]
 
 
 def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The stack of another process: in a loop of Python, and in C code that has Python's lock in hand."""
+"""The stack of another process: in a loop of Python,
+and in C code that has Python's lock in hand.
+"""
 
 from __future__ import annotations
 

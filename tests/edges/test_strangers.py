@@ -1,4 +1,6 @@
-"""Who has no token can neither fill the scheduler's connections, nor its memory, nor its log; by real sockets."""
+"""Who has no token can neither fill the scheduler's connections, nor its memory, nor its log; by
+real sockets.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +169,9 @@ def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
 def test_who_goes_in_the_middle_of_a_body_is_nobodys_trouble(alone: Alone) -> None:
     before = alone.log.stat().st_size
     with alone.call() as caller:
-        head = f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alone.contact.token}\r\n"
+        head = (
+            f"POST /v1/jobs HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {alone.contact.token}\r\n"
+        )
         caller.sendall(f"{head}Content-Length: 100\r\n\r\nhalf".encode())
     assert Client(alone.state).cluster().devices == 1
     assert alone.log.stat().st_size == before

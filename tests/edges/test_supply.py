@@ -1,4 +1,6 @@
-"""What brim is installed with: every file pinned by its hash, every licence listed, known vulnerabilities named."""
+"""What brim is installed with: every file pinned by its hash, every licence listed, known
+vulnerabilities named.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +70,13 @@ def test_what_builds_brim_is_locked() -> None:
 def test_the_lock_has_the_versions_that_the_tests_were_made_with() -> None:
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     wanted = {
-        canonicalize_name(name): version for name, version in re.findall(r"^(\S+)==(\S+)$", constraints, re.M)
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^(\S+)==(\S+)$", constraints, re.M)
     }
     locked = pins()
-    assert {name for name, version in wanted.items() if name in locked and locked[name] != {version}} == set()
+    assert {
+        name for name, version in wanted.items() if name in locked and locked[name] != {version}
+    } == set()
 
 
 def test_every_licence_is_listed() -> None:
@@ -88,9 +93,12 @@ def test_every_licence_is_listed() -> None:
     assert unknown <= {"cuda-toolkit"}  # it contains no files, see docs/design/dependencies.md
 
 
-# The audit -----------------------------------------------------------------------------------------------------
+# The audit ----------------------------------------------------------------------------------------
 
-PINNED = "left-pad==1.3.0 \\\n    --hash=sha256:0\nright_pad==2.0 ; sys_platform == 'linux' \\\n    --hash=sha256:1\n"
+PINNED = (
+    "left-pad==1.3.0 \\\n    --hash=sha256:0\nright_pad==2.0 ; sys_platform == 'linux' \\\n   "
+    " --hash=sha256:1\n"
+)
 
 
 def advisory(*events: dict[str, str], name: str = "left-pad", **fields: Any) -> dict[str, Any]:
@@ -98,7 +106,12 @@ def advisory(*events: dict[str, str], name: str = "left-pad", **fields: Any) -> 
     versions = fields.pop("versions", [])
     ranges = [{"type": "ECOSYSTEM", "events": list(events)}] if events else []
     affected = [{"package": package, "ranges": ranges, "versions": versions}]
-    known = {"id": "X-1", "modified": "2026-11-01T00:00:00Z", "aliases": ["CVE-1"], "summary": "it runs code"}
+    known = {
+        "id": "X-1",
+        "modified": "2026-11-01T00:00:00Z",
+        "aliases": ["CVE-1"],
+        "summary": "it runs code",
+    }
     return {**known, "affected": affected, **fields}
 
 
@@ -106,7 +119,9 @@ FROM_START = {"introduced": "0"}
 FOUND = {
     "no fix": advisory(FROM_START),
     "before the fix": advisory(FROM_START, {"fixed": "1.3.1"}),
-    "in the second stretch": advisory(FROM_START, {"fixed": "1.0"}, {"introduced": "1.2"}, {"fixed": "1.10"}),
+    "in the second stretch": advisory(
+        FROM_START, {"fixed": "1.0"}, {"introduced": "1.2"}, {"fixed": "1.10"}
+    ),
     "the last one": advisory(FROM_START, {"last_affected": "1.3.0"}),
     "by version": advisory(versions=["1.2.9", "1.3.0"]),
     "another spelling": advisory(FROM_START, name="Left.Pad"),

@@ -45,7 +45,8 @@ def job_of(tenant: str, *, key: str = "") -> Submit:
     return Submit(submission=submission("1:2", tenant=tenant), name="job", key=key)
 
 
-# (method, path, body): status for the administrator, for tenant ads, for tenant web. job-1 is of ads.
+# (method, path, body): status for the administrator, for tenant ads, for tenant web. job-1 is of
+# ads.
 TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/cluster"): (None, 200, 200, 200),
     ("PUT", "/v1/cluster"): (CLUSTER, 200, 403, 403),
@@ -92,7 +93,9 @@ class House(Served):
         assert contact is not None
         connection = http.client.HTTPConnection(contact.host, contact.port, timeout=30.0)
         headers = {"Authorization": f"Bearer {self.tokens[caller]}"} if caller != NOBODY else {}
-        connection.request(method, path, msgspec.json.encode(body) if body is not None else None, headers)
+        connection.request(
+            method, path, msgspec.json.encode(body) if body is not None else None, headers
+        )
         answer = connection.getresponse()
         try:
             return answer.status, answer.read()
@@ -101,7 +104,9 @@ class House(Served):
 
     @property
     def audited(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in (self.folder / AUDIT).read_bytes().splitlines()]
+        return [
+            msgspec.json.decode(line) for line in (self.folder / AUDIT).read_bytes().splitlines()
+        ]
 
 
 @pytest.fixture
@@ -118,11 +123,15 @@ def brim(*words: str) -> Result:
 
 def test_the_table_has_every_call() -> None:
     paths = openapi()["paths"]
-    assert TABLE.keys() == {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert TABLE.keys() == {
+        (method.upper(), path) for path, methods in paths.items() for method in methods
+    }
 
 
 def test_the_whole_table(house: House) -> None:
-    """Each call by each caller: the body that a caller without the right sends is not even decoded."""
+    """Each call by each caller: the body that a caller without the right sends is not
+    even decoded.
+    """
     house.client.submit(job_of("ads"))
     calls = sorted(TABLE.items(), key=lambda call: call[0][1] == "/v1/down")  # that one comes last
     for (call, (body, *expected)), caller in itertools.product(calls, CALLERS):
@@ -131,7 +140,10 @@ def test_the_whole_table(house: House) -> None:
         method, path = call[0], call[1].format(job="job-1", tenant="nightly")
         if path.endswith("/token") and method == "POST":
             path = path.replace("nightly", "ads" if caller != ADMINISTRATOR else "batch")
-            expected = [422, *expected[1:]]  # there is no tenant batch: the others keep their tokens
+            expected = [
+                422,
+                *expected[1:],
+            ]  # there is no tenant batch: the others keep their tokens
         statuses = {ADMINISTRATOR: expected[0], OWNER: expected[1], OTHER: expected[2]}
         right = statuses.get(caller, 401)
         sent = body if caller != OWNER or right == 200 else {"nonsense": 1}
@@ -170,7 +182,9 @@ def test_a_forecast_names_no_job_of_others(house: House) -> None:
 
 def test_a_token_says_whose_job_it_is(house: House) -> None:
     assert house.as_(OWNER).submit(job_of("default")).tenant == "ads"
-    with pytest.raises(SpecError, match="that of tenant ads, which may not submit jobs of this tenant"):
+    with pytest.raises(
+        SpecError, match="that of tenant ads, which may not submit jobs of this tenant"
+    ):
         house.as_(OWNER).submit(job_of("web"))
 
 
@@ -229,7 +243,9 @@ def test_the_audit_log(house: House) -> None:
     assert (house.folder / AUDIT).stat().st_mode & 0o777 == 0o600
 
 
-def test_strangers_do_not_fill_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_do_not_fill_the_audit_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = VirtualClock(100.0)
     audit = Audit(tmp_path, clock)
     for _ in range(1000):
@@ -249,7 +265,9 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
     state, file = str(house.folder), house.folder / "ads.token"
     assert brim("token", "ads", "--output", str(file), "--state", state).exit_code == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    assert brim("token", "ads", "--output", str(file), "--state", state).exit_code == 2  # it is there
+    assert (
+        brim("token", "ads", "--output", str(file), "--state", state).exit_code == 2
+    )  # it is there
     contact = read_scheduler_contact(house.folder)
     assert contact is not None
     monkeypatch.delenv("BRIM_HOME", raising=False)
@@ -270,7 +288,9 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
         assert "wrong or missing token" in refused.stderr
     monkeypatch.delenv("BRIM_TOKEN_FILE")
     monkeypatch.setenv("BRIM_TOKEN", brim("token", "web", "--state", state).stdout.strip())
-    assert [job["job"] for job in msgspec.json.decode(brim("jobs", "--json").stdout)["jobs"]] == ["job-1"]
+    assert [job["job"] for job in msgspec.json.decode(brim("jobs", "--json").stdout)["jobs"]] == [
+        "job-1"
+    ]
 
 
 def test_a_token_file_is_for_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +310,9 @@ def test_a_token_file_is_for_its_owner(tmp_path: Path, monkeypatch: pytest.Monke
 def test_tokens_outlive_the_scheduler_and_not_the_tenant(house: House) -> None:
     kept = (house.folder / "tenant-tokens.json").read_bytes()
     assert not any(token.encode() in kept for token in house.tokens.values() if token)
-    house.client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(Tenant(id="ads", guaranteed=4),)))
+    house.client.apply(
+        ClusterSpec(cluster=Cluster.parse("1x8"), tenants=(Tenant(id="ads", guaranteed=4),))
+    )
     assert house.ask(OTHER, "GET", "/v1/cluster")[0] == 401
     assert house.ask(OWNER, "GET", "/v1/cluster")[0] == 200
     with pytest.raises(SpecError, match="need a tenant of this cluster"):

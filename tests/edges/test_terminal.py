@@ -22,7 +22,8 @@ from brim.telemetry.history import RunReader
 from brim.terminal import console, guarded, guarded_streams
 from recorded_run import RecordedRun, spec
 
-# Rename the window, answer a question as if typed, clear the screen, the same in C1, overwrite a line, turn it round.
+# Rename the window, answer a question as if typed, clear the screen, the same in C1, overwrite a
+# line, turn it round.
 ORDERS = [
     "\x1b]0;owned\x07",
     "\x1b[6n",
@@ -93,7 +94,9 @@ def test_the_live_block(tmp_path: Path) -> None:
     run.begin()
     run.train(2)
     stream = io.StringIO()
-    view = LiveView(console(stream, width=90, force_terminal=True), clock=VirtualClock(1_790_000_000.0))
+    view = LiveView(
+        console(stream, width=90, force_terminal=True), clock=VirtualClock(1_790_000_000.0)
+    )
     reader = RunReader(tmp_path, keep_steps=False)
     view.show(reader.poll(), reader.history)
     view.say("a line \x1b]0;owned\x07")

@@ -36,9 +36,13 @@ class FakeRuntime:
         self.script = script
         self.calls: list[str] = []
 
-    def start(self, spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> FakeRuntime:
+    def start(
+        self, spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None
+    ) -> FakeRuntime:
         self.spec, self.run_dir, self.resume, self.listen = spec, run_dir, resume, listen
-        known = replace(spec, epochs=spec.epochs or 1, global_batch_size=spec.global_batch_size or 512)
+        known = replace(
+            spec, epochs=spec.epochs or 1, global_batch_size=spec.global_batch_size or 512
+        )
         self._parts = self.script(RecordedRun(run_dir, known, samples=2048))
         return self
 
@@ -91,8 +95,18 @@ def test_the_options_become_the_spec(train: Any) -> None:
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     spec = runtime.spec
-    assert (str(spec.workers), spec.epochs, spec.seed, spec.parameters) == ("1:4", 2, 9, {"lr": "0.1"})
-    assert (spec.clip_norm, spec.exact, spec.heartbeat_timeout, spec.micro_batches) == (1.5, False, 0.5, 8)
+    assert (str(spec.workers), spec.epochs, spec.seed, spec.parameters) == (
+        "1:4",
+        2,
+        9,
+        {"lr": "0.1"},
+    )
+    assert (spec.clip_norm, spec.exact, spec.heartbeat_timeout, spec.micro_batches) == (
+        1.5,
+        False,
+        0.5,
+        8,
+    )
     assert [fault.count for fault in spec.faults] == [1]
     assert (spec.loaders, spec.log_limit) == (3, 3 << 29)
 
@@ -113,7 +127,8 @@ def test_json_prints_the_summary_as_one_object_on_stdout(train: Any) -> None:
 def test_plain_lines_tell_what_happened(train: Any) -> None:
     result, runtime = train(to_the_end)
     for words in (
-        "training flights.py: 4 steps", "data: 2,048 samples to train", "step 1/4", "w1 lost (signal 9)",
+        "training flights.py: 4 steps", "data: 2,048 samples to "
+                                        "train", "step 1/4", "w1 lost (signal 9)",
         "round 2: 3 workers from step 2", "re-formed in 24 ms, 1 step redone",
         "epoch 1 done at step 4: auc 0.75",
     ):  # fmt: skip
@@ -269,7 +284,9 @@ def test_a_run_that_is_alive_is_not_resumed(train: Any, monkeypatch: pytest.Monk
     assert "brim suspend" in result.stderr
 
 
-def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_view_breaks_is_not_left_alone(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("brim.runs.plain.describe_event", lambda *_: 1 / 0)
     result, runtime = train(to_the_end)
     assert isinstance(result.exception, ZeroDivisionError)
@@ -279,7 +296,9 @@ def test_a_run_whose_view_breaks_is_not_left_alone(train: Any, monkeypatch: pyte
 def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
     def listens(run: RecordedRun) -> Iterator[int | None]:
         yield None
-        (run.run_dir / "master.json").write_text('{"address": "10.0.0.7:4000", "token": "t0", "pid": 1}')
+        (run.run_dir / "master.json").write_text(
+            '{"address": "10.0.0.7:4000", "token": "t0", "pid": 1}'
+        )
         yield None
         yield None
         yield from to_the_end(run)
@@ -290,7 +309,9 @@ def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
 
 
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:
-    result, runtime = train(to_the_end, "run", "--workers", "2", "--", "python", "loop.py", "--workers", "9")
+    result, runtime = train(
+        to_the_end, "run", "--workers", "2", "--", "python", "loop.py", "--workers", "9"
+    )
     assert result.exit_code == 0, result.output
     assert runtime.spec.command == ("python", "loop.py", "--workers", "9")
     assert str(runtime.spec.workers) == "2"

@@ -1,4 +1,6 @@
-"""What an agent that is killed has said, the next one says: nothing is lost, and the file stays small."""
+"""What an agent that is killed has said, the next one says: nothing is lost, and the file stays
+small.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from brim.wire.messages import CommitRecord, Commits, Unheard, Warn
 
 
 def commits(*steps: int) -> Commits:
-    return Commits(records=[CommitRecord(round=1, step=step, at=0.0, payloads=[b"x"]) for step in steps])
+    return Commits(
+        records=[CommitRecord(round=1, step=step, at=0.0, payloads=[b"x"]) for step in steps]
+    )
 
 
 def kill(file: UnheardFile) -> None:

@@ -1,4 +1,6 @@
-"""What a tenant's account leaves in place of its files neither holds a scheduler up nor fills its memory."""
+"""What a tenant's account leaves in place of its files neither holds a scheduler up nor fills its
+memory.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def odd(request: pytest.FixtureRequest) -> Callable[[Path], object]:
     return make
 
 
-def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, odd: Callable[[Path], object]) -> None:
+def test_what_is_no_regular_file_is_not_opened(
+    tmp_path: Path, odd: Callable[[Path], object]
+) -> None:
     odd(tmp_path / "odd")
     for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_RDWR | os.O_CREAT):
         with pytest.raises(NotRegularError, match="no regular file"):
@@ -60,7 +64,9 @@ def test_a_regular_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_it_is_nobodys_lock_and_cannot_be_taken(tmp_path: Path, odd: Callable[[Path], object]) -> None:
+def test_it_is_nobodys_lock_and_cannot_be_taken(
+    tmp_path: Path, odd: Callable[[Path], object]
+) -> None:
     odd(tmp_path / ".agent.lock")
     assert not is_locked(tmp_path / ".agent.lock")
     with pytest.raises(NotRegularError):
@@ -161,7 +167,9 @@ def test_many_events_are_taken_in_over_some_looks(
 
 
 def test_a_long_line_is_read_whole_and_one_that_is_too_long_is_said(tmp_path: Path) -> None:
-    long = msgspec.json.encode(Failed(at=2.0, who="user", message="x" * (2 << 20), trace="")) + b"\n"
+    long = (
+        msgspec.json.encode(Failed(at=2.0, who="user", message="x" * (2 << 20), trace="")) + b"\n"
+    )
     (tmp_path / EVENTS).write_bytes(long)
     watch = RunWatch(tmp_path)
     watch.poll()

@@ -66,7 +66,9 @@ def test_a_scheduler_that_does_not_answer_keeps_its_description(
     assert description(state) == b"as it was"
 
 
-def test_a_scheduler_that_answers_late_is_waited_for(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_answers_late_is_waited_for(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = up(state, Busy(1), monkeypatch)
     assert done.exit_code == 2, done.output
     assert "where a scheduler runs" in done.stderr

@@ -35,9 +35,12 @@ def alive(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("brim.client.status", lambda run_dir: {"queue": 0})
     monkeypatch.setattr(
-        "brim.client.resize", lambda *words, servers: calls.append(("resize", *words, servers)) or {}
+        "brim.client.resize",
+        lambda *words, servers: calls.append(("resize", *words, servers)) or {},
     )
-    monkeypatch.setattr("brim.client.suspend", lambda *words: calls.append(("suspend", *words)) or {})
+    monkeypatch.setattr(
+        "brim.client.suspend", lambda *words: calls.append(("suspend", *words)) or {}
+    )
     return calls
 
 
@@ -57,9 +60,10 @@ def test_a_job_of_another_scheduler_is_found_where_its_state_is(
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "elsewhere"))
     recorded = RecordedRun(tmp_path / "state" / "jobs" / "flights-7", spec(), samples=2048)
     recorded.begin()
-    more = {"export": ["--output", "model"], "predict": ["--output", "p.csv", "--split", "test"]}.get(
-        verb, []
-    )
+    more = {
+        "export": ["--output", "model"],
+        "predict": ["--output", "p.csv", "--split", "test"],
+    }.get(verb, [])
     here = brim(verb, "flights-7", *more)
     assert "got 'flights-7', need a run" in here.stderr, here.output
     there = brim(verb, "flights-7", *more, "--state", str(tmp_path / "state"))
@@ -88,11 +92,21 @@ def test_status_of_a_run_that_is_alive() -> None:
 @pytest.mark.usefixtures("alive")
 def test_status_shows_shares_that_are_uneven_and_who_is_silent(run: RecordedRun) -> None:
     run.share_out([3, 2, 2, 1], "w3 is 3.0 times slower")
-    run.events.append("worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason="")
+    run.events.append(
+        "worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason=""
+    )
     text = brim("status").stdout
-    assert "w0 active (share 3), w1 suspect (share 2), w2 active (share 2), w3 active (share 1)" in text
+    assert (
+        "w0 active (share 3), w1 suspect (share 2), w2 active (share 2), w3 active (share 1)"
+        in text
+    )
     assert "round 2: 4 workers, shares 3, 2, 2, 1 from step 3 (w3 is 3.0 times slower)" in text
-    assert [each["share"] for each in json.loads(brim("status", "--json").stdout)["workers"]] == [3, 2, 2, 1]
+    assert [each["share"] for each in json.loads(brim("status", "--json").stdout)["workers"]] == [
+        3,
+        2,
+        2,
+        1,
+    ]
     brim("report", "latest")
     assert "3, 2, 2, 1" in Path("runs/flights-1/report.html").read_text()
 
@@ -112,7 +126,10 @@ def test_resize_and_suspend_reach_the_run(alive: list[tuple[Any, ...]]) -> None:
 
 @pytest.mark.usefixtures("alive")
 def test_a_resize_says_to_what() -> None:
-    assert "WORKERS: got nothing, need a number of workers, or --ps N" in brim("resize", "latest").stderr
+    assert (
+        "WORKERS: got nothing, need a number of workers, or --ps N"
+        in brim("resize", "latest").stderr
+    )
 
 
 @pytest.mark.usefixtures("run")
@@ -184,6 +201,8 @@ def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
 
 
 def test_the_use_of_a_model_has_no_limit_of_memory_that_only_training_can_change() -> None:
-    wanted = Inference(kind="evaluate", run="r", checkpoints="r/checkpoints", step=1, checkpoint="c")
+    wanted = Inference(
+        kind="evaluate", run="r", checkpoints="r/checkpoints", step=1, checkpoint="c"
+    )
     values: dict[str, Any] = {"workers": None, "device": None, "faults": ()}
     assert job_with(spec(memory=1 << 30), wanted, values).memory is None

@@ -120,7 +120,9 @@ def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
         ("w2", "signal 9, while this host was out of memory; it had 3 GiB"),
         ("w3", "signal 9"),
     ):
-        run.events.append("worker", worker=worker, state="lost", pid=0, agent="a0", rank=None, reason=reason)
+        run.events.append(
+            "worker", worker=worker, state="lost", pid=0, agent="a0", rank=None, reason=reason
+        )
     assert watched(run.run_dir).out_of_memory == [
         "w1: it had 5 GiB of the 4 GiB that --memory gives a worker",
         "w2: signal 9, while this host was out of memory; it had 3 GiB",
@@ -128,7 +130,9 @@ def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
 
 
 def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: RecordedRun) -> None:
-    """Whoever owns the records of a run may write into them what it likes: a scheduler keeps little of that."""
+    """Whoever owns the records of a run may write into them what it likes: a scheduler keeps little
+    of that.
+    """
     for number in range(1_000):
         run.events.append(
             "worker",

@@ -18,7 +18,14 @@ from brim.agent.workers import Callbacks, Template, Workers
 from brim.process import readable
 from brim.stacks import Stacks
 from brim.wire.frames import frame
-from brim.wire.messages import Codec, Hello, TemplateMessage, TemplateReady, WorkerForked, WorkerMessage
+from brim.wire.messages import (
+    Codec,
+    Hello,
+    TemplateMessage,
+    TemplateReady,
+    WorkerForked,
+    WorkerMessage,
+)
 
 
 class Undying:
@@ -43,7 +50,9 @@ class Bench:
         nothing = dict.fromkeys(
             ("ready", "replaced", "spent", "started", "heard", "gone", "failed"), lambda *_: None
         )
-        self.workers = Workers(run_dir, Template(Undying(), ours, Stacks()), Callbacks(**(nothing | tell)))
+        self.workers = Workers(
+            run_dir, Template(Undying(), ours, Stacks()), Callbacks(**(nothing | tell))
+        )
 
     def say(self, message: TemplateMessage) -> None:
         """As the template does."""
@@ -61,7 +70,9 @@ class Bench:
         await self.workers.listen()
         self.say(TemplateReady())
         await self.workers.start(worker)
-        _, (link, memory, tables, notice, log, stacks), _, _ = socket.recv_fds(self.template, 4096, 6)
+        _, (link, memory, tables, notice, log, stacks), _, _ = socket.recv_fds(
+            self.template, 4096, 6
+        )
         for descriptor in (memory, tables, log, stacks):
             os.close(descriptor)
         return socket.socket(fileno=link), notice
@@ -97,7 +108,9 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     assert killed == [(4_000_000, signal.SIGKILL)]
 
 
-def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(tmp_path: Path) -> None:
+def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(
+    tmp_path: Path,
+) -> None:
     """It forked the worker and did not get the processor back before the worker was ready."""
     told: list[str] = []
 
@@ -153,12 +166,19 @@ time.sleep(60)
 WORDS = frame(Codec(WorkerMessage).encode(Hello(address="", layout="", facts=None)))
 
 
-def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(tmp_path: Path) -> None:
-    """Others wait for it, and the kernel takes the longer the larger its tables are. What it said last is heard."""
+def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(
+    tmp_path: Path,
+) -> None:
+    """Others wait for it, and the kernel takes the longer the larger its tables are.
+
+    What it said last is heard.
+    """
     told: list[str] = []
 
     async def live() -> tuple[int | None, str, bool]:
-        lost: asyncio.Future[tuple[int | None, str, bool]] = asyncio.get_running_loop().create_future()
+        lost: asyncio.Future[tuple[int | None, str, bool]] = (
+            asyncio.get_running_loop().create_future()
+        )
 
         def heard(worker: str, message: WorkerMessage) -> None:
             told.append(type(message).__name__)
@@ -190,15 +210,21 @@ def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_awa
     assert told == ["Hello"]
 
 
-def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(tmp_path: Path) -> None:
-    """As where one of its threads ends late: its link has been closed, and there is nothing left to hear on it."""
+def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
+    tmp_path: Path,
+) -> None:
+    """As where one of its threads ends late: its link has been closed, and there is nothing left to
+    hear on it.
+    """
     stumbles: list[Any] = []
 
     async def live() -> tuple[int | None, str]:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: stumbles.append(context))
         lost: asyncio.Future[tuple[int | None, str]] = loop.create_future()
-        bench = Bench(tmp_path, gone=lambda worker, status, reason: lost.set_result((status, reason)))
+        bench = Bench(
+            tmp_path, gone=lambda worker, status, reason: lost.set_result((status, reason))
+        )
         link, notice = await bench.begin_with_notice("w1")
         with link:
             process = subprocess.Popen(

@@ -20,7 +20,9 @@ from brim.experiments.prediction import Learnt, predict
 from brim.experiments.scale import CHANGING_WORKERS, TWO_JOBS, Scale
 from brim.experiments.two_jobs import TwoJobs
 
-LEARNT = Learnt(rates={1: 1.0, 3: 3.0, 5: 5.0}, overheads=Overheads(name="measured", fixed=0.1, start=1.5))
+LEARNT = Learnt(
+    rates={1: 1.0, 3: 3.0, 5: 5.0}, overheads=Overheads(name="measured", fixed=0.1, start=1.5)
+)
 CALM = {"first": "aa", "second": "bb"}
 
 
@@ -34,11 +36,16 @@ def _steps(begin: float, pieces: list[tuple[int, float]]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _course(name: str, submitted: float, pieces: list[tuple[int, int]], *, lost: float = 1.5) -> Course:
+def _course(
+    name: str, submitted: float, pieces: list[tuple[int, int]], *, lost: float = 1.5
+) -> Course:
     """A job that has n steps on w workers, one piece after the other, as LEARNT says."""
     begin = submitted + lost
     steps = _steps(begin, [(count, float(workers)) for count, workers in pieces])
-    starts = [begin, *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces)))]
+    starts = [
+        begin,
+        *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces))),
+    ]
     worlds = tuple((at, workers) for at, (_, workers) in zip(starts, pieces, strict=False))
     return Course(
         name=name, submitted=submitted, ended=steps[-1], steps=steps, workers=(*worlds, (steps[-1], 0)),
@@ -54,7 +61,12 @@ def _two(**changes: object) -> TwoJobs:
     two = {"first": 0.0, "second": 10.0}
     predicted = {
         side: predict(
-            two, policy=policy, steps=100, workers=WorkerRange.parse(wanted), scale=TWO_JOBS, learnt=LEARNT
+            two,
+            policy=policy,
+            steps=100,
+            workers=WorkerRange.parse(wanted),
+            scale=TWO_JOBS,
+            learnt=LEARNT,
         )
         for side, policy, wanted in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
     }
@@ -126,7 +138,9 @@ def _changing(elastic: Course, fixed: Course) -> ChangingWorkers:
         {"elastic": 0.0}, policy="brim", steps=100, workers=WorkerRange.parse("1:8"), scale=scale, learnt=LEARNT,
         capacity=capacity,
     )  # fmt: skip
-    return ChangingWorkers(scale=scale, learnt=LEARNT, rounds=[elastic], predicted=predicted, fixed=[fixed])
+    return ChangingWorkers(
+        scale=scale, learnt=LEARNT, rounds=[elastic], predicted=predicted, fixed=[fixed]
+    )
 
 
 UNSTEADY = _course("elastic", 0.0, [(35, 5), (20, 3), (5, 1), (40, 5)])
@@ -159,7 +173,10 @@ def test_figures_tables_and_numbers_are_made_of_both(tmp_path: Path) -> None:
     draw_changing_workers(changing, tmp_path / "3.png")
     assert all((tmp_path / name).stat().st_size > 10_000 for name in ("1.png", "3.png"))
     assert [row[0] for row in table_of(two)[1]] == ["gang", "elastic"]
-    assert [row[:3] for row in table_of(changing)[1]] == [["elastic", "3", "1 3 5"], ["5", "0", "5"]]
+    assert [row[:3] for row in table_of(changing)[1]] == [
+        ["elastic", "3", "1 3 5"],
+        ["5", "0", "5"],
+    ]
     for found in (two, changing):
         assert json.loads(json.dumps(numbers_of(found)))["held"] is True
 

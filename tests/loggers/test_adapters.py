@@ -1,4 +1,6 @@
-"""TensorBoard, MLflow and W&B have what the records say, after processes that tell them were killed with kill -9."""
+"""TensorBoard, MLflow and W&B have what the records say, after processes that tell them were killed
+with kill -9.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ Found = list[tuple[int, str, float]]
 @contextlib.contextmanager
 def telling(run_dir: Path, logger: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that tells a logger of a run; its standard input ends with the block."""
-    command = [sys.executable, "-m", "brim.loggers", str(run_dir), logger, "--parent", str(os.getpid())]
+    command = [
+        sys.executable,
+        "-m",
+        "brim.loggers",
+        str(run_dir),
+        logger,
+        "--parent",
+        str(os.getpid()),
+    ]
     with (run_dir / "logger.log").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -51,8 +61,12 @@ def written(place: Path) -> int:
     return place.stat().st_mtime_ns if place.exists() else 0
 
 
-def live_through_kills(run: RecordedRun, logger: str, *, kills: int, seed: int, **environment: str) -> None:
-    """A run of which a logger is told while it is made, by processes that are killed soon after they said something."""
+def live_through_kills(
+    run: RecordedRun, logger: str, *, kills: int, seed: int, **environment: str
+) -> None:
+    """A run of which a logger is told while it is made, by processes that are killed soon after
+    they said something.
+    """
     rng = random.Random(seed)
     place = run.run_dir / "loggers" / f"{logger}.json"
     run.begin()
@@ -62,7 +76,8 @@ def live_through_kills(run: RecordedRun, logger: str, *, kills: int, seed: int, 
             run.restore(rng.randint(max(0, run.step - 15), run.step))
         looks = {written(place)}
         with telling(run.run_dir, logger, **environment) as process:
-            # It is written as the process begins, and as it begins to tell; between the two the logger is loaded.
+            # It is written as the process begins, and as it begins to tell; between the two the
+            # logger is loaded.
             wanted = 1 + rng.choice([1, 2, 2, 2])
             deadline = time.monotonic() + 40
             while len(looks) < wanted:
@@ -88,7 +103,8 @@ def assert_same(found: Found, run_dir: Path) -> None:
     assert set(loss) == set(want)
     auc = {step: value for step, name, value in found if name == "test/auc"}
     assert set(auc) == {event.step for event in history.epochs.values()}
-    # An undone step's first value may stay where a logger takes nothing back: the fake's losses differ, brim's do not.
+    # An undone step's first value may stay where a logger takes nothing back: the fake's losses
+    # differ, brim's do not.
     undone = {step.step for step in history.steps} - {
         step.step for step in history.steps if sum(s.step == step.step for s in history.steps) == 1
     }
@@ -180,7 +196,11 @@ def in_wandb(run_dir: Path) -> Found:
                     for item in record.history.item
                 }
                 step = row.get("_step", record.history.step.num)
-                found += [(int(step), name, value) for name, value in row.items() if not name.startswith("_")]
+                found += [
+                    (int(step), name, value)
+                    for name, value in row.items()
+                    if not name.startswith("_")
+                ]
     return found
 
 

@@ -1,4 +1,6 @@
-"""A logger has each step that counts once, with the values that count, whoever is killed at whatever moment."""
+"""A logger has each step that counts once, with the values that count, whoever is killed at
+whatever moment.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Killed(Exception):
 
 
 class Notebook:
-    """A logger that can take back. Its pages outlive it; `lives` says how many calls it gets before it is killed.
+    """A logger that can take back.
+
+    Its pages outlive it; `lives` says how many calls it gets before it is killed.
 
     Of what was not flushed a part gets lost with it.
     """
@@ -78,12 +82,19 @@ class Forgetful(Notebook):
 
 def expected(history: RunHistory) -> dict[tuple[int, str], float]:
     """By (step, name), what the records say in the end."""
-    want = {(step.step, "train/loss"): step.loss or 0.0 for step in lasting(history.steps, history.restores)}
+    want = {
+        (step.step, "train/loss"): step.loss or 0.0
+        for step in lasting(history.steps, history.restores)
+    }
     for each in logged(history):
-        want |= {(each.step, name): value for name, value in each.values.items() if value is not None}
+        want |= {
+            (each.step, name): value for name, value in each.values.items() if value is not None
+        }
     for event in history.epochs.values():
         want |= {
-            (event.step, f"test/{name}"): value for name, value in event.metrics.items() if value is not None
+            (event.step, f"test/{name}"): value
+            for name, value in event.metrics.items()
+            if value is not None
         }
     return want
 
@@ -105,7 +116,9 @@ def got(pages: list[Entry]) -> dict[tuple[int, str], float]:
     for entry in pages:
         for name, value in entry.values.items():
             if name == "train/loss" or name.startswith(("test/", "mine")):
-                assert (entry.step, name) not in found, f"{name} of step {entry.step} is there twice"
+                assert (entry.step, name) not in found, (
+                    f"{name} of step {entry.step} is there twice"
+                )
                 found[entry.step, name] = value
     return found
 
@@ -207,7 +220,9 @@ def test_what_was_told_is_not_told_again(tmp_path: Path) -> None:
     run.end()
     for expect in (True, False):
         pages: list[Entry] = []
-        follower = Follower(tmp_path, "mine", lambda pages=pages: Notebook(pages, 10**6, random.Random(0)))  # type: ignore[misc]
+        follower = Follower(
+            tmp_path, "mine", lambda pages=pages: Notebook(pages, 10**6, random.Random(0))
+        )  # type: ignore[misc]
         follower.poll()
         follower.close()
         assert bool(pages) == expect
@@ -237,7 +252,9 @@ def test_an_entry_has_what_the_step_says(tmp_path: Path) -> None:
     values: Mapping[str, Any] = entry.values
     assert set(values) == {"train/loss", "train/workers", "train/epoch", "train/samples_per_second"}
     assert (entry.step, values["train/workers"], values["train/epoch"]) == (1, 3.0, 1.0)
-    rates = [{name: each.values[name] for name in each.values.keys() - values.keys()} for each in later]
+    rates = [
+        {name: each.values[name] for name in each.values.keys() - values.keys()} for each in later
+    ]
     assert rates == [{"train/lr": 0.5}, {"train/lr/0": 0.5, "train/lr/1": 0.1}]
 
 

@@ -48,12 +48,17 @@ def test_an_admitted_deadline_is_kept(seed: int, overheads: str, slot: float, pl
 @given(st.integers(0, 10_000))
 def test_no_two_jobs_preempt_each_other_in_a_loop(seed: int) -> None:
     jobs = tuple(
-        Job(id=job.id, submitted=0.0, work=job.work, curve=job.curve) for job in random_jobs(seed, 12)
+        Job(id=job.id, submitted=0.0, work=job.work, curve=job.curve)
+        for job in random_jobs(seed, 12)
     )
     run = simulate(jobs, Cluster.parse("1x8"), brim, settings=Settings(record=True))
     taken_from: set[tuple[str, str]] = set()
     for moment in sorted({change.time for change in run.changes}):
-        now = [change for change in run.changes if change.time == moment and change.reason != "finished"]
+        now = [
+            change
+            for change in run.changes
+            if change.time == moment and change.reason != "finished"
+        ]
         losers = [change.job for change in now if change.after < change.before]
         winners = [change.job for change in now if change.after > change.before]
         pairs = {(winner, loser) for winner in winners for loser in losers}
@@ -125,7 +130,9 @@ def test_a_job_whose_owner_raises_its_minimum_is_given_that() -> None:
 
 
 def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> None:
-    job = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=110.0)  # done in 100 s at best
+    job = Job(
+        id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=110.0
+    )  # done in 100 s at best
     doubtful = replace(_snapshot(job), overheads=Overheads(name="doubtful", doubt=11.0))
     assert isinstance(brim(doubtful).verdicts[0], Rejected)
     decision = brim(replace(doubtful, overheads=Overheads(name="less", doubt=9.0)))
@@ -135,12 +142,20 @@ def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> No
     assert again.workers == {"a": 16}
 
 
-def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_beside_free_devices() -> None:
-    """Found on streams of fake processes: a plan began when another was to end, who had ended before."""
+def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_beside_free_devices() -> (
+    None
+):
+    """Found on streams of fake processes: a plan began when another was to end, who had ended
+    before.
+    """
     job = Job(id="a", submitted=0.0, work=75.0, curve=CONCAVE, deadline=60.5)
     plan = {"a": Promise(pieces=(Piece(48.5, 60.5, 15),), spare=1.0)}
     other = Job(
-        id="b", submitted=0.0, work=50.0, curve=ScalingCurve.linear(rate=1.0, maximum=16), deadline=50.0
+        id="b",
+        submitted=0.0,
+        work=50.0,
+        curve=ScalingCurve.linear(rate=1.0, maximum=16),
+        deadline=50.0,
     )
     plan["b"] = Promise(pieces=(Piece(0.0, 50.0, 1),), spare=0.0)
     jobs = (
@@ -158,10 +173,16 @@ def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_besid
     assert decision.workers == {"a": 15, "b": 1}
 
 
-def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_before_all_surplus() -> None:
+def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_before_all_surplus() -> (
+    None
+):
     late = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=50.0)
     kept = Job(
-        id="b", submitted=0.0, work=75.0, curve=ScalingCurve.linear(rate=1.0, maximum=16), deadline=60.0
+        id="b",
+        submitted=0.0,
+        work=75.0,
+        curve=ScalingCurve.linear(rate=1.0, maximum=16),
+        deadline=60.0,
     )
     free = Job(id="c", submitted=0.0, work=5.0, curve=ScalingCurve.linear(rate=1.0, maximum=16))
     jobs = (

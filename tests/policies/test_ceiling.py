@@ -38,5 +38,8 @@ def test_no_policy_is_above_the_ceiling(seed: int, name: str) -> None:
     world = Settings(overheads=OVERHEADS["none"])
     got = measure(simulate(jobs, Cluster.parse("1x8"), POLICIES[name], settings=world))
     bound = ceiling_with_capacity(jobs, devices=8)
-    assert got.deadline_satisfactory_ratio is None or got.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
+    assert (
+        got.deadline_satisfactory_ratio is None
+        or got.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
+    )
     assert ceiling_with_capacity(jobs, devices=8, buckets=5) >= (bound or 0.0)  # type: ignore[operator]

@@ -18,9 +18,17 @@ CLUSTER = Cluster.parse("2x8")
 OWNERS = (Tenant(id="a", guaranteed=8), Tenant(id="b", guaranteed=8, exclusive=2))
 
 
-def _job(name: str, tenant: str = "a", *, minimum: int = 1, priority: Priority = Priority.PREEMPTIBLE) -> Job:
+def _job(
+    name: str, tenant: str = "a", *, minimum: int = 1, priority: Priority = Priority.PREEMPTIBLE
+) -> Job:
     return Job(
-        id=name, submitted=0.0, work=1e5, curve=CONCAVE, tenant=tenant, minimum=minimum, priority=priority
+        id=name,
+        submitted=0.0,
+        work=1e5,
+        curve=CONCAVE,
+        tenant=tenant,
+        minimum=minimum,
+        priority=priority,
     )
 
 
@@ -28,7 +36,9 @@ def _state(job: Job, workers: int = 0) -> JobState:
     return JobState(job=job, remaining=job.work, workers=workers, standing=Standing.BEST_EFFORT)
 
 
-def _snapshot(*states: JobState, tenants: tuple[Tenant, ...] = OWNERS, now: float = 1000.0) -> Snapshot:
+def _snapshot(
+    *states: JobState, tenants: tuple[Tenant, ...] = OWNERS, now: float = 1000.0
+) -> Snapshot:
     arrived = tuple(state.job.id for state in states if state.workers == 0)
     return Snapshot(
         now=now,
@@ -126,7 +136,9 @@ def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4), st.sampled_from(Priority)), max_size=6),
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 4), st.sampled_from(Priority)), max_size=6
+    ),
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=4),
 )
 def test_nobody_within_quota_gives_and_gangs_hold(
@@ -162,7 +174,9 @@ def test_every_job_has_a_reason() -> None:
 @given(st.integers(0, 10_000), st.sampled_from(sorted(POLICIES)))
 def test_no_policy_exceeds_capacity_or_starves_anyone_for_ever(seed: int, name: str) -> None:
     jobs = random_jobs(seed, 12)
-    run = simulate(jobs, CLUSTER, POLICIES[name], settings=Settings(placed=True))  # the engine checks
+    run = simulate(
+        jobs, CLUSTER, POLICIES[name], settings=Settings(placed=True)
+    )  # the engine checks
     assert all(outcome.finished is not None for outcome in run.outcomes)
 
 
@@ -174,7 +188,9 @@ def test_guaranteed_quota_is_always_reclaimable(seed: int) -> None:
         Job(id=j.id, submitted=j.submitted, work=j.work, curve=j.curve, tenant="ab"[k % 2])
         for k, j in enumerate(jobs)
     )
-    run = simulate(split, CLUSTER, brim, settings=Settings(tenants=OWNERS, record=True, placed=True))
+    run = simulate(
+        split, CLUSTER, brim, settings=Settings(tenants=OWNERS, record=True, placed=True)
+    )
     used = {"a": 0, "b": 0}
     waits: dict[str, set[str]] = {"a": set(), "b": set()}
     tenant = {job.id: job.tenant for job in split}

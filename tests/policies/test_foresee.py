@@ -21,9 +21,15 @@ CLUSTER = Cluster.parse("1x8")
 
 @pytest.mark.parametrize("name", ["brim", "elasticflow", "fifo-gang", "edf"])
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("overheads", [OVERHEADS["brim"], BELIEVED], ids=lambda each: str(each.name))
-def test_the_ends_foreseen_are_those_of_the_simulator(name: str, seed: int, overheads: Overheads) -> None:
-    jobs = sorted((replace(job, submitted=0.0) for job in random_jobs(seed, 8)), key=lambda job: job.id)
+@pytest.mark.parametrize(
+    "overheads", [OVERHEADS["brim"], BELIEVED], ids=lambda each: str(each.name)
+)
+def test_the_ends_foreseen_are_those_of_the_simulator(
+    name: str, seed: int, overheads: Overheads
+) -> None:
+    jobs = sorted(
+        (replace(job, submitted=0.0) for job in random_jobs(seed, 8)), key=lambda job: job.id
+    )
     decide = partial(cycle, policy=POLICIES[name], placed=False)
     snapshot = Snapshot(
         now=0.0,
@@ -42,6 +48,8 @@ def test_the_ends_foreseen_are_those_of_the_simulator(name: str, seed: int, over
 def test_who_will_not_run_has_no_end() -> None:
     one = JobState(random_jobs(0, 1)[0], 10.0, standing=Standing.BEST_EFFORT)
     gang = one._replace(job=replace(one.job, id="gang", minimum=9, curve=CONCAVE, deadline=None))
-    snapshot = Snapshot(now=0.0, cluster=CLUSTER, capacity=8, jobs=(one, gang), overheads=OVERHEADS["none"])
+    snapshot = Snapshot(
+        now=0.0, cluster=CLUSTER, capacity=8, jobs=(one, gang), overheads=OVERHEADS["none"]
+    )
     decide = partial(cycle, policy=POLICIES["brim"], placed=False)
     assert list(foresee(snapshot, decide(snapshot), decide)) == [one.job.id]

@@ -47,8 +47,14 @@ def test_no_promise_breaks_on_a_cluster_that_is_too_small(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 100_000), st.sampled_from(("none", "published")), st.sampled_from((5.0, 60.0, 1e9)))
-def test_no_promise_breaks_where_the_last_plan_goes_on(seed: int, overheads: str, age: float) -> None:
+@given(
+    st.integers(0, 100_000),
+    st.sampled_from(("none", "published")),
+    st.sampled_from((5.0, 60.0, 1e9)),
+)
+def test_no_promise_breaks_where_the_last_plan_goes_on(
+    seed: int, overheads: str, age: float
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("brim.policies.brim._FEW", 0)
         patch.setattr("brim.policies.brim._AGE", age)
@@ -69,7 +75,9 @@ def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wr
     promised = broken = 0
     for seed in range(6):
         jobs = random_jobs(seed, 150, spread=25_000.0)
-        found = measure(simulate(jobs, SMALL, brim, settings=Settings(profile_error=0.2, seed=seed)))
+        found = measure(
+            simulate(jobs, SMALL, brim, settings=Settings(profile_error=0.2, seed=seed))
+        )
         promised += found.admitted
         broken += found.admitted_missed
     assert promised > 500
@@ -97,7 +105,9 @@ def _snapshot(*states: JobState, now: float = 0.0, fresh: tuple[str, ...] = ()) 
 
 def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> Wanted:
     state = JobState(_job(name, work, deadline), work)
-    return Wanted(name, need_of(state, now=0.0, overheads=OVERHEADS["none"]), 0.0, None if promised else work)
+    return Wanted(
+        name, need_of(state, now=0.0, overheads=OVERHEADS["none"]), 0.0, None if promised else work
+    )
 
 
 def _planned(*wanted: Wanted) -> set[str] | None:
@@ -106,7 +116,11 @@ def _planned(*wanted: Wanted) -> set[str] | None:
 
 
 def test_the_dearest_is_given_up_for_two_cheaper_ones() -> None:
-    dear, one, two = _wanted("a", 700.0, 100.0), _wanted("b", 400.0, 101.0), _wanted("c", 400.0, 102.0)
+    dear, one, two = (
+        _wanted("a", 700.0, 100.0),
+        _wanted("b", 400.0, 101.0),
+        _wanted("c", 400.0, 102.0),
+    )
     assert _planned(dear, one) == {"b"}
     assert _planned(dear, one, two) == {"b", "c"}
 
@@ -119,10 +133,13 @@ def test_who_is_promised_is_not_given_up_however_dear() -> None:
 
 
 def test_a_dear_job_is_planned_at_once_and_promised_when_it_has_become_cheap() -> None:
-    seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1000.0,) * 360)  # more than there is
+    seen = Arrivals(
+        tuple(float(t) for t in range(0, 36000, 100)), (1000.0,) * 360
+    )  # more than there is
     dear = _job("a", 8000.0, 46000.0)
     first = replace(
-        _snapshot(JobState(dear, 8000.0), now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen)
+        _snapshot(JobState(dear, 8000.0), now=36000.0, fresh=("a",)),
+        memory=Remembered(arrivals=seen),
     )
     decision = brim(first)
     (verdict,) = decision.verdicts
@@ -146,7 +163,9 @@ def test_promises_wait_for_a_measurement_where_the_administrator_says_so() -> No
     assert [verdict.reason for verdict in brim(later).verdicts] == [Reason.FITS]
 
 
-def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_it_is_measured() -> None:
+def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_it_is_measured() -> (
+    None
+):
     free = replace(_job("slow", 500.0, 1e6), deadline=None)
     slow = JobState(free, 400.0, workers=1, standing=Standing.BEST_EFFORT, pace=0.8)
     short, enough = JobState(_job("a", 700.0, 95.0), 700.0), JobState(_job("b", 100.0, 95.0), 100.0)
@@ -160,8 +179,12 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
     assert decision.workers["a"] == 8  # it is planned all the same
     ample = brim(_snapshot(slow, enough, fresh=("b",)))
     assert [verdict.reason for verdict in ample.verdicts] == [Reason.FITS]
-    assert [(piece.workers, piece.stop) for piece in ample.memory.plans["b"].pieces] == [(2, 62.5)]  # not 50
-    assert brim(replace(_snapshot(short, fresh=("a",)), memory=decision.memory)).verdicts == (verdict,)
+    assert [(piece.workers, piece.stop) for piece in ample.memory.plans["b"].pieces] == [
+        (2, 62.5)
+    ]  # not 50
+    assert brim(replace(_snapshot(short, fresh=("a",)), memory=decision.memory)).verdicts == (
+        verdict,
+    )
     measured = short._replace(remaining=600.0, workers=8, standing=Standing.BEST_EFFORT)
     later = brim(replace(_snapshot(measured, now=13.0), memory=decision.memory))
     assert [verdict.reason for verdict in later.verdicts] == [Reason.FITS]

@@ -10,7 +10,9 @@ from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.domain.workload import Job
 from brim.policies.placement import Block, Placement, on_nodes, place
 
-steps = st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 16), max_size=8), max_size=8)
+steps = st.lists(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 16), max_size=8), max_size=8
+)
 
 
 def _check(placement: Placement, wanted: dict[str, int], devices: int) -> None:
@@ -92,15 +94,22 @@ def test_nodes_are_named() -> None:
     assert placement.nodes(cluster) == {"a": {"node0": 8}, "b": {"node1": 2}, "c": {"node1": 6}}
 
 
-# Nodes of a live cluster --------------------------------------------------------------------------------------
+# Nodes of a live cluster --------------------------------------------------------------------------
 
-NODES = Cluster(nodes=(Node(id="n1", devices=5), Node(id="n2", devices=3), Node(id="n3", devices=4)))
+NODES = Cluster(
+    nodes=(Node(id="n1", devices=5), Node(id="n2", devices=3), Node(id="n3", devices=4))
+)
 
 
 def _snapshot(held: dict[str, dict[str, int]], cluster: Cluster) -> Snapshot:
     curve = ScalingCurve(points=((1, 1.0),))
     states = [
-        JobState(Job(id=name, submitted=0.0, work=1.0, curve=curve), 1.0, sum(nodes.values()), nodes=nodes)
+        JobState(
+            Job(id=name, submitted=0.0, work=1.0, curve=curve),
+            1.0,
+            sum(nodes.values()),
+            nodes=nodes,
+        )
         for name, nodes in held.items()
     ]
     return Snapshot(
@@ -132,7 +141,9 @@ def test_nodes_of_any_size_hold_what_fits_by_count(
         }
         for node in cluster.nodes:
             assert sum(nodes.get(node.id, 0) for nodes in found.values()) <= node.devices
-        assert on_nodes(_snapshot(found, cluster), Decision(workers=wanted)).nodes == found, "it is at rest"
+        assert on_nodes(_snapshot(found, cluster), Decision(workers=wanted)).nodes == found, (
+            "it is at rest"
+        )
         held = found
 
 

@@ -44,7 +44,8 @@ def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
         assert got >= min(wanted[tenant.id], tenant.guaranteed)
         assert got <= max(wanted[tenant.id], 0)
         assert tenant.limit is None or got <= max(tenant.limit, 0)
-    # lending stays within the cohort: what a cohort holds beyond its own comes from what nobody owns
+    # lending stays within the cohort: what a cohort holds beyond its own comes from what nobody
+    # owns
     unowned = capacity - sum(t.guaranteed for t in tenants)
     beyond = 0
     for cohort in ("x", "y"):

@@ -13,9 +13,14 @@ from brim.policies.reclaim import Holding, give_back
     ("holdings", "most", "expected"),
     [
         pytest.param([Holding("a", 6, 1)], 6, {"a": 6}, id="nothing to give"),
-        pytest.param([Holding("a", 6, 1), Holding("b", 6, 1)], 9, {"a": 3, "b": 6}, id="one gives, not two"),
         pytest.param(
-            [Holding("a", 9, 1), Holding("b", 4, 1)], 10, {"a": 9, "b": 1}, id="the smallest that is enough"
+            [Holding("a", 6, 1), Holding("b", 6, 1)], 9, {"a": 3, "b": 6}, id="one gives, not two"
+        ),
+        pytest.param(
+            [Holding("a", 9, 1), Holding("b", 4, 1)],
+            10,
+            {"a": 9, "b": 1},
+            id="the smallest that is enough",
         ),
         pytest.param(
             [Holding("a", 5, 1, priority=1), Holding("b", 9, 1)],
@@ -30,10 +35,16 @@ from brim.policies.reclaim import Holding, give_back
             id="shrink a high one before a low one stops",
         ),
         pytest.param(
-            [Holding("a", 4, 4, priority=1), Holding("b", 4, 4)], 4, {"a": 4, "b": 0}, id="lowest priority"
+            [Holding("a", 4, 4, priority=1), Holding("b", 4, 4)],
+            4,
+            {"a": 4, "b": 0},
+            id="lowest priority",
         ),
         pytest.param(
-            [Holding("a", 4, 4), Holding("b", 4, 4, promised=True)], 4, {"a": 0, "b": 4}, id="unpromised"
+            [Holding("a", 4, 4), Holding("b", 4, 4, promised=True)],
+            4,
+            {"a": 0, "b": 4},
+            id="unpromised",
         ),
         pytest.param(
             [Holding("a", 4, 4, lost=90.0), Holding("b", 4, 4, lost=30.0)],
@@ -86,7 +97,9 @@ def test_laws(case: tuple[list[Holding], int], random: object) -> None:
     held = sum(one.workers for one in holdings)
     assert sum(found.values()) <= most or held <= most
     for name, count in found.items():
-        assert count == 0 or by_name[name].kept <= count <= by_name[name].workers, "a gang or nothing"
+        assert count == 0 or by_name[name].kept <= count <= by_name[name].workers, (
+            "a gang or nothing"
+        )
     stopped = [by_name[name] for name, count in found.items() if count == 0]
     if sum(one.kept for one in holdings) <= most:
         assert not stopped, "shrink before suspend"
@@ -108,7 +121,8 @@ def test_no_smaller_set_gives_enough(case: tuple[list[Holding], int]) -> None:
     over = sum(one.workers for one in holdings) - most
     victims = [one for one in holdings if give_back(holdings, most)[one.job] < one.workers]
     if not 0 < over <= sum(one.surplus for one in holdings):
-        return  # only where shrinking is enough: among suspensions the priority comes before the number
+        # only where shrinking is enough: among suspensions the priority comes before the number
+        return
     for size in range(len(victims)):
         for few in itertools.combinations(holdings, size):
             assert sum(one.surplus for one in few) < over

@@ -31,7 +31,9 @@ def _pieces(rng: random.Random, count: int) -> list[Piece]:
 
 def _counted(pieces: list[Piece]) -> list[int]:
     """Free devices in each second."""
-    taken = [[piece.workers for piece in pieces if piece.start <= at < piece.stop] for at in range(END)]
+    taken = [
+        [piece.workers for piece in pieces if piece.start <= at < piece.stop] for at in range(END)
+    ]
     return [DEVICES - sum(each) for each in taken]
 
 
@@ -49,7 +51,9 @@ def test_as_many_are_free_as_are_left(seed: int, count: int) -> None:
         assert line.least(float(start), float(stop)) == min(free[start:stop])
     assert not line.overdrawn(0.0)
     line.give_back(pieces[::2])
-    assert [line.least(float(at), at + 1.0) for at in range(0, END, 7)] == _counted(pieces[1::2])[::7]
+    assert [line.least(float(at), at + 1.0) for at in range(0, END, 7)] == _counted(pieces[1::2])[
+        ::7
+    ]
 
 
 @settings(max_examples=60, deadline=None)

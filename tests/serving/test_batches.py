@@ -1,4 +1,6 @@
-"""Requests that wait are computed together; each answer is of one version, whatever the others are like."""
+"""Requests that wait are computed together; each answer is of one version, whatever the others are
+like.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,21 @@ class FakeModel:
         return {"row": inputs, "version": torch.full_like(inputs, self.number)}
 
 
-def run(scenario: Callable[[Callable[..., Batches]], Awaitable[None]], *, here: bool = False) -> None:
+def run(
+    scenario: Callable[[Callable[..., Batches]], Awaitable[None]], *, here: bool = False
+) -> None:
     """Run a scenario; `here`: the event loop computes, else a thread beside it."""
 
     async def all_of_it() -> None:
         made: list[Batches] = []
 
-        def batches(model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000) -> Batches:
+        def batches(
+            model: FakeModel, *, most: int = 8, wait: float = 0.0, room: int = 1000
+        ) -> Batches:
             at_once = 1000 if here else 0
-            made.append(Batches(cast(Model, model), most=most, wait=wait, room=room, at_once=at_once))
+            made.append(
+                Batches(cast(Model, model), most=most, wait=wait, room=room, at_once=at_once)
+            )
             return made[-1]
 
         try:
@@ -175,7 +183,9 @@ def test_each_answer_is_of_one_version_and_the_old_one_is_left_alone(here: bool)
             await batches.use(cast(Model, model))
             done = len(before.batches)
             await ask(batches, 1)
-            assert len(before.batches) == done, "nobody computes with a version that another took over from"
+            assert len(before.batches) == done, (
+                "nobody computes with a version that another took over from"
+            )
         stop = True
         seen = set().union(*await asyncio.gather(*clients))
         assert len(seen) > 10
@@ -194,7 +204,9 @@ def test_who_comes_when_too_many_wait_is_told_so() -> None:
             await ask(batches, 4)
         model.gate.set()
         await asyncio.gather(*waiting)
-        assert (await ask(batches, *range(5))).columns["row"] == list(range(5)), "alone, any request has room"
+        assert (await ask(batches, *range(5))).columns["row"] == list(range(5)), (
+            "alone, any request has room"
+        )
 
     run(scenario)
 
@@ -223,7 +235,9 @@ def test_a_prediction_that_is_no_number_is_an_error_of_its_request_alone(value: 
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model)
-        good, bad = await asyncio.gather(ask(batches, 1, 2), ask(batches, 3, value), return_exceptions=True)
+        good, bad = await asyncio.gather(
+            ask(batches, 1, 2), ask(batches, 3, value), return_exceptions=True
+        )
         assert len(model.batches) == 1
         assert isinstance(good, Answer)
         assert isinstance(bad, EnvironmentFault)

@@ -67,7 +67,10 @@ def test_cells_are_decoded_when_they_are_read() -> None:
     [
         (b"[" * 100_000, "got `array`"),
         (b'{"inputs":' + b"[" * 100_000, "recursion"),
-        (b'{"inputs":[[' + b"[" * 900 + b"1," * LARGE + b"1" + b"]" * 900 + b"]]}", "need an object"),
+        (
+            b'{"inputs":[[' + b"[" * 900 + b"1," * LARGE + b"1" + b"]" * 900 + b"]]}",
+            "need an object",
+        ),
         (b'{"inputs": [NaN]}', "malformed"),
         (b'{"inputs": ["\xff"]}', "UTF"),
         (b'{"rows": [1]}', "row 0"),

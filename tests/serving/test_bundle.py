@@ -58,7 +58,11 @@ def trained(spec: JobSpec) -> tuple[dict[str, Tensor], Tensor]:
 def columns_of(path: Path) -> dict[str, list[Any]]:
     header, *lines = path.read_text().splitlines()
     cells = zip(*(line.split(",") for line in lines), strict=True)
-    return {name: list(each) for name, each in zip(header.split(","), cells, strict=True) if name != "sold"}
+    return {
+        name: list(each)
+        for name, each in zip(header.split(","), cells, strict=True)
+        if name != "sold"
+    }
 
 
 def predictions(model: Model, path: str | int | float | bool) -> Tensor:
@@ -96,7 +100,9 @@ def test_deltas_make_what_a_whole_bundle_has(spec: JobSpec, versions: Path) -> N
     assert torch.equal(predictions(after, path), predictions(whole, path))
     assert torch.equal(predictions(whole, path), trained(spec)[1])
     assert not torch.equal(first, predictions(after, path))
-    assert torch.equal(predictions(open_bundle(versions / "10"), path), first), "files stay as they are"
+    assert torch.equal(predictions(open_bundle(versions / "10"), path), first), (
+        "files stay as they are"
+    )
 
 
 def test_a_program_is_the_same_whatever_its_weights(versions: Path) -> None:
@@ -118,7 +124,9 @@ def rewritten(directory: Path, copy: Path, **changes: Any) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("name", ["model.pt2", "dense.safetensors", "rows-0.safetensors", "columns.json"])
+@pytest.mark.parametrize(
+    "name", ["model.pt2", "dense.safetensors", "rows-0.safetensors", "columns.json"]
+)
 @pytest.mark.parametrize("how", ["gone", "cut", "bit"])
 def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, how: str) -> None:
     copy = rewritten(versions / "10", tmp_path / "copy")
@@ -137,7 +145,10 @@ def test_a_damaged_file_is_named(versions: Path, tmp_path: Path, name: str, how:
     [
         ({"format": 2}, "has format 2, this version of brim reads 1: export it again"),
         ({"step": "ten"}, "is damaged"),
-        ({"files": {"../../etc/passwd": {"bytes": 1, "sha256": ""}}}, "which is not in this directory"),
+        (
+            {"files": {"../../etc/passwd": {"bytes": 1, "sha256": ""}}},
+            "which is not in this directory",
+        ),
         ({"files": {}}, "it has no checksum of"),
         ({"base": "00000001-abc"}, "is a delta, which changes version 00000001-abc"),
     ],
@@ -237,7 +248,9 @@ def _write_helper(folder: Path, scale: str) -> None:
 def test_a_delta_for_another_version_is_refused_with_words(versions: Path) -> None:
     model = open_bundle(versions / "10")
     state = {name: tensor.clone() for name, tensor in model.state.items()}
-    with pytest.raises(EnvironmentFault, match=r"changes version 00000020-.*, and 00000010-.* is served"):
+    with pytest.raises(
+        EnvironmentFault, match=r"changes version 00000020-.*, and 00000010-.* is served"
+    ):
         changed(model, versions / "30")
     with pytest.raises(EnvironmentFault, match="is a bundle"):
         changed(model, versions / "30-whole")
@@ -272,7 +285,9 @@ def test_a_delta_of_other_columns_does_not_fit(versions: Path, tmp_path: Path) -
         ("00000010-0123456789ab", "the run's checkpoint of that step is 00000010-"),
     ],
 )
-def test_a_delta_since_no_version_of_the_run(spec: JobSpec, tmp_path: Path, since: str, said: str) -> None:
+def test_a_delta_since_no_version_of_the_run(
+    spec: JobSpec, tmp_path: Path, since: str, said: str
+) -> None:
     with pytest.raises(SpecError, match=said):
         Exporter(spec).delta(tmp_path / "delta", since=since)
     assert not list(tmp_path.iterdir())
@@ -302,7 +317,9 @@ def test_a_disk_that_takes_nothing_leaves_nothing(
 def test_who_follows_a_run_goes_on_beside_what_others_wrote(
     spec: JobSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second exporter of the same run, or one before: its directories have the names of steps, too."""
+    """A second exporter of the same run, or one before: its directories have the names of steps,
+    too.
+    """
     steps, stop, made = [10], threading.Event(), []
 
     def say(version: Exported) -> None:

@@ -64,7 +64,10 @@ def test_rows_are_encoded_as_those_of_a_file_bit_for_bit(
     path = tmp_path_factory.mktemp("other") / "other.csv"
     names = list(rows[0])
     path.write_text(
-        "\n".join(",".join(each) for each in [names, *([row[name] for name in names] for row in rows)]) + "\n"
+        "\n".join(
+            ",".join(each) for each in [names, *([row[name] for name in names] for row in rows)]
+        )
+        + "\n"
     )
     of_file = trained.inputs_of(path)
     expected, _ = of_file.take(np.arange(len(of_file)))
@@ -75,7 +78,9 @@ def test_rows_are_encoded_as_those_of_a_file_bit_for_bit(
     each = [reader_of(trained).read(columns_of_rows([row]))[0] for row in rows]
     alone = join(each)
     assert torch.equal(alone["ids"], got["ids"])
-    assert torch.equal(alone["numbers"], got["numbers"]), "a row is seen alike, whatever it is sent with"
+    assert torch.equal(alone["numbers"], got["numbers"]), (
+        "a row is seen alike, whatever it is sent with"
+    )
 
 
 def test_numbers_and_null_are_cells_too(trained: data.Columnar) -> None:
@@ -94,7 +99,13 @@ def test_numbers_and_null_are_cells_too(trained: data.Columnar) -> None:
     assert torch.equal(one["numbers"], other["numbers"])
 
 
-GOOD: dict[str, list[Any]] = {"color": ["c1"], "word": ["w"], "size": [1], "price": [1], "weight": [1]}
+GOOD: dict[str, list[Any]] = {
+    "color": ["c1"],
+    "word": ["w"],
+    "size": [1],
+    "price": [1],
+    "weight": [1],
+}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +125,9 @@ GOOD: dict[str, list[Any]] = {"color": ["c1"], "word": ["w"], "size": [1], "pric
         ({"x" * 100_000: ["c1"]}, "column 'x{50,80}…: got an unknown column"),
     ],
 )
-def test_what_is_no_row_is_refused_by_name(trained: data.Columnar, change: dict[str, Any], said: str) -> None:
+def test_what_is_no_row_is_refused_by_name(
+    trained: data.Columnar, change: dict[str, Any], said: str
+) -> None:
     columns = {name: cells for name, cells in {**GOOD, **change}.items() if cells is not None}
     with pytest.raises(SpecError, match=said):
         reader_of(trained).read(columns)
@@ -122,7 +135,11 @@ def test_what_is_no_row_is_refused_by_name(trained: data.Columnar, change: dict[
 
 @pytest.mark.parametrize(
     ("rows", "said"),
-    [([], "got none"), ([{"a": 1}, {}], "row 1: got one that lacks 'a'"), ([{}, {"a": 1}], "that has 'a'")],
+    [
+        ([], "got none"),
+        ([{"a": 1}, {}], "row 1: got one that lacks 'a'"),
+        ([{}, {"a": 1}], "that has 'a'"),
+    ],
 )
 def test_rows_have_the_same_columns(rows: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(SpecError, match=said):
@@ -136,7 +153,9 @@ SHAPES = {
 
 
 def test_inputs_as_they_go_into_the_model() -> None:
-    made, count = TensorReader(SHAPES).read({"image": [[[1, 2.5], [3, 4]]] * 3, "ids": [7, 8.0, 2**62 + 1]})
+    made, count = TensorReader(SHAPES).read(
+        {"image": [[[1, 2.5], [3, 4]]] * 3, "ids": [7, 8.0, 2**62 + 1]}
+    )
     assert count == 3
     assert made["image"].dtype is torch.float32
     assert made["ids"].tolist() == [7, 8, 2**62 + 1], "8.0 is whole, and none is rounded"
@@ -181,7 +200,10 @@ def test_a_number_that_a_type_cannot_hold_is_refused(dtype: str, value: Any, rig
         ),
         ({"image": [[[1, 2], [3, 4]]], "ids": [1e30]}, "inputs.ids"),
         ({"image": [[[1, 2], [3, 10**400]]], "ids": [1]}, "inputs.image: got no array"),
-        ({"image": [[[1, 2], [3, 1e39]]], "ids": [1]}, r"inputs.image of row 0: got 1e\+39, too large"),
+        (
+            {"image": [[[1, 2], [3, 1e39]]], "ids": [1]},
+            r"inputs.image of row 0: got 1e\+39, too large",
+        ),
         ({"x" * 1000: 1}, "x{50,80}…"),
     ],
 )
@@ -194,7 +216,9 @@ def test_rows_of_nested_inputs_are_counted() -> None:
     inputs = {"image": [[[1, 2], [3, 4]]] * 7, "ids": [7] * 7}
     assert TensorReader(SHAPES).count(inputs) == 7
     assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count({"deep": {"er": [1, 2, 3]}}) == 3
-    assert TensorReader([SHAPES["image"], SHAPES["ids"]]).count([inputs["image"], inputs["ids"]]) == 7
+    assert (
+        TensorReader([SHAPES["image"], SHAPES["ids"]]).count([inputs["image"], inputs["ids"]]) == 7
+    )
     for odd in (3, {}, [], None, {"deep": 1}):
         assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count(odd) == 1
 

@@ -35,7 +35,9 @@ class Net(nn.Module):
         self.out = nn.Linear(4, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
-        looked_up: Tensor = self.out(torch.tanh(self.deep(ids) + self.same(ids + 1)).sum(1)).squeeze(1)
+        looked_up: Tensor = self.out(
+            torch.tanh(self.deep(ids) + self.same(ids + 1)).sum(1)
+        ).squeeze(1)
         return looked_up
 
 
@@ -46,7 +48,12 @@ class Net(nn.Module):
 def test_ids_have_the_vectors_that_training_has_of_them(rows: int, how: dict[str, Any]) -> None:
     embedding = trained(rows, **how)
     lookup = KeyedLookup(embedding, "deep")
-    for ids in (IDS.reshape(-1, 3)[:100], IDS[:0], IDS[200:201], torch.tensor([[7, 7]], dtype=torch.int32)):
+    for ids in (
+        IDS.reshape(-1, 3)[:100],
+        IDS[:0],
+        IDS[200:201],
+        torch.tensor([[7, 7]], dtype=torch.int32),
+    ):
         assert torch.equal(lookup(ids), embedding(ids).detach())
 
 
@@ -56,7 +63,11 @@ def test_keys_that_do_not_spread_are_found_too() -> None:
     embedding = brim.Embedding(4)
     hold(embedding, HeldRows(keys, torch.randn(500, 4)))
     lookup = KeyedLookup(embedding, "deep")
-    for some in (keys, keys[::7], torch.tensor([0, 2**40 - 1, 2**40 + 499, 2**40 + 500, 2**63 - 1])):
+    for some in (
+        keys,
+        keys[::7],
+        torch.tensor([0, 2**40 - 1, 2**40 + 499, 2**40 + 500, 2**63 - 1]),
+    ):
         assert torch.equal(lookup(unmix(some)), embedding(unmix(some)).detach())
 
 

@@ -1,4 +1,6 @@
-"""Files of rows: what changed between two versions makes the one of the other, and nobody sees half of it."""
+"""Files of rows: what changed between two versions makes the one of the other, and nobody sees half
+of it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_a_change_makes_one_version_of_another_bit_for_bit(
     assert check_change(before, change) == ""
     assert bits(put(copy_of(before), change)) == bits(after)
     same = {
-        key for key in old.keys() & new.keys() if bits(rows_of({0: old[key]})) == bits(rows_of({0: new[key]}))
+        key
+        for key in old.keys() & new.keys()
+        if bits(rows_of({0: old[key]})) == bits(rows_of({0: new[key]}))
     }
     assert set(change.rows.keys.tolist()) == new.keys() - same
     assert set(change.removed.tolist()) == old.keys() - new.keys()
@@ -76,7 +80,9 @@ def test_sides_go_through_versions_of_which_the_last_two_can_be_read(
         sides.change({"w": change_between(before, after)})
         assert bits(sides.now["w"]) == bits(after)
         assert bits(read) == bits(before), "who still reads the version before sees it whole"
-    assert hashlib.sha256(path.read_bytes()).digest() == file, "what is written is this process's own"
+    assert hashlib.sha256(path.read_bytes()).digest() == file, (
+        "what is written is this process's own"
+    )
 
 
 def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> None:
@@ -84,7 +90,9 @@ def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> Non
     rows = Rows(torch.arange(1000), torch.randn(1000, 4))
     write_rows(tmp_path / "rows", rows)
     opened = open_rows(tmp_path / "rows")
-    change = RowChange(Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64))
+    change = RowChange(
+        Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64)
+    )
     write_change(tmp_path / "change", change)
     after = put(opened, open_change(tmp_path / "change"))
     assert after.values.data_ptr() == opened.values.data_ptr()
@@ -154,5 +162,7 @@ def test_a_change_of_other_rows_does_not_fit(
 ) -> None:
     rows = Rows(torch.arange(4), torch.zeros(4, 2))
     keys: Tensor = torch.tensor(changed)
-    change = RowChange(Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64))
+    change = RowChange(
+        Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64)
+    )
     assert why in check_change(rows, change)

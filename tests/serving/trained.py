@@ -73,13 +73,17 @@ def write_rows(path: Path, *, colors: bool = True) -> None:
     for row in range(ROWS):
         color = int(torch.randint(0, 30, (), generator=generator))
         size = "" if row % 7 == 0 else f"{row % 13}"
-        lines.append(f"{f'c{color}' if colors else color},w{row * 37 % 91},{size},{row / 8},{row % 2}")
+        lines.append(
+            f"{f'c{color}' if colors else color},w{row * 37 % 91},{size},{row / 8},{row % 2}"
+        )
     path.write_text("\n".join(lines) + "\n")
 
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """Undo what exporting and serving change for a whole process: variables, the import path and fitted columns."""
+    """Undo what exporting and serving change for a whole process: variables, the import path and
+    fitted columns.
+    """
     environment, path, fits = dict(os.environ), list(sys.path), fitted._in_use
     fitted._in_use = None
     try:
@@ -133,7 +137,9 @@ def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
             for tensor in model.head.parameters():
                 tensor += 0.1 * torch.randn_like(tensor)
         image = Image()
-        tree = image.take({"model": dict(model.state_dict()), "optimizer": {"state": {}, "param_groups": []}})
+        tree = image.take(
+            {"model": dict(model.state_dict()), "optimizer": {"state": {}, "param_groups": []}}
+        )
         checkpoint = Checkpoint(step=step, tree=tree, versions={}, data=bytes(image.data))
         store.publish(store.draft(checkpoint, writer="w0"))
     assert (run / fitted.COLUMNS).exists()

@@ -1,4 +1,6 @@
-"""brim against every other policy and against the ceiling, on real traces, with one ruler for all."""
+"""brim against every other policy and against the ceiling, on real traces,
+with one ruler for all.
+"""
 
 from __future__ import annotations
 
@@ -46,5 +48,7 @@ def test_brim_is_at_least_as_good_as_any_other_policy(trace: str) -> None:
 @pytest.mark.parametrize("trace", ["195job", "t4", "fig9"])
 def test_an_admitted_deadline_is_kept_with_migrations_charged(trace: str) -> None:
     jobs = jobs_of(trace)
-    found = measure(simulate(jobs, Cluster.parse(TRACES[trace][1]), brim, settings=Settings(placed=True)))
+    found = measure(
+        simulate(jobs, Cluster.parse(TRACES[trace][1]), brim, settings=Settings(placed=True))
+    )
     assert found.admitted_missed == 0

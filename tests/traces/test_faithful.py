@@ -12,7 +12,10 @@ from tracedata import TRACES, jobs_of
 # measured from the artifact run unchanged, by trace: slot, then the ratio of each policy
 MEASURED = {
     "195job": (240, {"edf": 17, "gandiva": 47, "tiresias": 90, "themis": 80, "edf-admission": 63}),
-    "cluster10": (60, {"edf": 202, "gandiva": 86, "tiresias": 124, "themis": 123, "edf-admission": 215}),
+    "cluster10": (
+        60,
+        {"edf": 202, "gandiva": 86, "tiresias": 124, "themis": 123, "edf-admission": 215},
+    ),
     "t4": (60, {"edf": 23, "gandiva": 18, "tiresias": 56, "edf-admission": 80, "elasticflow": 142}),
     "fig10": (240, {"edf": 92, "gandiva": 79, "tiresias": 100, "themis": 99, "edf-admission": 92}),
     "cluster01": (60, {"gandiva": 259, "tiresias": 787, "edf-admission": 598}),
@@ -30,7 +33,9 @@ def test_an_as_coded_policy_meets_the_measured_ratio(trace: str, policy: str) ->
     jobs = jobs_of(trace)
     slot, met = MEASURED[trace]
     found = measure(replay(policy, jobs, Cluster.parse(TRACES[trace][1]), slot=slot))
-    assert found.deadline_satisfactory_ratio == pytest.approx(met[policy] / found.deadline_jobs, abs=0.01)
+    assert found.deadline_satisfactory_ratio == pytest.approx(
+        met[policy] / found.deadline_jobs, abs=0.01
+    )
 
 
 @pytest.mark.traces

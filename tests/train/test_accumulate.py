@@ -10,12 +10,32 @@ from brim.coordination.reduction import ReductionPlan, fold
 from brim.train.accumulate import Accumulator, combine
 
 # Large and small numbers of both signs: any other order of additions rounds differently.
-VALUES = [1e8, 1.5, -1e8, 3.0, 1e-3, 7e7, -7e7, 0.25, 2.0, 1e6, -1.0, 0.1, 5e5, -1e6, 0.3, 9.0, 1e-8]
+VALUES = [
+    1e8,
+    1.5,
+    -1e8,
+    3.0,
+    1e-3,
+    7e7,
+    -7e7,
+    0.25,
+    2.0,
+    1e6,
+    -1.0,
+    0.1,
+    5e5,
+    -1e6,
+    0.3,
+    9.0,
+    1e-8,
+]
 
 
 def summed(parts: int, world: int, *, with_rows: bool) -> list[Tensor]:
     plan = ReductionPlan(parts, (world,))
-    rows = {block: [torch.zeros(1), torch.zeros(1, dtype=torch.int64)] for block in plan.local_blocks(0)}
+    rows = {
+        block: [torch.zeros(1), torch.zeros(1, dtype=torch.int64)] for block in plan.local_blocks(0)
+    }
     for rank in range(world):
         blocks = plan.rank_blocks(rank)
         mine = {block: rows[block] for block in blocks} if with_rows else {}

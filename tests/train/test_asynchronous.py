@@ -1,4 +1,6 @@
-"""The state that asynchronous workers share stays whole, whoever dies, and goes from one to the other as it was."""
+"""The state that asynchronous workers share stays whole, whoever dies, and goes from one to the
+other as it was.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def memory() -> Any:
 
 
 def tree(value: float, *, size: int = 3) -> dict[str, Any]:
-    tensors = {"a": torch.full((size, 2), value), "b": torch.tensor(int(value)), "none": torch.zeros(0)}
+    tensors = {
+        "a": torch.full((size, 2), value),
+        "b": torch.tensor(int(value)),
+        "none": torch.zeros(0),
+    }
     return {"tensors": tensors, "plain": {"rate": value, 3: (None, "text")}}
 
 
@@ -61,7 +67,9 @@ def test_the_last_commit_stays_whole_while_the_next_is_written_again_and_again(m
     assert same(mine.load(1), tree(2.0))
 
 
-def test_an_image_that_was_not_finished_is_none(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_was_not_finished_is_none(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mine, theirs = Home(memory), Home(memory)
     mine.begin(tree(1.0), 0)
     mine.store(tree(2.0), 1)
@@ -95,7 +103,9 @@ def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
 
 
 def worker(memory: int) -> tuple[JobState, Asynchrony, torch.optim.Optimizer]:
-    spec = JobSpec(file="file.py", parameters={}, workers=WorkerRange(minimum=1, maximum=2), asynchronous=1)
+    spec = JobSpec(
+        file="file.py", parameters={}, workers=WorkerRange(minimum=1, maximum=2), asynchronous=1
+    )
     torch.manual_seed(0)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())

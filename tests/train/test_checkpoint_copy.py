@@ -1,4 +1,6 @@
-"""The copy that a checkpoint is written from: taken beside the next step, of the state as it was before it."""
+"""The copy that a checkpoint is written from: taken beside the next step, of the state as it was
+before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Jobs whose embeddings are tables: what a checkpoint has of them is gone on from, used, and used without tables."""
+"""Jobs whose embeddings are tables: what a checkpoint has of them is gone on from, used, and used
+without tables.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def train(job: Job, *, epochs: int = 2) -> dict[int, dict[str, Tensor]]:
         await_storage(job)  # so that none is left out
         if job.step((job.model(batch.inputs) - batch.target).square().mean()) is not None:
             state = (
-                job.model.state_dict() if isinstance(job.model, Ids) else dict(job.model.named_parameters())
+                job.model.state_dict()
+                if isinstance(job.model, Ids)
+                else dict(job.model.named_parameters())
             )
             after[job.committed] = {n: each.detach().clone() for n, each in state.items()}
     return after
@@ -103,7 +107,9 @@ def await_storage(job: Job) -> None:
 def model_at(place: Path, step: int, *, net: nn.Module | None = None) -> nn.Module:
     module = ModuleType("job")
     module.model = lambda: net or Net()  # type: ignore[attr-defined]
-    wanted = Inference(kind="evaluate", run=str(place), checkpoints=str(place), step=step, checkpoint="it")
+    wanted = Inference(
+        kind="evaluate", run=str(place), checkpoints=str(place), step=step, checkpoint="it"
+    )
     spec: JobSpec = replace(spec_of_a_loner(0), inference=wanted)
     return trained_model(module, spec)
 
@@ -120,7 +126,9 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], each) for name, each in other.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name], each) for name, each in other.items()
+    )
 
 
 def test_each_checkpoint_has_the_weights_of_its_step(size: str, tmp_path: Path) -> None:
@@ -158,17 +166,25 @@ def test_each_checkpoint_has_the_rows_of_ids_that_its_step_had(size: str, tmp_pa
     store = Store(Directory(tmp_path))
     steps = store.steps()
     assert len(steps) >= 4
-    assert all(same(model_at(tmp_path, step, net=Ids()).state_dict(), after[step]) for step in steps)
+    assert all(
+        same(model_at(tmp_path, step, net=Ids()).state_dict(), after[step]) for step in steps
+    )
     assert all(0 < len(after[step]["wide.ids"]) < ROWS for step in steps), "rows go"
     assert store.drafts() == []
     stored = store.load(steps[-1]).tables
-    assert [each.name for each in stored] == ["table.weight", "table.weight, candidates", "wide.weight"]
+    assert [each.name for each in stored] == [
+        "table.weight",
+        "table.weight, candidates",
+        "wide.weight",
+    ]
     assert {part.since is None for table in stored for part in table.parts} == (
         {True} if size == "small" else {True, False}
     )
 
 
-def test_a_job_with_ids_goes_on_from_a_checkpoint_with_the_same_bits(size: str, tmp_path: Path) -> None:
+def test_a_job_with_ids_goes_on_from_a_checkpoint_with_the_same_bits(
+    size: str, tmp_path: Path
+) -> None:
     whole = train(a_job(tmp_path / "whole", make=lambda: Ids()), epochs=6)[18]
     for epochs in (2, 3, 5):
         train(a_job(tmp_path / "run", make=lambda: Ids()), epochs=epochs)
@@ -194,10 +210,14 @@ def test_ordinary_embeddings_beside_ids_go_on_as_tables_or_not(
     first, second = ways
     whole = train(a_job(tmp_path / "whole", make=lambda: Both(sparse=True)), epochs=4)[12]
     train(a_job(tmp_path / "run", make=lambda: Both(sparse=first)), epochs=2)
-    assert same(train(a_job(tmp_path / "run", make=lambda: Both(sparse=second)), epochs=4)[12], whole)
+    assert same(
+        train(a_job(tmp_path / "run", make=lambda: Both(sparse=second)), epochs=4)[12], whole
+    )
 
 
-def test_a_checkpoint_without_the_rows_of_a_brim_embedding_is_refused(size: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_the_rows_of_a_brim_embedding_is_refused(
+    size: str, tmp_path: Path
+) -> None:
     def renamed() -> Ids:
         net = Ids()
         net.users = net.table

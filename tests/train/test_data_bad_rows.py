@@ -1,4 +1,6 @@
-"""Bad rows are left out, counted, and written down with where they were; a wrong description is refused."""
+"""Bad rows are left out, counted, and written down with where they were; a wrong description is
+refused.
+"""
 
 import json
 from pathlib import Path
@@ -58,7 +60,10 @@ def test_lines_of_a_file_without_a_header(tmp_path: Path, monkeypatch: pytest.Mo
     dataset = data.csv(path, names=["color", "size", "late"], columns=COLUMNS, target=LATE)
     assert dataset.quarantine_path is not None
     written = [json.loads(line) for line in dataset.quarantine_path.read_text().splitlines()]
-    assert [(row["line"], row["reason"]) for row in written] == [(2, "2 fields, need 3"), (4, "not a number")]
+    assert [(row["line"], row["reason"]) for row in written] == [
+        (2, "2 fields, need 3"),
+        (4, "not a number"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,9 @@ def test_lines_are_those_that_an_editor_shows(
 
 
 @given(st.lists(st.text('a1,"\n\r ', max_size=8), min_size=1, max_size=8))
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_text_is_read_or_refused_with_reasons(tmp_path: Path, lines: list[str]) -> None:
     path = tmp_path / "any.csv"
     path.write_text("color,size,late\n" + "red,1,0\n" * 9 + "\n".join(lines), newline="")
@@ -114,7 +121,10 @@ def test_files_of_the_same_name_keep_their_rows_apart(
         path.write_text(BAD)
     dataset = data.csv(paths, columns=COLUMNS, target=LATE)
     assert dataset.quarantine_path == tmp_path / "run" / "quarantine"
-    assert sorted(p.name for p in dataset.quarantine_path.iterdir()) == ["bad.csv.1.jsonl", "bad.csv.2.jsonl"]
+    assert sorted(p.name for p in dataset.quarantine_path.iterdir()) == [
+        "bad.csv.1.jsonl",
+        "bad.csv.2.jsonl",
+    ]
 
 
 def test_bad_rows_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +147,9 @@ def test_bad_rows_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_class_numbers_must_be_whole(tmp_path: Path) -> None:
     path = tmp_path / "classes.csv"
     path.write_text("color,class\na,0\na,1\na,2.5\na,-1\na,3\n")
-    dataset = data.csv(path, columns=[data.vocabulary("color")], target=data.target("class", classes=True))
+    dataset = data.csv(
+        path, columns=[data.vocabulary("color")], target=data.target("class", classes=True)
+    )
     assert (len(dataset), dataset.quarantined) == (3, 2)
 
 
@@ -168,7 +180,9 @@ def refused(path: object, **options: object) -> str:
         ({"names": ["color", "size", "late", "size"]}, ["2 of that name"]),
     ],
 )
-def test_a_wrong_description_is_refused(tmp_path: Path, options: dict[str, object], parts: list[str]) -> None:
+def test_a_wrong_description_is_refused(
+    tmp_path: Path, options: dict[str, object], parts: list[str]
+) -> None:
     path = tmp_path / "good.csv"
     path.write_text("color,size,late,gap\n" + "red,1,0,\n" * 4 + "blue,2,1,1\n")
     message = refused(path, **({"columns": COLUMNS, "target": data.target("late")} | options))

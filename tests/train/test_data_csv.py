@@ -54,7 +54,12 @@ def test_a_batch_has_ids_numbers_and_a_target(table: Path) -> None:
     assert target.tolist() == [1.0, 0.0]
     assert (inputs["numbers"].dtype, target.dtype) == (torch.float32, torch.float32)
     assert (dataset.fields, dataset.numbers, dataset.vocabulary_size) == (1, 1, 5)
-    assert (len(dataset), dataset.quarantined, dataset.quarantine_path, dataset.block_size) == (6, 0, None, 1)
+    assert (len(dataset), dataset.quarantined, dataset.quarantine_path, dataset.block_size) == (
+        6,
+        0,
+        None,
+        1,
+    )
 
 
 def test_a_batch_is_what_torch_collates(table: Path) -> None:
@@ -116,7 +121,11 @@ def test_crosses_of_few_and_of_many_values_agree(tmp_path: Path) -> None:
 
 
 def test_by_sees_no_nan_where_no_cell_is_empty(table: Path) -> None:
-    assert ids(table, data.vocabulary("size", by=lambda size: size.astype(int) % 2))[:3] == [[1], [2], [1]]
+    assert ids(table, data.vocabulary("size", by=lambda size: size.astype(int) % 2))[:3] == [
+        [1],
+        [2],
+        [1],
+    ]
 
 
 def test_by_takes_numbers_and_nan_for_empty_cells(table: Path) -> None:
@@ -162,7 +171,9 @@ def test_a_constant_column_is_zero(tmp_path: Path) -> None:
 def test_log_is_symmetric_and_standardised(tmp_path: Path) -> None:
     path = tmp_path / "wide.csv"
     path.write_text("x,late\n-1000,0\n0,1\n1000,1\n")
-    assert numbers(path, data.numeric("x", transform="log")) == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
+    assert numbers(path, data.numeric("x", transform="log")) == pytest.approx(
+        [-(1.5**0.5), 0, 1.5**0.5]
+    )
 
 
 @pytest.mark.parametrize(

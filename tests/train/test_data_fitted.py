@@ -1,4 +1,6 @@
-"""Columns as they were fitted, over other rows: within a process, and from a run's `columns.json`."""
+"""Columns as they were fitted, over other rows:
+within a process, and from a run's `columns.json`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_other_rows_are_seen_as_the_training_rows_were(tmp_path: Path) -> None:
     assert target.tolist() == [1, 0]
 
 
-def test_inputs_need_no_target_and_keep_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_need_no_target_and_keep_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path / "run"))
     keep = data.where("late", by=lambda late: late > 0)
     dataset = train_on(tmp_path / "train.csv", keep=keep)
@@ -63,7 +67,9 @@ def test_inputs_need_no_target_and_keep_their_places(tmp_path: Path, monkeypatch
 
 def test_parquet_rows_for_columns_that_were_fitted_to_text(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
-    pq.write_table(pa.table({"color": ["blue", None], "size": [3.0, 1.0]}), tmp_path / "other.parquet")
+    pq.write_table(
+        pa.table({"color": ["blue", None], "size": [3.0, 1.0]}), tmp_path / "other.parquet"
+    )
     inputs, _ = dataset.inputs_of(tmp_path / "other.parquet").take(np.array([0]))
     known, _ = dataset.take(np.array([1]))
     assert torch.equal(inputs["ids"], known["ids"])
@@ -88,7 +94,9 @@ def test_what_a_run_fitted_is_used_where_its_data_is_gone(
         len(again)
 
 
-def test_rows_are_read_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BRIM_RUN_DIR", str(tmp_path))
     path = tmp_path / "train.csv"
     before = train_on(path)

@@ -64,7 +64,9 @@ def same(one: data.Columnar, two: data.Columnar, indices: list[int] | None = Non
 
 @pytest.mark.parametrize("split", ["train", "test", None])
 @pytest.mark.parametrize("test", [data.last(0.2), data.sample(0.3)])
-def test_every_way_of_reading_gives_the_same_samples(folder: Path, split: str, test: object) -> None:
+def test_every_way_of_reading_gives_the_same_samples(
+    folder: Path, split: str, test: object
+) -> None:
     options = {"columns": COLUMNS, "target": LATE, "split": split, "test": test}
     memory = data.parquet(folder / "t.parquet", **options)
     same(memory, data.parquet(folder / "t.parquet", in_memory=False, **options))
@@ -93,7 +95,9 @@ def test_any_batch_is_the_same_by_row_group(folder: Path, indices: list[int]) ->
     same(memory, lazy, indices)
 
 
-def test_a_block_shuffle_reads_each_group_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_shuffle_reads_each_group_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lazy = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memory=False)
     assert (len(lazy), lazy.block_size) == (ROWS, 20)
     reads: list[int] = []
@@ -141,7 +145,9 @@ def test_dates_truth_values_dictionaries_and_decimals_are_numbers_or_values(tmp_
     pq.write_table(table, tmp_path / "t.parquet")
     columns = [data.numeric(name, transform=None) for name in ("at", "day", "flag")]
     columns += [data.vocabulary(name) for name in ("at", "flag", "kind")]
-    inputs, _ = data.parquet(tmp_path / "t.parquet", columns=columns, target=LATE).take(np.arange(2))
+    inputs, _ = data.parquet(tmp_path / "t.parquet", columns=columns, target=LATE).take(
+        np.arange(2)
+    )
     assert inputs["numbers"].tolist() == [[86400, 86400, 1], [86400, 86400, 0]]
     assert inputs["ids"].tolist() == [[1, 4, 6], [1, 3, 7]]
 
@@ -155,7 +161,9 @@ def test_dates_truth_values_dictionaries_and_decimals_are_numbers_or_values(tmp_
         (data.vocabulary("nested"), ["type list"]),
     ],
 )
-def test_wrong_columns_are_refused_by_the_call(tmp_path: Path, column: object, parts: list[str]) -> None:
+def test_wrong_columns_are_refused_by_the_call(
+    tmp_path: Path, column: object, parts: list[str]
+) -> None:
     table = pa.table({"color": ["a"], "size": [1], "late": [0], "nested": [[1]]})
     pq.write_table(table, tmp_path / "t.parquet")
     with pytest.raises(SpecError) as caught:

@@ -1,4 +1,6 @@
-"""Embeddings trained by rows end with the bits of the dense way; what would not is left dense, or refused."""
+"""Embeddings trained by rows end with the bits of the dense way; what would not is left dense, or
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from brim.train.state import weights_sha256
 ROWS, FIELDS = 300, 5
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.3),
-    "sgd-foreach": lambda parameters: torch.optim.SGD(parameters, lr=0.3, foreach=True, maximize=False),
+    "sgd-foreach": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.3, foreach=True, maximize=False
+    ),
     "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
     "adagrad-decay": lambda parameters: torch.optim.Adagrad(
         parameters, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.2
@@ -39,7 +43,9 @@ class Net(nn.Module):
     def __init__(self, *, bag: bool = False, sparse: bool = False) -> None:
         super().__init__()
         made: dict[str, Any] = {"padding_idx": 3, "sparse": sparse}
-        self.table = nn.EmbeddingBag(ROWS, 8, mode="mean", **made) if bag else nn.Embedding(ROWS, 8, **made)
+        self.table = (
+            nn.EmbeddingBag(ROWS, 8, mode="mean", **made) if bag else nn.Embedding(ROWS, 8, **made)
+        )
         self.wide = nn.Embedding(ROWS, 1, sparse=sparse)
         self.out = nn.Linear(8 if bag else 8 * FIELDS, 1)
 
@@ -81,7 +87,9 @@ def trained(
     for _ in job.epochs():
         for batch in job.batches(samples or data()):
             output = model(batch.inputs)
-            loss = job.step(functional.binary_cross_entropy_with_logits(output, batch.target)) or loss
+            loss = (
+                job.step(functional.binary_cross_entropy_with_logits(output, batch.target)) or loss
+            )
     return job, loss
 
 
@@ -114,7 +122,10 @@ def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
     assert state.keys() == dense_state.keys()
     for index, parts in state.items():
         for key, part in parts.items():
-            assert part is dense_state[index][key] or torch.equal(part, dense_state[index][key]), (index, key)
+            assert part is dense_state[index][key] or torch.equal(part, dense_state[index][key]), (
+                index,
+                key,
+            )
 
 
 def test_gradients_that_are_scaled_by_frequency_are_those_of_the_dense_way() -> None:
@@ -142,7 +153,10 @@ def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
         torch.manual_seed(0)
         model = WideDeep(ROWS, FIELDS, dim=4)
         job = Job(
-            model, torch.optim.Adagrad(model.parameters(), lr=0.1), spec=spec(embeddings=way), context=None
+            model,
+            torch.optim.Adagrad(model.parameters(), lr=0.1),
+            spec=spec(embeddings=way),
+            context=None,
         )
         for batch in job.batches(data()):
             output = model({"ids": batch.inputs})
@@ -205,12 +219,17 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
         return of.table(ids).sum((1, 2)) + of.wide(ids).sum((1, 2))
 
     job = Job(
-        model, torch.optim.SparseAdam(model.parameters(), lr=0.1), spec=spec(micro_batches=1), context=None
+        model,
+        torch.optim.SparseAdam(model.parameters(), lr=0.1),
+        spec=spec(micro_batches=1),
+        context=None,
     )
     optimizer = torch.optim.SparseAdam(plain.parameters(), lr=0.1)
     for batch in job.batches(data()):
         for of in (model, plain):
-            loss = functional.binary_cross_entropy_with_logits(output(of, batch.inputs), batch.target)
+            loss = functional.binary_cross_entropy_with_logits(
+                output(of, batch.inputs), batch.target
+            )
             if of is model:
                 job.step(loss)
             else:
@@ -244,7 +263,9 @@ def test_a_delay_applies_the_gradient_that_was_computed_so_many_steps_before(del
     )
     waiting: list[Tensor] = []
     for batch in job.batches(data()):
-        losses = [functional.mse_loss(of(batch.inputs).sum((1, 2)), batch.target) for of in (model, plain)]
+        losses = [
+            functional.mse_loss(of(batch.inputs).sum((1, 2)), batch.target) for of in (model, plain)
+        ]
         torch.testing.assert_close(*losses)
         job.step(losses[0])
         (gradient,) = torch.autograd.grad(losses[1], plain.parameters())
@@ -289,7 +310,7 @@ def test_several_optimizers_each_reach_their_own_tables() -> None:
     assert ends[0] == ends[1]
 
 
-# The modules -----------------------------------------------------------------------------------------------------
+# The modules --------------------------------------------------------------------------------------
 
 
 def test_modules_keep_their_class_and_their_copies_are_plain() -> None:
@@ -343,7 +364,7 @@ def test_a_lookup_by_other_weights_is_the_modules_own() -> None:
         job.stop()
 
 
-# What is left dense, and what is refused -------------------------------------------------------------------------
+# What is left dense, and what is refused ----------------------------------------------------------
 
 
 class _Shifted(nn.Embedding):
@@ -376,7 +397,9 @@ def _tied(model: Net) -> Net:
         (lambda: _with_a_forward_of_its_own(net()), OPTIMIZERS["sgd"], {}),
     ],
 )
-def test_what_would_change_the_bits_stays_dense(make: Any, optimizer: Any, options: dict[str, Any]) -> None:
+def test_what_would_change_the_bits_stays_dense(
+    make: Any, optimizer: Any, options: dict[str, Any]
+) -> None:
     model = make()
     job = Job(model, optimizer(model.parameters()), spec=spec(**options), context=None)
     assert job._embeddings.names == []
@@ -401,10 +424,15 @@ def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     ("optimizer", "words"),
     [
         (torch.optim.Adam, "Adam, which moves rows that have no gradient"),
-        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "SGD with momentum=0.9"),
+        (
+            lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            "SGD with momentum=0.9",
+        ),
     ],
 )
-def test_sparse_with_an_optimizer_that_moves_all_rows_is_refused(optimizer: Any, words: str) -> None:
+def test_sparse_with_an_optimizer_that_moves_all_rows_is_refused(
+    optimizer: Any, words: str
+) -> None:
     model = net(sparse=True)
     with pytest.raises(SpecError, match=f"embedding 'table': got sparse=True, and {words}"):
         Job(model, optimizer(model.parameters()), spec=spec(), context=None)
@@ -413,13 +441,21 @@ def test_sparse_with_an_optimizer_that_moves_all_rows_is_refused(optimizer: Any,
 def test_sparse_with_torch_distributed_is_refused() -> None:
     model = net(sparse=True)
     with pytest.raises(SpecError, match="--transport distributed"):
-        Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(transport="distributed"), context=None)
+        Job(
+            model,
+            OPTIMIZERS["sgd"](model.parameters()),
+            spec=spec(transport="distributed"),
+            context=None,
+        )
 
 
 def _trained_with(loss_of: Callable[[Net, Any], Tensor], way: str, **options: Any) -> str:
     model = net()
     job = Job(
-        model, OPTIMIZERS["adagrad"](model.parameters()), spec=spec(embeddings=way, **options), context=None
+        model,
+        OPTIMIZERS["adagrad"](model.parameters()),
+        spec=spec(embeddings=way, **options),
+        context=None,
     )
     for batch in job.batches(data()):
         job.step(loss_of(model, batch))
@@ -432,17 +468,24 @@ def _with_penalty(model: Net, batch: Any) -> Tensor:
 
 
 def _checkpointed(model: Net, batch: Any) -> Tensor:
-    outputs = [checkpoint(model, (batch.inputs + shift) % ROWS, use_reentrant=False) for shift in range(3)]
+    outputs = [
+        checkpoint(model, (batch.inputs + shift) % ROWS, use_reentrant=False) for shift in range(3)
+    ]
     return functional.mse_loss(sum(outputs), batch.target)
 
 
 def _checkpointed_reentrantly(model: Net, batch: Any) -> Tensor:
-    grad = torch.zeros((), requires_grad=True)  # a reentrant checkpoint needs an input that wants one
+    grad = torch.zeros(
+        (), requires_grad=True
+    )  # a reentrant checkpoint needs an input that wants one
 
     def run(ids: Tensor, _: Tensor) -> Tensor:
         return model(ids)
 
-    outputs = [checkpoint(run, (batch.inputs + shift) % ROWS, grad, use_reentrant=True) for shift in range(4)]
+    outputs = [
+        checkpoint(run, (batch.inputs + shift) % ROWS, grad, use_reentrant=True)
+        for shift in range(4)
+    ]
     return functional.mse_loss(sum(outputs) + model(batch.inputs), batch.target)
 
 
@@ -457,7 +500,9 @@ def test_a_gradient_outside_of_the_step_is_refused_with_a_way_out() -> None:
     for batch in job.batches(data()):
         loss = functional.mse_loss(model(batch.inputs), batch.target)
         with pytest.raises(SpecError, match=r"outside of job\.step(.|\n)*--embeddings dense"):
-            torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, retain_graph=True)
+            torch.autograd.grad(
+                loss, list(model.parameters()), allow_unused=True, retain_graph=True
+            )
         job.step(loss)
         job.stop()
 

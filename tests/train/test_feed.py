@@ -40,7 +40,9 @@ def requests(
     feed: Feed, *, micros: Iterable[int] = range(PARTS), epochs: int = 2, after: int = 0
 ) -> Iterator[Request]:
     """What a rank with these micro-batches of each step asks for, from a step on."""
-    schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
+    schedule = Schedule(
+        samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs
+    )
     for step in range(after, schedule.steps):
         spans = cut(schedule.span(step), PARTS)
         for micro in micros:
@@ -77,7 +79,9 @@ class Noisy(Numbers):
     """Augmented by all that people draw from."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        return torch.tensor([index + random.random(), np.random.rand(), torch.rand(()).item()]), index
+        return torch.tensor(
+            [index + random.random(), np.random.rand(), torch.rand(()).item()]
+        ), index
 
 
 class Counting(IterableDataset[float]):
@@ -138,7 +142,8 @@ def shuffled(epoch: int, seed: int = 0) -> list[int]:
     ],
     ids=[
         "dataset", "unshuffled", "sequential sampler", "any sampler", "list", "subset", "tensors", "brim's tensors",
-        "loader", "shuffling loader", "batch sampler", "dropping loader", "shuffling, dropping loader", "stream",
+        "loader", "shuffling loader", "batch sampler", "dropping loader", "shuffling, dropping "
+                                                                          "loader", "stream",
         "part of a stream", "loader of a stream",
     ],
 )  # fmt: skip
@@ -169,7 +174,9 @@ def test_a_micro_batch_says_which_samples_it_has() -> None:
     ],
     ids=["augmented", "weighted", "stream"],
 )
-def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_before(data: Any) -> None:
+def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_before(
+    data: Any,
+) -> None:
     batch = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
     whole = values(read(Feed(data, seed=1, **batch)))
     assert any(number % 1 for part in whole for number in part) or not isinstance(data, Counting)
@@ -222,7 +229,9 @@ def test_a_stream_hears_which_epoch_it_is() -> None:
         def __iter__(self) -> Iterator[float]:
             yield from (100.0 * self.epoch + number for number in range(SIZE))
 
-    assert orders(Feed(OfEpochs(), seed=0, global_batch_size=BATCH))[1] == list(range(100, 100 + SIZE))
+    assert orders(Feed(OfEpochs(), seed=0, global_batch_size=BATCH))[1] == list(
+        range(100, 100 + SIZE)
+    )
 
 
 def test_a_sampler_draws_each_epoch_anew_and_the_same_for_all() -> None:
@@ -285,7 +294,9 @@ def test_a_collate_function_sees_the_samples_of_its_micro_batch() -> None:
 
 
 def test_samples_of_any_shape_are_collated_as_torch_collates() -> None:
-    samples = [{"a": float(i), "b": {"c": (i, "word"), "d": torch.full((2,), i)}} for i in range(SIZE)]
+    samples = [
+        {"a": float(i), "b": {"c": (i, "word"), "d": torch.full((2,), i)}} for i in range(SIZE)
+    ]
     feed = Feed(samples, seed=0, global_batch_size=BATCH, shuffle=False)
     sample = read(feed)[0].sample
     assert sample["a"].tolist() == [0.0, 1.0, 2.0, 3.0]
@@ -354,7 +365,9 @@ def test_a_samplers_own_numpy_generator_is_seeded_too() -> None:
         def __iter__(self) -> Iterator[int]:
             yield from self.rng.permutation(SIZE).tolist()
 
-    drawn = [orders(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Own())) for _ in range(2)]
+    drawn = [
+        orders(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Own())) for _ in range(2)
+    ]
     assert drawn[0] == drawn[1]
     assert drawn[0][0] != drawn[0][1]
 
@@ -379,9 +392,11 @@ def test_data_that_differs_each_time_it_is_read_is_refused(kind: type[Any]) -> N
     with pytest.raises(SpecError) as refusal:
         Feed(kind(), seed=0, global_batch_size=BATCH).check()
     assert str(refusal.value) == (
-        f"{kind.__name__}: got different data when the same samples are read again with the same seed, need samples "
+        f"{kind.__name__}: got different data when the same samples are read again with the same "
+        "seed, need samples "
         "that depend only on their index and on seeded random numbers\n"
-        "  hint: draw from torch's, numpy's or Python's global generator, or from one kept in the dataset"
+        "  hint: draw from torch's, numpy's or Python's global generator, or from one kept in the "
+        "dataset"
     )
 
 
@@ -390,7 +405,7 @@ def test_data_that_is_the_same_again_passes_the_check(kind: type[Any]) -> None:
     Feed(kind(), seed=0, global_batch_size=BATCH).check()
 
 
-# Refusals ------------------------------------------------------------------------------------------------------
+# Refusals -----------------------------------------------------------------------------------------
 
 
 class Own(DataLoader[Any]):
@@ -427,7 +442,8 @@ class Sizeless(Dataset[int]):
         (
             DataLoader(Numbers(), 8),
             {"global_batch_size": 16},
-            "global_batch_size: got 16, and a DataLoader with batch_size=8, need one number of samples per step\n"
+            "global_batch_size: got 16, and a DataLoader with batch_size=8, need one number of "
+            "samples per step\n"
             "  hint: DataLoader(…, batch_size=16), or leave global_batch_size out",
         ),
         (
@@ -439,38 +455,45 @@ class Sizeless(Dataset[int]):
         (
             DataLoader(Numbers(), 8, sampler=DistributedSampler(Numbers(), num_replicas=2, rank=0)),
             {},
-            "DistributedSampler: got a sampler that cuts the data by rank, need none: brim gives each worker its "
+            "DistributedSampler: got a sampler that cuts the data by rank, need none: brim gives "
+            "each worker its "
             "part of every batch\n  hint: DataLoader(dataset, shuffle=True)",
         ),
         (
             DataLoader(Numbers(), batch_sampler=Pairs()),
             {},
-            "batch_sampler Pairs: got a sampler that makes batches of its own, need one that draws single samples: "
-            "brim cuts each batch into micro-batches\n  hint: DataLoader(dataset, batch_size=512, sampler=…)",
+            "batch_sampler Pairs: got a sampler that makes batches of its own, need one that draws "
+            "single samples: "
+            "brim cuts each batch into micro-batches\n  hint: DataLoader(dataset, batch_size=512, "
+            "sampler=…)",
         ),
         (
             DataLoader(Numbers(), batch_size=None),
             {},
-            "DataLoader(batch_size=None): got a DataLoader whose dataset makes the batches, need one whose dataset "
+            "DataLoader(batch_size=None): got a DataLoader whose dataset makes the batches, need "
+            "one whose dataset "
             "gives single samples: brim cuts each batch into micro-batches\n"
             "  hint: DataLoader(dataset, batch_size=512)",
         ),
         (
             DataLoader(Numbers(), 21, drop_last=True),
             {},
-            "DataLoader(drop_last=True): got 20 samples, which do not fill a batch of 21, need at least one whole "
+            "DataLoader(drop_last=True): got 20 samples, which do not fill a batch of 21, need at "
+            "least one whole "
             "batch\n  hint: batch_size=20",
         ),
         (
             DataLoader(Numbers(), 8, num_workers=1, multiprocessing_context="spawn"),
             {},
-            "DataLoader(multiprocessing_context=): got 'spawn', need 'fork' or none: brim forks the processes that "
+            "DataLoader(multiprocessing_context=): got 'spawn', need 'fork' or none: brim forks "
+            "the processes that "
             "read\n  hint: num_workers=0 reads in the step",
         ),
         (
             Own(Numbers(), 8),
             {},
-            "Own: got a DataLoader with its own __iter__, need torch's DataLoader, or a dataset: brim reads the "
+            "Own: got a DataLoader with its own __iter__, need torch's DataLoader, or a dataset: "
+            "brim reads the "
             "samples of each micro-batch itself\n  hint: pass its dataset: loader.dataset",
         ),
         (
@@ -481,8 +504,10 @@ class Sizeless(Dataset[int]):
         (
             Numbers(),
             {"sampler": BatchSampler(range(SIZE), 8, False)},
-            "sampler: got a BatchSampler, which draws batches, need one that draws single samples: brim cuts each "
-            "batch into micro-batches\n  hint: sampler=sampler.sampler, global_batch_size=sampler.batch_size",
+            "sampler: got a BatchSampler, which draws batches, need one that draws single samples: "
+            "brim cuts each "
+            "batch into micro-batches\n  hint: sampler=sampler.sampler, "
+            "global_batch_size=sampler.batch_size",
         ),
         (
             Numbers(),
@@ -493,7 +518,8 @@ class Sizeless(Dataset[int]):
         (
             Numbers(),
             {"sampler": Unforeseen()},
-            "sampler Unforeseen: got another order each time it is asked under the same seed, need one that draws "
+            "sampler Unforeseen: got another order each time it is asked under the same seed, need "
+            "one that draws "
             "from torch's, numpy's or Python's global generator, or from one of its own\n"
             "  hint: a generator kept in the sampler, which brim seeds for each epoch",
         ),
@@ -511,20 +537,24 @@ class Sizeless(Dataset[int]):
         (
             Endless(),
             {},
-            "Endless: got a stream that does not say how many samples an epoch has, need samples=, or __len__\n"
-            "  hint: job.batches(stream, samples=100_000, global_batch_size=512), or in a training file return "
+            "Endless: got a stream that does not say how many samples an epoch has, need samples=, "
+            "or __len__\n"
+            "  hint: job.batches(stream, samples=100_000, global_batch_size=512), or in a training "
+            "file return "
             "brim.data.stream(stream, samples=100_000)",
         ),
         (
             Counting(),
             {"shuffle": True},
-            "shuffle: got a stream, whose samples come in a fixed order, need a map-style dataset (__len__ and "
+            "shuffle: got a stream, whose samples come in a fixed order, need a map-style dataset "
+            "(__len__ and "
             "__getitem__), or a stream that shuffles itself",
         ),
         (
             (number for number in range(3)),
             {},
-            "data: got a generator, which can be read only once, need something that can be iterated again for each "
+            "data: got a generator, which can be read only once, need something that can be "
+            "iterated again for each "
             "epoch\n  hint: a torch.utils.data.IterableDataset with __iter__",
         ),
         (
@@ -535,13 +565,15 @@ class Sizeless(Dataset[int]):
         (
             None,
             {},
-            "data: got a NoneType, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
+            "data: got a NoneType, need a DataLoader, a stream, or a dataset with __len__ and "
+            "__getitem__\n"
             "  hint: torch.utils.data.TensorDataset(inputs, targets)",
         ),
         (
             Sizeless(),
             {},
-            "data: got a Sizeless, need a DataLoader, a stream, or a dataset with __len__ and __getitem__\n"
+            "data: got a Sizeless, need a DataLoader, a stream, or a dataset with __len__ and "
+            "__getitem__\n"
             "  hint: torch.utils.data.TensorDataset(inputs, targets)",
         ),
     ],
@@ -559,7 +591,8 @@ def test_a_stream_that_ends_early_is_an_error_and_not_a_short_epoch() -> None:
     with pytest.raises(SpecError) as refusal:
         read(feed)
     assert str(refusal.value) == (
-        "Counting: got a stream that ended after 20 samples of epoch 1, need the 25 that len() or samples= "
+        "Counting: got a stream that ended after 20 samples of epoch 1, need the 25 that len() or "
+        "samples= "
         "promised\n  hint: samples=20"
     )
 
@@ -574,7 +607,9 @@ def test_a_sampler_draws_as_many_in_every_epoch() -> None:
         def __iter__(self) -> Iterator[int]:
             yield from range(10 + self.epoch)
 
-    with pytest.raises(SpecError, match="11 samples in epoch 2 and 10 in the first, need the same number"):
+    with pytest.raises(
+        SpecError, match="11 samples in epoch 2 and 10 in the first, need the same number"
+    ):
         read(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Growing()))
 
 

@@ -1,4 +1,6 @@
-"""An heir stores its state although nobody permits it, and the next life goes on from it where that is on record."""
+"""An heir stores its state although nobody permits it, and the next life goes on from it where that
+is on record.
+"""
 
 from __future__ import annotations
 
@@ -66,14 +68,19 @@ class Counted:
         self.weights.data.copy_(tree["model"]["w"])
 
 
-def checkpoints_of(worker: str, state: Counted, place: Path, said: list[WorkerMessage]) -> Checkpoints:
-    made = Checkpoints(cast(JobState, state), SPEC, context=None, tell=said.append, listen=time.sleep)
+def checkpoints_of(
+    worker: str, state: Counted, place: Path, said: list[WorkerMessage]
+) -> Checkpoints:
+    made = Checkpoints(
+        cast(JobState, state), SPEC, context=None, tell=said.append, listen=time.sleep
+    )
     made.keep_in(str(place), writer=worker)
     return made
 
 
 @pytest.mark.parametrize(
-    ("recorded", "start", "step"), [(6, "a", 6), (7, "a", 6), (5, "a", 0), (None, "a", 0), (6, "b", 0)]
+    ("recorded", "start", "step"),
+    [(6, "a", 6), (7, "a", 6), (5, "a", 0), (None, "a", 0), (6, "b", 0)],
 )
 def test_the_state_of_an_heir_is_gone_on_from_where_it_is_on_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: int | None, start: str, step: int

@@ -60,7 +60,9 @@ def test_a_dataset_may_be_read_by_processes(rows: Any) -> None:
 
 @pytest.mark.parametrize("loaders", [0, 2])
 @pytest.mark.parametrize("form", [None, "torch"])
-def test_a_stream_of_several_shards_is_read_whole(rows: Any, form: str | None, loaders: int) -> None:
+def test_a_stream_of_several_shards_is_read_whole(
+    rows: Any, form: str | None, loaders: int
+) -> None:
     stream = rows.to_iterable_dataset(num_shards=4).with_format(form)
     feed = Feed(stream, seed=0, global_batch_size=BATCH, samples=SIZE, loaders=loaders)
     try:

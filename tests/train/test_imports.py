@@ -25,7 +25,10 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     ("script", "expected"),
     [
         ("import wave\nfrom chunk_of import a", ["import wave", "from chunk_of import a"]),
-        ('"""Doc."""\nimport wave\n"more"\nimport cgitb as c', ["import wave", "import cgitb as c"]),
+        (
+            '"""Doc."""\nimport wave\n"more"\nimport cgitb as c',
+            ["import wave", "import cgitb as c"],
+        ),
         ("import wave\nprint(1)\nimport cgitb", ["import wave"]),
         ("import os\nos.environ['A'] = '1'\nimport wave", ["import os"]),
         ("try:\n    import wave\nexcept ImportError:\n    pass", []),

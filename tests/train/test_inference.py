@@ -1,4 +1,6 @@
-"""The parts of a job that uses a model: files of results, columns of outputs, one file of predictions."""
+"""The parts of a job that uses a model: files of results, columns of outputs, one file of
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_what_is_no_column_is_refused(output: Any, function: Any, got: str) -> N
 def test_no_row_is_shifted(
     tmp_path_factory: pytest.TempPathFactory, good: list[list[bool]], width: int
 ) -> None:
-    """However good rows fall into parts of the input and into chunks, each output stands in its row."""
+    """However good rows fall into parts of the input and into chunks, each output stands in its
+    row.
+    """
     path = tmp_path_factory.mktemp("out") / "p.parquet"
     flat = np.concatenate([np.array(part, bool) for part in good])
     places = np.flatnonzero(flat)
@@ -127,7 +131,9 @@ def test_an_output_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
     path.write_text("old")
     (tmp_path / ".p.csv.job.partial").mkdir()
     with pytest.raises(EnvironmentFault, match="cannot write"):
-        write_predictions(path, [Rows(1, np.array([0]))], iter([pack({"output": torch.zeros(1)})]), job="job")
+        write_predictions(
+            path, [Rows(1, np.array([0]))], iter([pack({"output": torch.zeros(1)})]), job="job"
+        )
     assert path.read_text() == "old"
 
 
@@ -137,9 +143,13 @@ def test_kept_columns_stand_beside_their_rows(tmp_path: Path, in_memory: bool) -
     target, columns = data.target("late"), [data.numeric("size")]
     train = pa.table({"size": [1.0, 2.0, 3.0, 4.0], "late": [0.0, 1.0, 0.0, 1.0]})
     pq.write_table(train, tmp_path / "train.parquet", row_group_size=2)
-    dataset = data.parquet(tmp_path / "train.parquet", columns=columns, target=target, in_memory=in_memory)
+    dataset = data.parquet(
+        tmp_path / "train.parquet", columns=columns, target=target, in_memory=in_memory
+    )
     size = [1.0, None, None, None, 5.0, 6.0, 7.0]
-    table = pa.table({"size": size, "name": list("abcdefg"), "day": pa.array(range(7), pa.date32())})
+    table = pa.table(
+        {"size": size, "name": list("abcdefg"), "day": pa.array(range(7), pa.date32())}
+    )
     pq.write_table(table, tmp_path / "new.parquet", row_group_size=2)
     inputs = dataset.inputs_of(tmp_path / "new.parquet")
     rows = list(rows_of(inputs, keep=("name", "day")))
@@ -154,13 +164,18 @@ def test_kept_columns_stand_beside_their_rows(tmp_path: Path, in_memory: bool) -
 
 def test_kept_columns_of_several_text_files(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("size,late\n1,0\n2,1\n3,1\n")
-    dataset = data.csv(tmp_path / "train.csv", columns=[data.numeric("size")], target=data.target("late"))
+    dataset = data.csv(
+        tmp_path / "train.csv", columns=[data.numeric("size")], target=data.target("late")
+    )
     (tmp_path / "1.csv").write_text('name,size\na,1\ntoo,many,fields\n"b\nb",2\n')
     (tmp_path / "2.csv").write_text("name,size\n,3\nd,far\ne,5\n")
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     rows = list(rows_of(dataset.inputs_of(paths), keep=("name",)))
     write_predictions(
-        tmp_path / "p.csv", rows, iter([pack({"output": torch.tensor([1.0, 2.0, 3.0, 5.0])})]), job="job"
+        tmp_path / "p.csv",
+        rows,
+        iter([pack({"output": torch.tensor([1.0, 2.0, 3.0, 5.0])})]),
+        job="job",
     )
     found = arrow_csv.read_csv(
         tmp_path / "p.csv",

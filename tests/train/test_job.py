@@ -69,7 +69,12 @@ def new_job(
     made = optimizer(model)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5) if halving else None
     job = Job(
-        model, made, spec=spec_of_a_loner(0), context=None, scheduler=scheduler, scheduler_interval="step"
+        model,
+        made,
+        spec=spec_of_a_loner(0),
+        context=None,
+        scheduler=scheduler,
+        scheduler_interval="step",
     )
     job.members = listener = Listener()
     listener.permit = job._checkpoints.permit
@@ -138,8 +143,12 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
     assert store.steps() == [2, 4]
 
 
-def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_tables(tmp_path: Path) -> None:
-    """Where a job is to end and its boundary does not come, one worker writes what the last boundary was."""
+def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_tables(
+    tmp_path: Path,
+) -> None:
+    """Where a job is to end and its boundary does not come, one worker writes what the last
+    boundary was.
+    """
     model = torch.nn.Sequential(
         torch.nn.Embedding(4, 2, sparse=True), torch.nn.Flatten(), torch.nn.Linear(2, 1)
     )
@@ -148,7 +157,9 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
     listener.permit = job._checkpoints.permit
     keep_in(job, tmp_path)
     (table,) = job._embeddings.tables
-    for batch in job.batches([(torch.tensor([1]), torch.zeros(1))] * 20, global_batch_size=16, epochs=2):
+    for batch in job.batches(
+        [(torch.tensor([1]), torch.zeros(1))] * 20, global_batch_size=16, epochs=2
+    ):
         if job.committed == 1:
             before = table.fields["weight"].clone()
             torn = OwnedRows(Rows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
@@ -161,7 +172,9 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
     assert Store(Directory(tmp_path)).steps() == [1]
 
 
-def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> None:
+def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_frozen_is_not() -> (
+    None
+):
     job, _ = new_job()
     weight, bias = job.model.parameters()
 
@@ -173,7 +186,9 @@ def test_a_parameter_that_is_thawed_while_training_is_refused_and_one_that_is_fr
     train_with_bias(job, when=0)
     bias.requires_grad_(False)
     job = Job(job.model, torch.optim.SGD([weight], lr=0.1), spec=spec_of_a_loner(0), context=None)
-    with pytest.raises(SpecError, match="parameter 'bias': got requires_grad turned on while training"):
+    with pytest.raises(
+        SpecError, match="parameter 'bias': got requires_grad turned on while training"
+    ):
         train_with_bias(job, when=1)
     assert job.committed == 1
 

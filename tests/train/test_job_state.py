@@ -27,7 +27,9 @@ def state() -> tuple[JobState, torch.optim.Optimizer]:
 
 
 def newcomer(*, committed: int) -> tuple[JobState, torch.optim.Optimizer]:
-    """One that took a state with a checkpoint due, saw to that, and then ran what stands in front of the batches."""
+    """One that took a state with a checkpoint due, saw to that, and then ran what stands in front
+    of the batches.
+    """
     donor, _ = state()
     donor.committed, donor.due = committed, True
     made, optimizer = state()
@@ -79,7 +81,9 @@ def test_until_it_has_looked_at_its_data_a_newcomer_agrees_with_the_others() -> 
     assert made.digests()["first samples"] == donor.digests()["first samples"]
 
 
-def test_digests_of_a_state_that_stood_still_are_not_computed_again_unless_another_was_put() -> None:
+def test_digests_of_a_state_that_stood_still_are_not_computed_again_unless_another_was_put() -> (
+    None
+):
     made, _ = state()
     digests = made.digests()
     assert made.digests(unless_put=True) is digests

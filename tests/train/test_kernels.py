@@ -15,7 +15,9 @@ from brim.train.tables.kernels import distinct_of, gather, put
     dtype=st.sampled_from([torch.int32, torch.int64]),
     folded=st.booleans(),
 )
-def test_distinct_ids_and_places_are_those_of_torch(ids: list[int], dtype: torch.dtype, folded: bool) -> None:
+def test_distinct_ids_and_places_are_those_of_torch(
+    ids: list[int], dtype: torch.dtype, folded: bool
+) -> None:
     most = torch.iinfo(dtype).max
     given_ids = torch.tensor([min(each, most) for each in ids], dtype=dtype)
     if folded and len(ids) % 2 == 0:

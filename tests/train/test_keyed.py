@@ -1,4 +1,6 @@
-"""`brim.Embedding`: a plain module, and in a job the rows that its ids get by their first update."""
+"""`brim.Embedding`: a plain module, and in a job the rows that its ids get by their
+first update.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def ids_of(numbers: Tensor) -> Tensor:
 
 
 def numbers() -> Tensor:
-    return (torch.rand(500, FIELDS, generator=torch.Generator().manual_seed(1)).pow(3) * DISTINCT).long()
+    return (
+        torch.rand(500, FIELDS, generator=torch.Generator().manual_seed(1)).pow(3) * DISTINCT
+    ).long()
 
 
 def data(ids: Tensor | None = None) -> TensorDataset:
@@ -55,7 +59,9 @@ def keyed(**how: Any) -> Net:
 
 
 def compact(like: Net) -> Net:
-    """The same network with an ordinary embedding, whose row `n` is that of the id that `n` stands for."""
+    """The same network with an ordinary embedding, whose row `n` is that of the id that `n` stands
+    for.
+    """
     torch.manual_seed(1)
     net = Net(nn.Embedding(DISTINCT, 8))
     with torch.no_grad():
@@ -91,7 +97,7 @@ def trained(
     return job
 
 
-# The module ------------------------------------------------------------------------------------------------------
+# The module ---------------------------------------------------------------------------------------
 
 
 def test_it_looks_up_ids_of_any_shape_and_of_the_whole_space() -> None:
@@ -121,7 +127,10 @@ def test_torchs_chance_decides_what_rows_start_with() -> None:
     ("how", "words"),
     [
         ({"dim": 0}, "dim: got 0, need a whole number from 1"),
-        ({"limit": None}, "limit: got None, need a whole number from 1: the rows that there is room for"),
+        (
+            {"limit": None},
+            "limit: got None, need a whole number from 1: the rows that there is room for",
+        ),
         ({"limit": 1e6}, "limit: got 1000000.0"),
         ({"init": "ones"}, "init: got 'ones', need uniform, normal or zeros"),
         ({"admit_after": 0}, "admit_after: got 0"),
@@ -163,17 +172,22 @@ def test_copies_pickles_and_state_dicts_have_the_rows() -> None:
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
     with pytest.raises(RuntimeError, match="ids have rows of shape"):
-        brim.Embedding(8).load_state_dict(brim.Embedding(4).state_dict() | {"weight": torch.zeros(3, 4)})
+        brim.Embedding(8).load_state_dict(
+            brim.Embedding(4).state_dict() | {"weight": torch.zeros(3, 4)}
+        )
     with pytest.raises(RuntimeError, match=r"Missing key.*ids"):
         brim.Embedding(8).load_state_dict({"weight": torch.zeros(3, 8), "seed": torch.tensor(1)})
 
 
-# In a job --------------------------------------------------------------------------------------------------------
+# In a job -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda weights: torch.optim.SGD(weights, lr=0.3), lambda weights: torch.optim.Adagrad(weights, lr=0.1)],
+    [
+        lambda weights: torch.optim.SGD(weights, lr=0.3),
+        lambda weights: torch.optim.Adagrad(weights, lr=0.1),
+    ],
     ids=["sgd", "adagrad"],
 )
 @pytest.mark.parametrize("by_rows", [True, False])
@@ -192,7 +206,9 @@ def test_rows_end_with_the_bits_of_an_ordinary_embedding(
 
 
 def _lazily(net: Net, make: Make, samples: TensorDataset) -> None:
-    """Train an ordinary embedding in one thread, one small optimizer per step with the state of its rows."""
+    """Train an ordinary embedding in one thread, one small optimizer per step with the state of its
+    rows.
+    """
     weight = net.rows.weight.detach()
     kept: dict[str, Tensor] = {}
     step = torch.tensor(0.0)
@@ -218,7 +234,9 @@ def _lazily(net: Net, make: Make, samples: TensorDataset) -> None:
 
 
 def _batches(samples: TensorDataset) -> Any:
-    yield from ((ids, target) for ids, target in zip(*(t.split(64) for t in samples.tensors), strict=True))
+    yield from (
+        (ids, target) for ids, target in zip(*(t.split(64) for t in samples.tensors), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +255,9 @@ def test_optimizers_step_on_the_rows_of_a_step_and_leave_all_others(make: Make) 
     trained(net, make, data(), micro_batches=1, shuffle=False)
     _lazily(plain, make, data(numbers()))
     seen = numbers().unique()
-    torch.testing.assert_close(net.rows(ids_of(seen)), plain.rows.weight[seen], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        net.rows(ids_of(seen)), plain.rows.weight[seen], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +269,10 @@ def test_optimizers_step_on_the_rows_of_a_step_and_leave_all_others(make: Make) 
             lambda weights: torch.optim.SGD(weights, lr=1, momentum=0.9, dampening=0.5),
             "SGD with dampening=0.5",
         ),
-        (lambda weights: torch.optim.SGD(list(weights)[1:], lr=1), "a weight that no optimizer has"),
+        (
+            lambda weights: torch.optim.SGD(list(weights)[1:], lr=1),
+            "a weight that no optimizer has",
+        ),
     ],
 )
 def test_an_optimizer_that_cannot_step_by_rows_is_refused(make: Make, words: str) -> None:
@@ -283,7 +306,12 @@ def test_an_id_has_a_row_from_the_step_on_in_which_it_was_seen_often_enough() ->
 
     samples = TensorDataset(ids, torch.ones(64))
     trained(
-        net, lambda weights: torch.optim.SGD(weights, lr=0.3), samples, epochs=4, micro_batches=1, after=after
+        net,
+        lambda weights: torch.optim.SGD(weights, lr=0.3),
+        samples,
+        epochs=4,
+        micro_batches=1,
+        after=after,
     )
     assert moved == [False, False, True, True]
 
@@ -304,12 +332,15 @@ def test_a_row_that_is_not_updated_for_long_starts_again() -> None:
 
 
 def test_a_full_table_says_so_once_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    net = keyed(limit=1, name="user")  # some hundred places: a partition has a few more than its share
+    net = keyed(
+        limit=1, name="user"
+    )  # some hundred places: a partition has a few more than its share
     samples = data(ids_of(numbers() + torch.arange(500).unsqueeze(1) * 1000))
     trained(net, lambda weights: torch.optim.SGD(weights, lr=0.3), samples)
     words = [line for line in capsys.readouterr().err.splitlines() if "no room" in line]
     assert words == [
-        "brim: embedding 'user' has no room for more rows: other ids stay as they start (see its limit)"
+        "brim: embedding 'user' has no room for more rows: other ids stay as they start (see its "
+        "limit)"
     ]
     assert len(held_by(net.rows).keys) == net.rows.rules.shape.all_places
 
@@ -390,7 +421,11 @@ def test_a_frozen_embedding_is_refused_since_its_rows_would_be_in_no_checkpoint(
 def test_a_lookup_in_inference_mode_leaves_the_next_one_its_gradient() -> None:
     net = keyed()
     spec = JobSpec(
-        command=("loop.py",), parameters={}, workers=WorkerRange.parse("1"), epochs=1, global_batch_size=64
+        command=("loop.py",),
+        parameters={},
+        workers=WorkerRange.parse("1"),
+        epochs=1,
+        global_batch_size=64,
     )
     job = Job(net, torch.optim.SGD(net.parameters(), lr=0.1), spec=spec, context=None)
     for batch in job.batches(data()):
@@ -400,7 +435,7 @@ def test_a_lookup_in_inference_mode_leaves_the_next_one_its_gradient() -> None:
     assert len(held_by(net.rows).keys)
 
 
-# What an optimizer keeps of rows --------------------------------------------------------------------------------
+# What an optimizer keeps of rows ------------------------------------------------------------------
 
 
 def adam(net: Net) -> torch.optim.Optimizer:
@@ -455,5 +490,7 @@ def test_an_optimizers_state_of_other_rows_is_refused() -> None:
     other = keyed()
     optimizer = adam(other)
     optimizer.load_state_dict(saved)
-    with pytest.raises(SpecError, match="optimizer's state of embedding 'rows': got that of 298 rows"):
+    with pytest.raises(
+        SpecError, match="optimizer's state of embedding 'rows': got that of 298 rows"
+    ):
         loop(other, optimizer, epochs=1)

@@ -88,7 +88,9 @@ def test_schedulers_step_when_lightning_would(form: str) -> None:
                     "lr_scheduler": {"scheduler": by_step, "interval": "step"},
                 }
             # No value is ten times better: it lowers the rate after each epoch.
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, patience=0, threshold=10.0)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                self.optimizer, patience=0, threshold=10.0
+            )
             return {"optimizer": self.optimizer, "lr_scheduler": plateau, "monitor": "val_error"}
 
     module = Scheduled()
@@ -110,7 +112,10 @@ class Counting(Line):
 
 class Two(Line):
     def configure_optimizers(self) -> Any:
-        return [torch.optim.SGD(self.parameters(), lr=0.1), torch.optim.SGD(self.parameters(), lr=0.1)]
+        return [
+            torch.optim.SGD(self.parameters(), lr=0.1),
+            torch.optim.SGD(self.parameters(), lr=0.1),
+        ]
 
 
 class Nosy(Line):
@@ -173,7 +178,10 @@ def test_a_torchmetrics_object_holds_one_batch_at_a_time() -> None:
     module = Measured()
     torch.manual_seed(0)
     job = brim.lightning.fit(
-        module, train_dataloaders=loader(), val_dataloaders=DataLoader(long, batch_size=16), epochs=2
+        module,
+        train_dataloaders=loader(),
+        val_dataloaders=DataLoader(long, batch_size=16),
+        epochs=2,
     )
     with torch.no_grad():
         error = functional.l1_loss(module.net(long.tensors[0]).flatten(), long.tensors[1])

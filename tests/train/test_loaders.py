@@ -1,4 +1,6 @@
-"""Reading beside the step gives what reading in the step gives, whatever becomes of the processes that do it."""
+"""Reading beside the step gives what reading in the step gives, whatever becomes of the processes
+that do it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Stream(IterableDataset[tuple[float, int]]):
 
 def ask(feed: Feed, **which: Any) -> Iterator[Any]:
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
-    return requests(schedule, **{"parts": PARTS, "micro_batches": range(PARTS), "after": 0, **which})
+    return requests(
+        schedule, **{"parts": PARTS, "micro_batches": range(PARTS), "after": 0, **which}
+    )
 
 
 @pytest.fixture
@@ -71,7 +75,9 @@ def new_feed() -> Iterator[Any]:
 
 
 def noise(reads: Iterable[Read]) -> list[Any]:
-    return [(each.request, each.crc32, torch.as_tensor(part(each.sample)).tolist()) for each in reads]
+    return [
+        (each.request, each.crc32, torch.as_tensor(part(each.sample)).tolist()) for each in reads
+    ]
 
 
 def part(sample: Any) -> Any:
@@ -117,7 +123,9 @@ def test_the_number_of_loaders_is_as_asked_but_for_what_needs_none(
 
 
 @pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])
-def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(data: Any, new_feed: Any) -> None:
+def test_a_new_round_drops_what_was_read_ahead_and_uses_the_same_processes(
+    data: Any, new_feed: Any
+) -> None:
     whole = noise(Feed(data, seed=0, global_batch_size=BATCH).read(ask(new_feed(data, 0))))
     feed = new_feed(data, 2)
     first = feed.read(ask(feed))
@@ -180,7 +188,9 @@ def test_what_is_wrong_with_the_data_is_said_as_it_would_be_in_the_step(new_feed
     feed = new_feed(Stream(), 1, samples=SIZE + 1)
     with pytest.raises(SpecError) as refusal:
         list(feed.read(ask(feed)))
-    assert str(refusal.value).startswith("Stream: got a stream that ended after 40 samples of epoch 1")
+    assert str(refusal.value).startswith(
+        "Stream: got a stream that ended after 40 samples of epoch 1"
+    )
     assert refusal.value.hint == "samples=40"
 
 
@@ -260,7 +270,9 @@ def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:
         assert (info.id, info.num_workers) == (number, 2)
         info.dataset.offset = 10 + number  # type: ignore[attr-defined]
 
-    feed = new_feed(DataLoader(Initialised(), BATCH, num_workers=2, worker_init_fn=initialise), None)
+    feed = new_feed(
+        DataLoader(Initialised(), BATCH, num_workers=2, worker_init_fn=initialise), None
+    )
     samples = [each.sample for each in feed.read(ask(feed))]
     assert [sample["noise"][0].item() for sample in samples[:4]] == [10, 11, 10, 11]
     assert all(sample["info"].all() for sample in samples)
@@ -290,7 +302,9 @@ time.sleep(60)
 
 
 def test_loaders_die_with_their_worker_and_handle_none_of_its_signals() -> None:
-    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True
+    ) as worker:
         assert worker.stdout is not None
         loaders = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
         assert len(loaders) == 2
@@ -319,7 +333,7 @@ def test_a_loader_keeps_no_socket_of_its_worker_open(new_feed: Any) -> None:
     agent.close()
 
 
-# Parcels -------------------------------------------------------------------------------------------------------
+# Parcels ------------------------------------------------------------------------------------------
 
 
 def through(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""A worker alone in its round goes on behind a commit: it tells of short steps together, and has one answer due."""
+"""A worker alone in its round goes on behind a commit: it tells of short steps together, and has
+one answer due.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +230,9 @@ def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_co
 
 
 @pytest.mark.parametrize("look", ["settle", "poll"])
-def test_the_answer_is_taken_in_wherever_a_worker_looks(pair: tuple[Membership, Agent], look: str) -> None:
+def test_the_answer_is_taken_in_wherever_a_worker_looks(
+    pair: tuple[Membership, Agent], look: str
+) -> None:
     worker, agent = pair
     worker.commit(0, b"")
     agent.answer(0, hold=True)
@@ -336,7 +340,9 @@ def test_an_heir_leaves_no_state_that_could_be_ahead_of_the_records(
         held.close()
 
 
-def test_who_is_not_the_heir_ends_with_its_agent(pair: tuple[Membership, Agent], tmp_path: Path) -> None:
+def test_who_is_not_the_heir_ends_with_its_agent(
+    pair: tuple[Membership, Agent], tmp_path: Path
+) -> None:
     worker, agent = pair
     worker._inheritance.settle(on_me=False)
     agent.die(tmp_path)

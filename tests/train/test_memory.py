@@ -40,7 +40,9 @@ def step():
 
 
 def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", COUNTING + code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING + code], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -23,7 +23,9 @@ ALL = [
 rng = np.random.default_rng(0)
 
 
-def chunks_of(metric: metrics.Metric, output: torch.Tensor, target: torch.Tensor, size: int) -> list[bytes]:
+def chunks_of(
+    metric: metrics.Metric, output: torch.Tensor, target: torch.Tensor, size: int
+) -> list[bytes]:
     return [
         metric.observe(output[start : start + size], target[start : start + size])
         for start in range(0, len(output), size)
@@ -40,7 +42,10 @@ def test_auc_is_that_of_scikit_learn_with_and_without_ties(decimals: int, size: 
     assert metric.result(states) == pytest.approx(roc_auc_score(target, scores), abs=1e-12)
 
 
-@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=40), st.integers(1, 40))
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=40),
+    st.integers(1, 40),
+)
 @settings(deadline=None)
 def test_auc_counts_pairs(rows: list[tuple[int, bool]], size: int) -> None:
     positives = [score for score, label in rows if label]
@@ -71,19 +76,24 @@ def test_log_loss_is_that_of_scikit_learn() -> None:
     output, target = torch.randn(500), torch.randint(0, 2, (500,)).float()
     metric = metrics.log_loss()
     expected = sklearn_log_loss(target.numpy(), torch.sigmoid(output.double()).numpy())
-    assert metric.result(chunks_of(metric, output, target, 64)) == pytest.approx(expected, rel=1e-12)
+    assert metric.result(chunks_of(metric, output, target, 64)) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_log_loss_of_a_huge_wrong_logit_is_finite() -> None:
     metric = metrics.log_loss()
-    assert metric.result([metric.observe(torch.tensor([-1e4]), torch.tensor([1.0]))]) == pytest.approx(1e4)
+    assert metric.result(
+        [metric.observe(torch.tensor([-1e4]), torch.tensor([1.0]))]
+    ) == pytest.approx(1e4)
 
 
 def test_several_classes() -> None:
     output, target = torch.randn(100, 10), torch.randint(0, 10, (100,))
     share, loss = metrics.accuracy(), metrics.log_loss()
     assert (
-        share.result(chunks_of(share, output, target, 30)) == float((output.argmax(1) == target).sum()) / 100
+        share.result(chunks_of(share, output, target, 30))
+        == float((output.argmax(1) == target).sum()) / 100
     )
     expected = torch.nn.functional.cross_entropy(output.double(), target).item()
     assert loss.result(chunks_of(loss, output, target, 30)) == pytest.approx(expected, rel=1e-12)
@@ -105,7 +115,9 @@ def test_nothing_observed_is_nan(make: metrics.Metric) -> None:
 
 def test_one_class_or_a_nan_has_no_auc() -> None:
     metric = metrics.auc()
-    assert math.isnan(metric.result([metric.observe(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0]))]))
+    assert math.isnan(
+        metric.result([metric.observe(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0]))])
+    )
     assert math.isnan(
         metric.result([metric.observe(torch.tensor([1.0, math.nan]), torch.tensor([1.0, 0.0]))])
     )

@@ -35,7 +35,9 @@ def test_a_click_model_gives_one_logit_per_sample_and_every_parameter_a_gradient
 @pytest.mark.parametrize("make", CLICK_MODELS)
 def test_a_sample_s_logit_does_not_depend_on_its_batch(make: type[torch.nn.Module]) -> None:
     model, batch = make(50, 5, 2), inputs(6, 5, 2)
-    alone = torch.cat([model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)])
+    alone = torch.cat(
+        [model({name: part[i : i + 1] for name, part in batch.items()}) for i in range(6)]
+    )
     torch.testing.assert_close(model(batch), alone)
 
 
@@ -75,11 +77,16 @@ def test_the_interactions_are_those_of_the_paper() -> None:
 
 def test_the_interactions_of_a_large_batch_are_those_of_its_slices() -> None:
     network, x = CompressedInteractions(4, (6, 4)), torch.randn(200, 4, 3)
-    torch.testing.assert_close(network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])]))
+    torch.testing.assert_close(
+        network(x), torch.cat([network(x[:1]), network(x[1:150]), network(x[150:])])
+    )
 
 
 def test_two_towers_score_each_user_for_its_own_item() -> None:
-    model, ids = TwoTower(50, 2, 3, dim=4, units=(8, 6), temperature=0.5), torch.randint(0, 50, (7, 5))
+    model, ids = (
+        TwoTower(50, 2, 3, dim=4, units=(8, 6), temperature=0.5),
+        torch.randint(0, 50, (7, 5)),
+    )
     logits = model({"ids": ids})
     expected = (model.users(ids[:, :2]) * model.items(ids[:, 2:])).sum(1) / 0.5
     assert torch.equal(logits, expected)
@@ -90,10 +97,16 @@ def test_two_towers_score_each_user_for_its_own_item() -> None:
 
 def test_in_batch_a_user_meets_all_items_but_another_of_its_own() -> None:
     model = TwoTower(50, 1, 2, dim=4, units=(6,), counts=torch.arange(50))
-    ids = torch.tensor([[1, 10, 20], [2, 11, 20], [3, 10, 20]])  # the first and the last have the same item
+    ids = torch.tensor(
+        [[1, 10, 20], [2, 11, 20], [3, 10, 20]]
+    )  # the first and the last have the same item
     scores = model({"ids": ids})
     assert scores.shape == (3, 3)
-    assert scores.isinf().tolist() == [[False, False, True], [False, False, False], [True, False, False]]
+    assert scores.isinf().tolist() == [
+        [False, False, True],
+        [False, False, False],
+        [True, False, False],
+    ]
     cosines = model.users(ids[:, :1]) @ model.items(ids[:, 1:]).T
     shown = ~scores.isinf()
     expected = cosines / model.temperature - torch.tensor([10.0, 11.0, 10.0]).log()

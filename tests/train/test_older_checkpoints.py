@@ -1,7 +1,7 @@
 """A checkpoint of an older brim is gone on from as if nothing had changed.
 
-Those in `checkpoints/` were written by real jobs of those versions: the one below, with a checkpoint at the end of each
-of its two epochs.
+Those in `checkpoints/` were written by real jobs of those versions: the one below, with a
+checkpoint at the end of each of its two epochs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Net(nn.Module):
 
 def a_job(place: Path) -> Job:
     net = Net()
-    job = Job(net, torch.optim.Adagrad(net.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None)
+    job = Job(
+        net, torch.optim.Adagrad(net.parameters(), lr=0.1), spec=spec_of_a_loner(0), context=None
+    )
 
     class Permitting(Loner):
         def tell(self, message: WorkerMessage) -> None:
@@ -55,7 +57,9 @@ def train(job: Job) -> int:
     """The steps that it made."""
     ids = torch.arange(80).reshape(40, 2) % 20
     before = None
-    for batch in job.batches(TensorDataset(ids, (ids[:, 0] % 2).float()), global_batch_size=16, epochs=2):
+    for batch in job.batches(
+        TensorDataset(ids, (ids[:, 0] % 2).float()), global_batch_size=16, epochs=2
+    ):
         before = job.committed if before is None else before
         job.step((job.model(batch.inputs) - batch.target).square().mean())
     return 0 if before is None else job.committed - before

@@ -8,7 +8,9 @@ from brim.train.paces import Paces
 
 
 def steps(many: int, owners: list[Paces], a_row: list[float]) -> float:
-    """Let each owner take so many seconds for each row, of 1,000 in a step; seconds of the slowest in the last one."""
+    """Let each owner take so many seconds for each row, of 1,000 in a step; seconds of the slowest
+    in the last one.
+    """
     slowest = 0.0
     for _ in range(many):
         for each in owners:
@@ -33,7 +35,9 @@ def test_a_slow_owner_gets_less_and_an_equal_one_as_much_as_before() -> None:
 
 
 def test_an_owner_that_is_fast_again_is_found_out() -> None:
-    owners = [Paces(seconds, 2, owner) for seconds in [torch.zeros(8).double()] for owner in range(2)]
+    owners = [
+        Paces(seconds, 2, owner) for seconds in [torch.zeros(8).double()] for owner in range(2)
+    ]
     steps(200, owners, [1.0, 0.001])
     assert owners[0].parts[0] > 0.09
     steps(200, owners, [0.001, 0.001])

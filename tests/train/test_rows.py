@@ -23,7 +23,10 @@ WEIGHT = torch.zeros(40, 3)
 def drawn(chance: random.Random) -> Rows:
     """Rows of some ids, often none, with values of which sums round."""
     ids = sorted(chance.sample(range(len(WEIGHT)), chance.choice([0, 1, 5, 40])))
-    values = [[chance.choice([1e8, 1.0, -1e8, 1e-3, 7.0]) * chance.random() for _ in range(3)] for _ in ids]
+    values = [
+        [chance.choice([1e8, 1.0, -1e8, 1e-3, 7.0]) * chance.random() for _ in range(3)]
+        for _ in ids
+    ]
     return Rows(torch.tensor(ids, dtype=torch.int64), torch.tensor(values).reshape(len(ids), 3))
 
 
@@ -53,13 +56,16 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
     leaves = [drawn_of_two(chance) for _ in range(parts)]
     wanted = [densely([tables[table] for tables in leaves]) for table in range(2)]
     for world, servers in product(range(1, min(parts, 5) + 1), range(3)):
-        plan = ReductionPlan(parts, (world + servers,), (*even_shares(parts, world), *[0] * servers))
+        plan = ReductionPlan(
+            parts, (world + servers,), (*even_shares(parts, world), *[0] * servers)
+        )
         layout = Layout([torch.zeros(3)], [WEIGHT, WEIGHT])
         with open(os.memfd_create("rows"), "wb") as memory:
             shelf = Shelf(memory.fileno(), layout, 1 + parts)
         index = {block: 1 + row for row, block in enumerate(plan.local_blocks(0))}
         ranks = [
-            SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world + servers)
+            SharedRows(shelf, index, plan, rank=rank, keeps_total=True)
+            for rank in range(world + servers)
         ]
         for rank, each in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
@@ -73,7 +79,9 @@ def test_every_world_gives_the_bits_of_the_dense_sum(seed: int) -> None:
             each.fold()
         for table, total in enumerate(ranks[-1].total()):
             assert torch.equal(dense(total), wanted[table])
-            assert total.ids.tolist() == sorted({id for each in leaves for id in each[table].ids.tolist()})
+            assert total.ids.tolist() == sorted(
+                {id for each in leaves for id in each[table].ids.tolist()}
+            )
             parts_of_it = [each.owned()[table] for each in ranks]
             owners = parts_of_it[world:] or parts_of_it
             assert torch.equal(torch.cat([part.rows.ids for part in owners]), total.ids)
@@ -94,17 +102,23 @@ def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None
     parts, like = chance.randint(1, 8), torch.zeros(1, 3).expand(1 << 20, 3)
     leaves = []
     for _ in range(parts):
-        ids = torch.tensor(sorted(chance.sample(keys, chance.choice([0, 3, 20]))), dtype=torch.int64)
+        ids = torch.tensor(
+            sorted(chance.sample(keys, chance.choice([0, 3, 20]))), dtype=torch.int64
+        )
         leaves.append(Rows(ids, torch.rand(len(ids), 3)))
     wanted = fold_rows(
-        {Block(n, 1): [rows] for n, rows in enumerate(leaves)}, ReductionPlan(parts, (1,)).root, parts
+        {Block(n, 1): [rows] for n, rows in enumerate(leaves)},
+        ReductionPlan(parts, (1,)).root,
+        parts,
     )[0]
     for world in range(1, parts + 1):
         plan = ReductionPlan(parts, (world,))
         with open(os.memfd_create("rows"), "wb") as memory:
             shelf = Shelf(memory.fileno(), Layout([torch.zeros(3)], [like], [64]), 1 + parts)
         index = {block: 1 + row for row, block in enumerate(plan.local_blocks(0))}
-        ranks = [SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world)]
+        ranks = [
+            SharedRows(shelf, index, plan, rank=rank, keeps_total=True) for rank in range(world)
+        ]
         for rank, each in enumerate(ranks):
             sums = RowSums(parts, plan.rank_blocks(rank))
             for micro in plan.micro_batches(rank):

@@ -1,4 +1,6 @@
-"""A table of keys in checkpoints: read while steps change it, it comes back as it was at the checkpoint's step."""
+"""A table of keys in checkpoints: read while steps change it, it comes back as it was at the
+checkpoint's step.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ class Job:
         self.step = 0
         place = Place(torch.optim.Adagrad(self.module.parameters(), lr=0.1), 0)
         self.rows = KeyedRows(
-            "e.weight", self.module, place, number=0, distinct=_no_lookups, committed=lambda: self.step
+            "e.weight",
+            self.module,
+            place,
+            number=0,
+            distinct=_no_lookups,
+            committed=lambda: self.step,
         )
         self.table: KeyedTable = self.rows.table
         memory = torch.zeros(self.table.size_bytes, dtype=torch.uint8)
@@ -53,7 +60,9 @@ class Job:
             chosen = own[change.number]
             logged = self.table.log(chosen, change, partitions, step=self.step + 1, owner=owner)
             value = (chosen % 997).float().unsqueeze(1) + self.step
-            self.table.write(change, {name: value.expand(-1, DIM) for name in logged}, step=self.step + 1)
+            self.table.write(
+                change, {name: value.expand(-1, DIM) for name in logged}, step=self.step + 1
+            )
 
     def train(self, *, ids: int = 60, of: int = 400) -> None:
         """A step that counts; now and then one that does not goes before it."""
@@ -124,7 +133,9 @@ def test_what_is_read_while_steps_are_made_and_a_delta_are_the_table_as_it_was(
         chains.append(tuple(parts))
     for _ in range(3):
         views = job.rows.stored()
-        taken = [take(view, chain, step=job.step) for view, chain in zip(views, chains, strict=True)]
+        taken = [
+            take(view, chain, step=job.step) for view, chain in zip(views, chains, strict=True)
+        ]
         expected = job.content()
         for view in views:
             view.follow(job.step)
@@ -190,7 +201,8 @@ def test_rows_that_were_gone_stay_gone_where_they_may_stay_longer_now(tmp_path: 
     (view,) = again.rows.stored()
     taken = take(view, stored.parts, step=again.step, oldest=stored.oldest)
     assert same(
-        restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(), expected
+        restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(),
+        expected,
     )
     assert later(stored.oldest, (0,)) == stored.oldest
 

@@ -1,4 +1,6 @@
-"""A stream that is cut into shards is read once over all workers, and the same for any number of them."""
+"""A stream that is cut into shards is read once over all workers, and the same for any number of
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ read_by_shard: dict[int, int] = {}
 
 
 class Files(IterableDataset[tuple[float, int]]):
-    """0, 1, 2, …, dealt out by `get_worker_info`, with noise from a generator of its own and from the global one."""
+    """0, 1, 2, …, dealt out by `get_worker_info`, with noise from a generator of its own and from
+    the global one.
+    """
 
     def __init__(self) -> None:
         self.generator = random.Random(5)
@@ -39,7 +43,9 @@ class Files(IterableDataset[tuple[float, int]]):
             yield number + self.generator.random() / 4 + random.random() / 4, os.getpid()
 
 
-def ask(feed: Feed, *, ranks: range | None = None, after: int = 0, parts: int = PARTS) -> Iterator[Any]:
+def ask(
+    feed: Feed, *, ranks: range | None = None, after: int = 0, parts: int = PARTS
+) -> Iterator[Any]:
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=2)
     return requests(schedule, parts=parts, micro_batches=ranks or range(parts), after=after)
 
@@ -60,7 +66,9 @@ def by_place(reads: list[Read]) -> dict[tuple[int, int], list[float]]:
     return {(each.request.step, each.request.micro): numbers(each) for each in reads}
 
 
-@pytest.mark.parametrize("cuts", [(0, 8), (0, 3, 8), (0, 2, 5, 8), range(9)], ids=["1", "2", "3", "8"])
+@pytest.mark.parametrize(
+    "cuts", [(0, 8), (0, 3, 8), (0, 2, 5, 8), range(9)], ids=["1", "2", "3", "8"]
+)
 def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> None:
     alone = by_place(read_all(new_feed()))
     together = {}
@@ -69,7 +77,12 @@ def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> No
         together |= by_place(list(feed.read(ask(feed, ranks=range(start, stop)))))
     assert together == alone
     for epoch in (0, 1):
-        seen = [int(number) for (step, _), part in alone.items() if step // 3 == epoch for number in part]
+        seen = [
+            int(number)
+            for (step, _), part in alone.items()
+            if step // 3 == epoch
+            for number in part
+        ]
         assert sorted(seen) == list(range(SIZE))
 
 
@@ -91,7 +104,9 @@ def test_a_worker_that_takes_over_a_shard_skips_to_where_the_others_are() -> Non
 
 def test_micro_batches_that_cross_shards_are_read_in_order() -> None:
     whole, crossing = read_all(new_feed()), read_all(new_feed(), parts=3)
-    assert [n for each in crossing for n in numbers(each)] == [n for each in whole for n in numbers(each)]
+    assert [n for each in crossing for n in numbers(each)] == [
+        n for each in whole for n in numbers(each)
+    ]
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 9])
@@ -145,7 +160,8 @@ def test_a_shard_that_is_too_short_is_an_error_which_says_how_many_there_are() -
     with pytest.raises(SpecError) as refusal:
         list(feed.read(ask(feed)))
     assert str(refusal.value) == (
-        "Uneven: got a stream that ended after 9 samples of shard 2 of 4 of epoch 1, need the 10 that len() or "
+        "Uneven: got a stream that ended after 9 samples of shard 2 of 4 of epoch 1, need the 10 "
+        "that len() or "
         "samples= promised of each shard\n  hint: samples=36"
     )
 
@@ -172,14 +188,18 @@ def test_a_stream_that_cannot_be_copied_is_refused() -> None:
         (TensorDataset(torch.zeros(SIZE)), {"shards": 4}, "for a dataset that is read by index"),
     ],
 )
-def test_shards_that_will_not_do_are_refused(data: Any, options: dict[str, int], message: str) -> None:
+def test_shards_that_will_not_do_are_refused(
+    data: Any, options: dict[str, int], message: str
+) -> None:
     with pytest.raises(SpecError) as refusal:
         Feed(data, seed=0, global_batch_size=BATCH, **options)
     assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("batch_size", [4, 8, 12])
-def test_every_position_has_one_sample_and_each_step_an_equal_part_of_each_shard(batch_size: int) -> None:
+def test_every_position_has_one_sample_and_each_step_an_equal_part_of_each_shard(
+    batch_size: int,
+) -> None:
     places = []
     for position in range(SIZE):
         ((shard, span),) = shard_spans(
@@ -193,13 +213,15 @@ def test_every_position_has_one_sample_and_each_step_an_equal_part_of_each_shard
         assert {step.count(shard) for shard in range(SHARDS)} == {len(step) // SHARDS}
 
 
-# Hugging Face --------------------------------------------------------------------------------------------------
+# Hugging Face -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def streamed() -> Any:
     datasets = pytest.importorskip("datasets")
-    return datasets.Dataset.from_dict({"label": list(range(SIZE))}).to_iterable_dataset(num_shards=4)
+    return datasets.Dataset.from_dict({"label": list(range(SIZE))}).to_iterable_dataset(
+        num_shards=4
+    )
 
 
 def labels(feed: Feed, ranks: range) -> list[tuple[int, int, list[int]]]:
@@ -225,7 +247,9 @@ def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
         finally:
             feed.close()
     assert sorted(together) == sorted(alone)
-    epochs = [[n for step, _, part in alone if step // 3 == epoch for n in part] for epoch in (0, 1)]
+    epochs = [
+        [n for step, _, part in alone if step // 3 == epoch for n in part] for epoch in (0, 1)
+    ]
     assert [sorted(epoch) for epoch in epochs] == [list(range(SIZE))] * 2
     assert epochs[0] != epochs[1]
 
@@ -254,7 +278,10 @@ def test_a_stream_in_shards_is_measured_without_a_batch_size() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Feed(stream(Files(), shards=4), seed=0, global_batch_size=16, shards=2), "2, and shards=4"),
+        (
+            lambda: Feed(stream(Files(), shards=4), seed=0, global_batch_size=16, shards=2),
+            "2, and shards=4",
+        ),
         (lambda: stream(TensorDataset(torch.zeros(3))), "got a TensorDataset"),
     ],
 )

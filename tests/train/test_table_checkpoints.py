@@ -1,4 +1,6 @@
-"""Checkpoints of large tables: bases that are written while training goes on, deltas upon them, and who follows."""
+"""Checkpoints of large tables: bases that are written while training goes on, deltas upon them, and
+who follows.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class State:
         self.step = nn.Parameter(torch.zeros(1))
         self.table = Table()
         self.keyed: set[str] = set()
-        self.undone: dict[str, Tensor] | None = None  # what the table was before a step that does not count
+        self.undone: dict[str, Tensor] | None = (
+            None  # what the table was before a step that does not count
+        )
 
     @property
     def committed(self) -> int:
@@ -189,7 +193,9 @@ class Worker:
         assert self.checkpoints._settle(PATIENCE)
 
     def parts(self, step: int) -> list[tuple[int | None, int, int]]:
-        return [(each.since, each.step, each.rows) for each in self.store.load(step).tables[0].parts]
+        return [
+            (each.since, each.step, each.rows) for each in self.store.load(step).tables[0].parts
+        ]
 
 
 def wait(until: Callable[[], bool]) -> None:
@@ -224,7 +230,9 @@ def test_a_base_is_read_while_rows_change_and_the_delta_upon_it_makes_it_whole(
     worker.state.table.may_go_on.clear()
     worker.checkpoints.begin(ends_epoch=False)
     assert worker.state.table.is_held.wait(PATIENCE)
-    worker.state.train(1, 500, 998)  # read already, about to be read, and one that is read as it is now
+    worker.state.train(
+        1, 500, 998
+    )  # read already, about to be read, and one that is read as it is now
     assert not worker.checkpoints.is_due(20), "its base is being written"
     assert worker.store.steps() == []
     worker.state.table.may_go_on.set()
@@ -430,7 +438,9 @@ def test_a_base_of_which_a_file_is_missing_is_not_gone_on_from(tmp_path: Path) -
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(tmp_path: Path) -> None:
+def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(
+    tmp_path: Path,
+) -> None:
     """Another worker has written meanwhile, and has pruned what this one knew."""
     worker = Worker(tmp_path)
     worker.state.train(5)
@@ -490,7 +500,9 @@ def test_the_end_of_an_epoch_whose_metric_counts_is_written_there_and_a_new_base
     assert same(restored(tmp_path).state.rows(), rows)
 
 
-def test_a_small_table_is_written_whole_and_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_table_is_written_whole_and_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoints, "_SMALL", 1 << 20)
     worker = Worker(tmp_path)
     for _ in range(2):

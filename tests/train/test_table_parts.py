@@ -1,4 +1,6 @@
-"""A table in storage is whole or absent, whoever is killed over it, and is read as it was at its step."""
+"""A table in storage is whole or absent, whoever is killed over it, and is read as it was at its
+step.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Keyed:
         )
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
-        keys = sorted(key for key, (_, changed) in self.rows.items() if since is None or changed > since)
+        keys = sorted(
+            key for key, (_, changed) in self.rows.items() if since is None or changed > since
+        )
         for start in range(0, len(keys), rows):
             yield self.chunk(keys[start : start + rows])
 
@@ -201,7 +205,9 @@ class World:
         self.once |= self.official_parts()
         worker.store.prune(keep=self.keep, best=None, writers={other.name}, newest=self.step)
         needed = worker.store._named_parts(self.place.names()) or set()
-        assert not self.once & set(self.place.files) - needed, "what old checkpoints had goes with them"
+        assert not self.once & set(self.place.files) - needed, (
+            "what old checkpoints had goes with them"
+        )
 
     def official_parts(self) -> set[str]:
         store = Store(self.place)
@@ -219,10 +225,13 @@ class World:
         """All are killed, and others go on from what is in storage.
 
         Args:
-            forgotten: the last steps, which were made by a worker that was cut off and are not on record.
+            forgotten: the last steps, which were made by a worker that was cut off and are not on
+                record.
         """
         self.first, self.other = self._worker(), self._worker()
-        found, problems = self.first.store.newest_sound(at_most=self.step - forgotten, take=self.read)
+        found, problems = self.first.store.newest_sound(
+            at_most=self.step - forgotten, take=self.read
+        )
         assert problems == []
         self.histories += 1
         self.lineage = Lineage(id=str(self.histories))
@@ -230,7 +239,9 @@ class World:
             self.table.clear(0)
             self.step = 0
         else:
-            self.lineage = Lineage(id=str(self.histories), parent=found.lineage, parent_step=found.step)
+            self.lineage = Lineage(
+                id=str(self.histories), parent=found.lineage, parent_step=found.step
+            )
             self.step = found.step
         self.first.store.tidy()
         named = set()
@@ -241,7 +252,9 @@ class World:
                 f"{folder}/{self.first.store._manifest(step).file.name}",
             }
             named |= self.first.store._manifest(step).parts
-        assert set(self.place.files) == named, "a killed writer leaves nothing that tidying does not remove"
+        assert set(self.place.files) == named, (
+            "a killed writer leaves nothing that tidying does not remove"
+        )
 
     def read(self, checkpoint: Checkpoint) -> None:
         (stored,) = checkpoint.tables
@@ -262,7 +275,9 @@ class World:
 
 KEYS = st.sets(st.integers(0, 15), min_size=1, max_size=6)
 TRAIN = st.tuples(st.just("train"), KEYS)
-LIVES = st.one_of(st.just(-1), st.just(-1), st.integers(1, 8))  # operations until a writer is killed
+LIVES = st.one_of(
+    st.just(-1), st.just(-1), st.integers(1, 8)
+)  # operations until a writer is killed
 DEEDS = st.one_of(
     TRAIN,
     TRAIN,
@@ -405,7 +420,11 @@ def test_rows_are_written_and_read_as_they_are(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"keys": torch.tensor([1]), "changed": torch.tensor([1.0]), "field.weight": torch.zeros(1, 1)},
+        {
+            "keys": torch.tensor([1]),
+            "changed": torch.tensor([1.0]),
+            "field.weight": torch.zeros(1, 1),
+        },
         {"keys": torch.tensor([1, 2]), "field.weight": torch.zeros(2, 1)},
         {
             "keys": torch.tensor([1, 1]),

@@ -1,4 +1,6 @@
-"""Tables in shared memory: what an owner writes and does not commit is taken back, wherever it died."""
+"""Tables in shared memory: what an owner writes and does not commit is taken back, wherever it
+died.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def update(table: Table, ids: list[int], *, step: int, owner: int = 0, at: int =
 
 
 def test_who_comes_later_finds_all_pages_of_a_table_at_hand_and_makes_none() -> None:
-    """Page faults of its first step would keep all others waiting; and where nothing is, nothing is to be."""
+    """Page faults of its first step would keep all others waiting; and where nothing is, nothing is
+    to be.
+    """
     file = os.memfd_create("tables")
     table = Table("deep", (800_000, 16), torch.float32, ("sum",))
     memory = TableMemory([table], file)
@@ -79,7 +83,9 @@ def test_who_comes_later_finds_all_pages_of_a_table_at_hand_and_makes_none() -> 
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     os.close(file)
     assert its.step == 7
-    assert faults < 1000, faults  # of 37,500 pages that are touched, but for what tensors of the test took
+    assert faults < 1000, (
+        faults
+    )  # of 37,500 pages that are touched, but for what tensors of the test took
 
 
 WRITES = """
@@ -148,7 +154,9 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
 def test_what_an_owner_had_done_when_it_died_is_taken_back(
     descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every operation on memory is a moment to die at, also half-way through the rows that it writes."""
+    """Every operation on memory is a moment to die at, also half-way through the rows that it
+    writes.
+    """
     memory, tables = tables_in(descriptor)
     filled(tables)
     update(tables[0], [1, 2], step=1)
@@ -178,7 +186,9 @@ def test_what_an_owner_had_done_when_it_died_is_taken_back(
 def test_any_schedule_of_deaths_ends_with_the_rows_of_the_committed_steps(
     descriptor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Worlds of any size, owners that write in any order, die anywhere, and steps that count or do not."""
+    """Worlds of any size, owners that write in any order, die anywhere, and steps that count or do
+    not.
+    """
     deaths = taken_back = 0
     for seed in range(400):
         chance = random.Random(seed)
@@ -192,7 +202,11 @@ def test_any_schedule_of_deaths_ends_with_the_rows_of_the_committed_steps(
                     for table, owner, (first, last) in _parts_of_a_step(seed * 10 + step, chance):
                         try:
                             update(
-                                tables[table], list(range(first, last, 2)), step=step, owner=owner, at=first
+                                tables[table],
+                                list(range(first, last, 2)),
+                                step=step,
+                                owner=owner,
+                                at=first,
                             )
                         except _Killed:
                             deaths += 1
@@ -217,7 +231,9 @@ def _ids_of_a_step(seed: int, table: int) -> range:
 
 
 def _parts_of_a_step(seed: int, chance: random.Random) -> list[tuple[int, int, tuple[int, int]]]:
-    """Of each table, the ids from one to before another that each owner has, in the order in which they write."""
+    """Of each table, the ids from one to before another that each owner has, in the order in which
+    they write.
+    """
     found = []
     for table in (0, 1):
         ids = _ids_of_a_step(seed, table)
@@ -235,7 +251,9 @@ def _add_to(wanted: list[torch.Tensor], table: int, ids: range, step: int) -> No
     fields[-1][list(ids)] = step
 
 
-def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(descriptor: int) -> None:
+def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(
+    descriptor: int,
+) -> None:
     memory, tables = tables_in(descriptor)
     filled(tables)
     before = content(tables)
@@ -246,11 +264,14 @@ def test_a_step_that_is_made_again_after_it_was_taken_back_is_taken_back_again(d
 
 
 def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> None:
-    """Beside servers, workers own nothing; what their optimizers keep of the whole goes on all the same."""
+    """Beside servers, workers own nothing; what their optimizers keep of the whole goes on all the
+    same.
+    """
     models = [net(), net()]
     optimizers = [torch.optim.Adagrad(model.parameters(), lr=0.1) for model in models]
     server, worker = (
-        Embeddings(model, [optimizer], spec()) for model, optimizer in zip(models, optimizers, strict=True)
+        Embeddings(model, [optimizer], spec())
+        for model, optimizer in zip(models, optimizers, strict=True)
     )
     server.open(descriptor)
     server.start(0)
@@ -260,10 +281,14 @@ def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> 
     before = [table.fields["weight"].clone() for table in server.tables]
     rows = [Rows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables]
     server.update([OwnedRows(each.copy(), owner=0, start=2) for each in rows], step=1)
-    nothing = [OwnedRows(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0) for each in rows]
+    nothing = [
+        OwnedRows(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0)
+        for each in rows
+    ]
     worker.update(nothing, step=1)
     assert not any(
-        torch.equal(table.fields["weight"], old) for table, old in zip(server.tables, before, strict=True)
+        torch.equal(table.fields["weight"], old)
+        for table, old in zip(server.tables, before, strict=True)
     )
     server.take_back(0)
     for table, old in zip(server.tables, before, strict=True):
@@ -292,7 +317,9 @@ def test_a_weight_that_a_script_changes_by_hand_is_refused_with_words() -> None:
     def loop() -> None:
         for _ in job.epochs():
             for batch in job.batches(data()):
-                job.step(functional.binary_cross_entropy_with_logits(model(batch.inputs), batch.target))
+                job.step(
+                    functional.binary_cross_entropy_with_logits(model(batch.inputs), batch.target)
+                )
             model.table.weight.data.clamp_(-0.01, 0.01)
 
     with pytest.raises(SpecError, match=r"table.weight.*changed by hand"):

@@ -54,7 +54,8 @@ def test_an_optimizer_may_come_with_a_scheduler(
     tmp_path: Path, given: str, scheduled: bool, interval: str | None
 ) -> None:
     changed = (
-        f"def optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1)\n    return {given}\n"
+        "def optimizer(model):\n    made = torch.optim.SGD(model.parameters(), lr=0.1)\n    "
+        f"return {given}\n"
     )
     job = spec(tmp_path, changed)
     prepared = prepare(load(job.file), job)
@@ -75,7 +76,11 @@ def test_an_optimizer_may_come_with_a_scheduler(
         ),
         ("def loss(o, t): return (o - t) ** 2\n", "loss(output, target)", "shape [64, 1]"),
         ("def loss(o, t): return 0.5\n", "loss(output, target)", "a float"),
-        ("def optimizer(model): return torch.optim.LBFGS(model.parameters())\n", "optimizer(model)", "LBFGS"),
+        (
+            "def optimizer(model): return torch.optim.LBFGS(model.parameters())\n",
+            "optimizer(model)",
+            "LBFGS",
+        ),
         (
             "def optimizer(model):\n    made = torch.optim.SGD(model.parameters())\n"
             "    return made, torch.optim.lr_scheduler.ReduceLROnPlateau(made), 'speed'\n",
@@ -119,9 +124,11 @@ def metrics(): return {'own': Own()}
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (ROWS.format(rows=16) + DICTS + METRICS, ["metrics(): got an output that is a dict", "of your own"]),
+        (ROWS.format(rows=16) + DICTS + METRICS, ["metrics(): got an output that is a "
+                                                  "dict", "of your own"]),
         (ROWS.format(rows=16) + METRICS + "def model(): return torch.nn.Linear(2, 3)\n"
-         "def loss(output, target): return output.mean()\n", ["metrics(): got an output of shape [2, 3]"]),
+         "def loss(output, target): return output.mean()\n", ["metrics(): got an output of shape "
+                                                              "[2, 3]"]),
         (ROWS.format(rows=16) + DICTS + OWN.replace("score", "scores"), ["KeyError: 'scores'", "in observe"]),
         (ROWS.format(rows=521) + NORM, ["--global-batch-size: got 512", "521 samples", "BatchNorm",
                                         "--global-batch-size 521"]),
@@ -130,14 +137,18 @@ def metrics(): return {'own': Own()}
     ],
     ids=["dict", "shape", "own metric", "batch norm", "squeeze"],
 )  # fmt: skip
-def test_what_would_fail_only_later_is_tried_first(tmp_path: Path, changed: str, words: list[str]) -> None:
+def test_what_would_fail_only_later_is_tried_first(
+    tmp_path: Path, changed: str, words: list[str]
+) -> None:
     with pytest.raises((SpecError, UserCodeError)) as caught:
         warm.prepare_file(spec(tmp_path, changed))
     for each in words:
         assert each in str(caught.value)
 
 
-@pytest.mark.parametrize("changed", [ROWS.format(rows=16) + DICTS + OWN, ROWS.format(rows=528) + NORM])
+@pytest.mark.parametrize(
+    "changed", [ROWS.format(rows=16) + DICTS + OWN, ROWS.format(rows=528) + NORM]
+)
 def test_outputs_of_any_form_and_micro_batches_of_two_will_do(tmp_path: Path, changed: str) -> None:
     assert warm.prepare_file(spec(tmp_path, changed)) is not None
 
@@ -180,7 +191,9 @@ def optimizer(model): return torch.optim.Adagrad(model.parameters(), lr=0.1)
 """
 
 
-@pytest.mark.parametrize("output", ["self.out(self.rows(ids).sum(1))", "self.rows(ids).sum((1, 2))[:, None]"])
+@pytest.mark.parametrize(
+    "output", ["self.out(self.rows(ids).sum(1))", "self.rows(ids).sum((1, 2))[:, None]"]
+)
 def test_the_rows_of_a_large_embedding_are_not_copied_to_try_it(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,10 @@
-"""A warm process that forks whole runs: importing torch costs seconds, a fork of what has it milliseconds.
+"""A warm process that forks whole runs: importing torch costs seconds, a fork of what has it
+milliseconds.
 
-What it forks are a run's real processes: the agent, which forks master and template as the agent of a node does, and
-workers by the template; or one process alone, as `python loop.py` is. Requests come as lines of JSON on standard
-input, answers go to standard output; whatever is left ends with it.
+What it forks are a run's real processes: the agent, which forks master and template as the agent of
+a node does, and workers by the template; or one process alone, as `python loop.py` is. Requests
+come as lines of JSON on standard input, answers go to standard output; whatever is left ends with
+it.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Nursery:
         output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         pid = os.fork()
         if not pid:
-            work, argv = (_alone, request["argv"]) if "end" in request else (_agent, request["argv"])
+            work, argv = (
+                (_alone, request["argv"]) if "end" in request else (_agent, request["argv"])
+            )
             perform(lambda: self._become(work, request), argv, stdin=stdin, output=output, keep=[])
         os.close(stdin)
         os.close(output)

@@ -1,7 +1,9 @@
-"""Lets a run of milliseconds meet its faults: nobody commits past a fault before what it does has happened.
+"""Lets a run of milliseconds meet its faults: nobody commits past a fault before what it does has
+happened.
 
-A worker takes longer to start than a tiny model to train. So each worker waits in front of a commit, a metric or the
-end until the faults that are due have been performed: the dead are noticed, the newcomers warm.
+A worker takes longer to start than a tiny model to train. So each worker waits in front of a
+commit, a metric or the end until the faults that are due have been performed: the dead are noticed,
+the newcomers warm.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def _until(condition: Any) -> None:
 
 
 def _is_settled(spec: JobSpec, step: int, events: Path) -> bool:
-    """Whether the faults that are due were performed, their victims are known to be gone, and newcomers are warm."""
+    """Whether the faults that are due were performed, their victims are known to be gone, and
+    newcomers are warm.
+    """
     performed: dict[str, str] = {}
     states: dict[str, str] = {}
     restored = 0
@@ -69,4 +73,8 @@ def _wanted(spec: JobSpec, due: list[Fault]) -> int:
         return 0
     changes = {FaultKind.ADD: 1, FaultKind.REMOVE: -1}
     leaves = sum(fault.kind is FaultKind.TERM for fault in due)
-    return spec.workers.minimum + sum(changes.get(fault.kind, 0) * fault.count for fault in due) - leaves
+    return (
+        spec.workers.minimum
+        + sum(changes.get(fault.kind, 0) * fault.count for fault in due)
+        - leaves
+    )

@@ -21,8 +21,6 @@ from brim.storage.journal import set_aside_if_damaged
 from brim.telemetry.history import RunHistory, read_history
 from brim.telemetry.ledger import audit_run
 
-__all__ = ["CASES", "Ended", "Nursery"]
-
 CASES = Path(__file__).parent / "cases"
 TO_ANSWER = 90.0  # seconds; the nursery kills a run before
 TO_BE_GONE = 10.0
@@ -69,7 +67,9 @@ class Nursery:
         self._imports = imports
 
     def __enter__(self) -> Nursery:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
+        }
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("nursery.py")), *self._imports],
             stdin=subprocess.PIPE,
@@ -131,7 +131,9 @@ class Nursery:
         )
 
     def run(self, folder: Path, spec: JobSpec) -> Ended:
-        """What `brim train` or `brim run` does with a spec that it has made; again for a folder that was used."""
+        """What `brim train` or `brim run` does with a spec that it has made; again for a folder
+        that was used.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
         set_aside_if_damaged(folder / "journal")
@@ -159,7 +161,10 @@ def _of_session(session: int) -> list[str]:
             continue
         try:
             name, _, rest = (
-                Path("/proc", entry, "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+                Path("/proc", entry, "stat")
+                .read_text(errors="replace")
+                .partition("(")[2]
+                .rpartition(")")
             )
         except OSError:
             continue

@@ -1,8 +1,9 @@
 """The zoo as a table: what people bring along, and what brim does with it.
 
-A source named `loop_….py` is a loop of one's own, any other a training file; both are scripts as users write them. An
-exact case ends with the same weights alone, on two workers, and on three of which one is killed and one joins. A
-refused case ends with the words of its row, alone and in the same run of three.
+A source named `loop_….py` is a loop of one's own, any other a training file; both are scripts as
+users write them. An exact case ends with the same weights alone, on two workers, and on three of
+which one is killed and one joins. A refused case ends with the words of its row, alone and in the
+same run of three.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-__all__ = ["TABLE", "Case"]
 
 KILL_AND_JOIN = "kill rank 1 at step 3; add 1 at step 5"
 
@@ -23,14 +22,16 @@ class Case:
     Args:
         name: of the test.
         source: a file in `cases/`.
-        arguments: `NAME=VALUE` of `--set` for a training file, words of the command line for a loop.
+        arguments: `NAME=VALUE` of `--set` for a training file, words of the command line for a
+            loop.
         like: the public example in whose style it is, or what about it is odd.
         words: of the message that refuses it; empty where it is exact.
         harmless_alone: what is refused concerns several workers only, or a run.
         unsound: its losses are not all numbers, and brim warns of that.
         steps: that its weights have seen.
         epochs: whose samples count once each; None where the data has no end that is known.
-        faults: what happens to its three workers; each text is one life of the run, resumed by the next.
+        faults: what happens to its three workers; each text is one life of the run, resumed by the
+            next.
         workers: in each life of that run.
         world_sizes: that the last life must have seen.
         warned: words of a warning that it gets, however it ends.
@@ -78,7 +79,10 @@ PUBLIC = [
     exact("quickstart", "loop_quickstart.py", like="the PyTorch quickstart", epochs=3, steps=15),
     exact("lstm", "word_language_model.py", like="pytorch/examples: word_language_model"),
     exact(
-        "lstm_carried", "word_language_model.py", "kind=carried", like="its hidden state carried in a buffer"
+        "lstm_carried",
+        "word_language_model.py",
+        "kind=carried",
+        like="its hidden state carried in a buffer",
     ),
     exact(
         "transformer",
@@ -112,10 +116,20 @@ PUBLIC = [
     exact("ncf", "recommender.py", "kind=ncf", like="neural collaborative filtering"),
     exact("deepfm", "recommender.py", "kind=deepfm", like="DeepFM"),
     exact(
-        "large_dlrm", "recommender.py", "kind=large_dlrm", like="DLRM with tables that are trained by rows"
+        "large_dlrm",
+        "recommender.py",
+        "kind=large_dlrm",
+        like="DLRM with tables that are trained by rows",
     ),
-    exact("large_ncf", "recommender.py", "kind=large_ncf", like="neural collaborative filtering, by rows"),
-    exact("two_tower", "recommender.py", "kind=two_tower", like="two towers, by binary cross-entropy"),
+    exact(
+        "large_ncf",
+        "recommender.py",
+        "kind=large_ncf",
+        like="neural collaborative filtering, by rows",
+    ),
+    exact(
+        "two_tower", "recommender.py", "kind=two_tower", like="two towers, by binary cross-entropy"
+    ),
     exact(
         "large_two_tower",
         "recommender.py",
@@ -133,7 +147,10 @@ PUBLIC = [
         words="changed in forward",
     ),
     exact(
-        "moco_buffers", "self_supervised.py", "kind=moco_buffers", like="moco, the keys' encoder as buffers"
+        "moco_buffers",
+        "self_supervised.py",
+        "kind=moco_buffers",
+        like="moco, the keys' encoder as buffers",
     ),
     exact("autoencoder", "small_nets.py", like="lightning's first example"),
     exact("gcn", "small_nets.py", "kind=gcn", like="tkipf/pygcn: a sparse adjacency"),
@@ -148,14 +165,27 @@ PUBLIC = [
     exact("mixup", "loop_mixup.py", like="facebookresearch/mixup-cifar10, label smoothing"),
     exact("ema", "loop_ema.py", like="timm's ModelEma, by torch's AveragedModel"),
     exact("ddpm", "loop_ddpm.py", like="lucidrains/denoising-diffusion-pytorch"),
-    exact("distillation", "loop_distill.py", like="Hinton's distillation, a teacher outside the job"),
+    exact(
+        "distillation", "loop_distill.py", like="Hinton's distillation, a teacher outside the job"
+    ),
     exact("maml", "loop_maml.py", like="learn2learn: MAML by torch.func"),
     exact("wgan_gp", "loop_wgan.py", like="caogang/wgan-gp: the generator every second step"),
-    exact("grad_scaler", "loop_scaler.py", like="torch's AMP recipe with a GradScaler", epochs=4, steps=20),
+    exact(
+        "grad_scaler",
+        "loop_scaler.py",
+        like="torch's AMP recipe with a GradScaler",
+        epochs=4,
+        steps=20,
+    ),
 ]
 
 MODELS = [
-    exact("frozen_batch_norm", "resnet.py", "frozen=true", like="BatchNorm that the user keeps in eval mode"),
+    exact(
+        "frozen_batch_norm",
+        "resnet.py",
+        "frozen=true",
+        like="BatchNorm that the user keeps in eval mode",
+    ),
     exact(
         "channels_last",
         "resnet.py",
@@ -166,7 +196,10 @@ MODELS = [
     exact("spectral_norm", "layers.py", like="a parametrization with buffers"),
     exact("weight_norm", "layers.py", "kind=weight_norm", like="a parametrization"),
     exact(
-        "stochastic_depth", "layers.py", "kind=stochastic_depth", like="blocks left out by Python's random"
+        "stochastic_depth",
+        "layers.py",
+        "kind=stochastic_depth",
+        like="blocks left out by Python's random",
     ),
     exact("lora", "layers.py", "kind=lora", like="microsoft/LoRA"),
     exact("straight_through", "layers.py", "kind=binarised", like="a custom autograd.Function"),
@@ -179,19 +212,39 @@ MODELS = [
         words="buffer",
     ),
     exact("complex", "layers.py", "kind=complex", like="complex weights in a Fourier layer"),
-    exact("recomputed", "layers.py", "kind=checkpointed", like="torch.utils.checkpoint with dropout"),
-    exact("experts", "layers.py", "kind=experts", like="experts without a gradient in some micro-batches"),
+    exact(
+        "recomputed", "layers.py", "kind=checkpointed", like="torch.utils.checkpoint with dropout"
+    ),
+    exact(
+        "experts",
+        "layers.py",
+        "kind=experts",
+        like="experts without a gradient in some micro-batches",
+    ),
     exact("hooks", "layers.py", "kind=hooked", like="gradient reversal by hooks"),
     exact("compiled", "layers.py", "kind=compiled", like="torch.compile, without its compiler"),
     exact("group_norm", "layers.py", "kind=group_norm", like="GroupNorm"),
     exact(
-        "batch_norm_cumulative", "layers.py", "kind=batch_norm_cumulative", like="BatchNorm(momentum=None)"
+        "batch_norm_cumulative",
+        "layers.py",
+        "kind=batch_norm_cumulative",
+        like="BatchNorm(momentum=None)",
     ),
     exact("sync_batch_norm", "layers.py", "kind=sync_batch_norm", like="convert_sync_batchnorm"),
     refused("lazy", "layers.py", "kind=lazy", like="LazyLinear", words="uninitialized parameter"),
     exact("masked", "layers.py", "kind=masked", like="a buffer of minus infinities"),
-    exact("odd_buffers", "layers.py", "kind=odd_buffers", like="buffers of all types, expanded, empty, None"),
-    exact("odd_parameters", "layers.py", "kind=odd_parameters", like="transposed, empty, unused parameters"),
+    exact(
+        "odd_buffers",
+        "layers.py",
+        "kind=odd_buffers",
+        like="buffers of all types, expanded, empty, None",
+    ),
+    exact(
+        "odd_parameters",
+        "layers.py",
+        "kind=odd_parameters",
+        like="transposed, empty, unused parameters",
+    ),
     exact("rotary", "layers.py", "kind=rotary", like="a buffer that is made by the first forward"),
     exact("monte_carlo", "layers.py", "kind=monte_carlo", like="dropout in evaluation"),
     exact("float64", "layers.py", "kind=float64", like="double precision"),
@@ -220,7 +273,12 @@ MODELS = [
         like="a counter in a Python attribute",
         words="'count'",
     ),
-    exact("cached", "buffers.py", "kind=cached", like="an attribute that forward writes and never reads"),
+    exact(
+        "cached",
+        "buffers.py",
+        "kind=cached",
+        like="an attribute that forward writes and never reads",
+    ),
     refused(
         "carried",
         "buffers.py",
@@ -235,12 +293,22 @@ MODELS = [
         like="a list in a Python attribute",
         words="'recent'",
     ),
-    exact("own_generator", "buffers.py", "kind=own_generator", like="a torch.Generator of the model's own"),
+    exact(
+        "own_generator",
+        "buffers.py",
+        "kind=own_generator",
+        like="a torch.Generator of the model's own",
+    ),
 ]
 
 OPTIMIZERS = [
     *(
-        exact(name, "optimizers.py", f"optimizer={name}", like=f"torch.optim: {name.replace('_', ', ')}")
+        exact(
+            name,
+            "optimizers.py",
+            f"optimizer={name}",
+            like=f"torch.optim: {name.replace('_', ', ')}",
+        )
         for name in (
             "adadelta",
             "adafactor",
@@ -256,7 +324,12 @@ OPTIMIZERS = [
         )
     ),
     exact("lion", "optimizers.py", "optimizer=lion", like="an optimizer copied from a paper"),
-    exact("lamb", "optimizers.py", "optimizer=lamb", like="LAMB: a trust ratio, a Python number as state"),
+    exact(
+        "lamb",
+        "optimizers.py",
+        "optimizer=lamb",
+        like="LAMB: a trust ratio, a Python number as state",
+    ),
     exact("sgld", "optimizers.py", "optimizer=sgld", like="an optimizer that draws noise"),
     exact(
         "master_weights",
@@ -272,7 +345,12 @@ OPTIMIZERS = [
         words="the workers do not agree",
         harmless_alone=True,
     ),
-    exact("sparse_adam", "optimizers.py", "optimizer=sparse_adam", like="SparseAdam over an EmbeddingBag"),
+    exact(
+        "sparse_adam",
+        "optimizers.py",
+        "optimizer=sparse_adam",
+        like="SparseAdam over an EmbeddingBag",
+    ),
     exact(
         "sparse_clipped",
         "optimizers.py",
@@ -289,7 +367,10 @@ OPTIMIZERS = [
     ),
     exact("onecycle", "loop_schedules.py", "onecycle", like="OneCycleLR per batch"),
     exact(
-        "onecycle_unsaid", "loop_schedules.py", "onecycle_unsaid", like="OneCycleLR without a word on when"
+        "onecycle_unsaid",
+        "loop_schedules.py",
+        "onecycle_unsaid",
+        like="OneCycleLR without a word on when",
     ),
     refused(
         "cosine_unsaid",
@@ -298,11 +379,18 @@ OPTIMIZERS = [
         like="a cosine over steps without a word on when",
         words="need a word on when it steps",
     ),
-    exact("sequential", "loop_schedules.py", "sequential", like="SequentialLR: warm-up, then a cosine"),
+    exact(
+        "sequential", "loop_schedules.py", "sequential", like="SequentialLR: warm-up, then a cosine"
+    ),
     exact("cyclic", "loop_schedules.py", "cyclic", like="CyclicLR without a word on when"),
     exact("lambda", "loop_schedules.py", "lambda", like="LambdaLR per epoch"),
     exact("plateau", "loop_schedules.py", "plateau", like="ReduceLROnPlateau"),
-    exact("halved_by_hand", "loop_schedules.py", "by_hand", like="a learning rate halved by hand per epoch"),
+    exact(
+        "halved_by_hand",
+        "loop_schedules.py",
+        "by_hand",
+        like="a learning rate halved by hand per epoch",
+    ),
     refused(
         "within_a_step",
         "loop_schedules.py",
@@ -365,7 +453,10 @@ DATA = [
             workers=(1, 3),
         )
         for kind, like in (
-            ("plain", "an IterableDataset of a training file, with shards, suspended within an epoch"),
+            (
+                "plain",
+                "an IterableDataset of a training file, with shards, suspended within an epoch",
+            ),
             ("loader", "the same in a DataLoader"),
         )
     ),
@@ -412,7 +503,13 @@ DATA = [
 ]
 
 LOOPS = [
-    refused("backward", "loop_left_over.py", "backward", like="loss.backward() left over", words="backward"),
+    refused(
+        "backward",
+        "loop_left_over.py",
+        "backward",
+        like="loss.backward() left over",
+        words="backward",
+    ),
     exact(
         "divided",
         "loop_left_over.py",
@@ -421,7 +518,11 @@ LOOPS = [
         warned="a mean that is divided",
     ),
     exact(
-        "summed", "loop_left_over.py", "summed", like='reduction="sum" left over', warned="a sum over samples"
+        "summed",
+        "loop_left_over.py",
+        "summed",
+        like='reduction="sum" left over',
+        warned="a sum over samples",
     ),
     exact(
         "scaled",
@@ -465,9 +566,19 @@ LOOPS = [
         like="a second loop",
         words="another loop over a job",
     ),
-    refused("no_step", "loop_left_over.py", "no_step", like="a batch without a step", words="without a step"),
     refused(
-        "twice", "loop_left_over.py", "stepped_twice", like="two steps for a batch", words="a second call"
+        "no_step",
+        "loop_left_over.py",
+        "no_step",
+        like="a batch without a step",
+        words="without a step",
+    ),
+    refused(
+        "twice",
+        "loop_left_over.py",
+        "stepped_twice",
+        like="two steps for a batch",
+        words="a second call",
     ),
     refused(
         "detached",
@@ -498,7 +609,10 @@ LOOPS = [
         like="requires_grad_(False) before a newcomer comes",
     ),
     exact(
-        "freezes_within", "loop_left_over.py", "freezes_within", like="requires_grad_(False) within a step"
+        "freezes_within",
+        "loop_left_over.py",
+        "freezes_within",
+        like="requires_grad_(False) within a step",
     ),
     exact("freezes", "loop_left_over.py", "freezes", like="requires_grad_(False) from a step on"),
     refused(
@@ -567,14 +681,35 @@ LOOPS = [
         words="optimizer",
     ),
     exact(
-        "loss_module_given", "loop_loss_module.py", "both", like="the same, with the loss among the models"
+        "loss_module_given",
+        "loop_loss_module.py",
+        "both",
+        like="the same, with the loss among the models",
     ),
     exact("in_place", "loop_within.py", "in_place", like="inputs that are changed in place"),
-    exact("loop_cached", "loop_memory.py", "cached", like="an attribute that forward writes, in a loop"),
-    exact("loop_generator", "loop_memory.py", "generator", like="a torch.Generator of the model, in a loop"),
-    exact("loop_data_generator", "loop_memory.py", "data", like="a torch.Generator of the data, in a loop"),
     exact(
-        "loop_backbone", "loop_memory.py", "backbone", like="a backbone put to eval, later frozen, per epoch"
+        "loop_cached",
+        "loop_memory.py",
+        "cached",
+        like="an attribute that forward writes, in a loop",
+    ),
+    exact(
+        "loop_generator",
+        "loop_memory.py",
+        "generator",
+        like="a torch.Generator of the model, in a loop",
+    ),
+    exact(
+        "loop_data_generator",
+        "loop_memory.py",
+        "data",
+        like="a torch.Generator of the data, in a loop",
+    ),
+    exact(
+        "loop_backbone",
+        "loop_memory.py",
+        "backbone",
+        like="a backbone put to eval, later frozen, per epoch",
     ),
     *(
         refused(f"loop_{kind}", "loop_memory.py", kind, like=like, words=words)
@@ -586,7 +721,10 @@ LOOPS = [
     ),
     exact("measures_within", "loop_within.py", "measures", like="job.evaluate every second step"),
     exact(
-        "measures_by_itself", "loop_within.py", "measures_by_itself", like="eval() and back within an epoch"
+        "measures_by_itself",
+        "loop_within.py",
+        "measures_by_itself",
+        like="eval() and back within an epoch",
     ),
     refused(
         "a_few_batches",
@@ -595,7 +733,9 @@ LOOPS = [
         like="break behind a few batches of an epoch",
         words="a loop that was left",
     ),
-    exact("registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20),
+    exact(
+        "registered_state", "loop_state.py", like="a counter that is registered", epochs=4, steps=20
+    ),
     exact(
         "carried_hidden",
         "loop_carried.py",
@@ -619,9 +759,19 @@ LOOPS = [
         words="They do not agree on job.stop()",
         harmless_alone=True,
     ),
-    exact("nan_warn", "loop_nan.py", "warn", like="NaN in one micro-batch: warn and train on", unsound=True),
     exact(
-        "nan_skip", "loop_nan.py", "skip", like="NaN in one micro-batch: the step is left out", unsound=True
+        "nan_warn",
+        "loop_nan.py",
+        "warn",
+        like="NaN in one micro-batch: warn and train on",
+        unsound=True,
+    ),
+    exact(
+        "nan_skip",
+        "loop_nan.py",
+        "skip",
+        like="NaN in one micro-batch: the step is left out",
+        unsound=True,
     ),
     refused("nan_stop", "loop_nan.py", "stop", like="NaN in one micro-batch: stop", words="nan"),
 ]
@@ -645,7 +795,12 @@ LIVES = [
         like="a death while it measures",
         world_sizes=frozenset({3}),
     ),
-    life("joined_at_the_last_step", "add 1 at step 9", like="a join at the end", world_sizes=frozenset({3})),
+    life(
+        "joined_at_the_last_step",
+        "add 1 at step 9",
+        like="a join at the end",
+        world_sizes=frozenset({3}),
+    ),
     life(
         "all_killed_one_by_one",
         "kill rank 0 at step 2; kill rank 0 at step 4; kill rank 0 at step 6",
@@ -672,7 +827,10 @@ LIVES = [
         world_sizes=frozenset({1, 3, 4}),
     ),
     life(
-        "stopped_for_a_while", "stop rank 1 for 300ms at step 4", like="SIGSTOP", world_sizes=frozenset({3})
+        "stopped_for_a_while",
+        "stop rank 1 for 300ms at step 4",
+        like="SIGSTOP",
+        world_sizes=frozenset({3}),
     ),
     life(
         "suspended_and_resumed",
@@ -784,7 +942,10 @@ LIVES = [
     ),
     life("two_threads", KILL_AND_JOIN, like="--threads 2", options={"threads": 2}),
     life(
-        "crowded", "add 5 at step 2", like="as many workers as micro-batches", world_sizes=frozenset({3, 8})
+        "crowded",
+        "add 5 at step 2",
+        like="as many workers as micro-batches",
+        world_sizes=frozenset({3, 8}),
     ),
     life(
         "torch_distributed",

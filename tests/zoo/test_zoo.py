@@ -1,4 +1,6 @@
-"""What people bring along is exact, or is refused with words: never silently different (see `table.py`)."""
+"""What people bring along is exact, or is refused with words: never silently different (see
+`table.py`).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,11 @@ def _command(case: Case) -> tuple[str, ...]:
 
 def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
     """What `brim train` or `brim run` would make of the case."""
-    options: dict[str, Any] = {"heartbeat_timeout": 15.0, "spares": int(bool(faults)), **case.options}
+    options: dict[str, Any] = {
+        "heartbeat_timeout": 15.0,
+        "spares": int(bool(faults)),
+        **case.options,
+    }
     if "checkpoint_every" in options:
         options["checkpoint_every"] = Interval(steps=options["checkpoint_every"])
     if case.is_loop:
@@ -85,7 +91,9 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     selected = [
         item.callspec.params["case"]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.module is request.module and hasattr(item, "callspec")
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and hasattr(item, "callspec")
     ]
     with Nursery(imports=sorted({case.needs for case in selected if case.needs})) as nursery:
         zoo = Zoo(nursery, tmp_path_factory.mktemp("zoo"), selected)
@@ -114,8 +122,12 @@ def test_it_is_exact(zoo: Zoo, case: Case) -> None:
         assert ended.steps == case.steps, name
         assert (" is nan; " in ended.said) is case.unsound, name
         assert case.warned in ended.said, name
-    assert {name: ended.digest for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].digest)
-    assert {name: ended.metrics for name, ended in runs.items()} == dict.fromkeys(runs, runs["alone"].metrics)
+    assert {name: ended.digest for name, ended in runs.items()} == dict.fromkeys(
+        runs, runs["alone"].digest
+    )
+    assert {name: ended.metrics for name, ended in runs.items()} == dict.fromkeys(
+        runs, runs["alone"].metrics
+    )
     recorded = {name: ended for name, ended in runs.items() if ended.exactly_once is not None}
     assert recorded.keys() >= {"two", "faults"}
     for name, ended in recorded.items():

@@ -28,9 +28,9 @@ from brim.process import AGENT, adopt_orphans, be_called, children_of, end_famil
 from brim.storage.heir import UNHEARD, succession
 from brim.wire.control import AgentStream, open_stream
 
-__all__ = ["join", "main"]
-
-_TO_END = 10.0  # seconds for what user code left behind: one in an uninterruptible sleep ends when it can
+_TO_END = (
+    10.0  # seconds for what user code left behind: one in an uninterruptible sleep ends when it can
+)
 
 
 def join(master: str, *, token: str) -> int:
@@ -52,7 +52,9 @@ def join(master: str, *, token: str) -> int:
 
 
 def _end_what_is_left() -> None:
-    """The job's own processes have ended here: the user's code started what is left, which may use devices."""
+    """The job's own processes have ended here: the user's code started what is left, which may use
+    devices.
+    """
     deadline = time.monotonic() + _TO_END
     while end_family(children_of(os.getpid())) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -74,7 +76,9 @@ async def _serve(
 ) -> int:
     """Serve a run whose master is elsewhere; SIGTERM ends this agent, not the run."""
     clock = SystemClock()
-    agent = Agent(settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock, template)
+    agent = Agent(
+        settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock, template
+    )
     serving = asyncio.create_task(agent.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
@@ -117,13 +121,19 @@ def main(start: Start = start_anew) -> None:
     parser.add_argument(
         "--name", default="a1", help="by which the master knows it, one for each agent of a run"
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address that workers of other hosts can reach")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address that workers of other hosts can reach"
+    )
     parser.add_argument("--local", required=True, help="unix:PATH of the master on this host")
-    parser.add_argument("--join", action="store_true", help="another agent of this host keeps the master")
+    parser.add_argument(
+        "--join", action="store_true", help="another agent of this host keeps the master"
+    )
     parser.add_argument(
         "--group", type=Path, help="directory of a control group that is this agent's to enter"
     )
-    parser.add_argument("--listener", type=int, help="descriptor of the socket on which other hosts call")
+    parser.add_argument(
+        "--listener", type=int, help="descriptor of the socket on which other hosts call"
+    )
     parser.add_argument("master", nargs="*", help="behind --: what else the master is started with")
     arguments = parser.parse_args()
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]

@@ -1,4 +1,6 @@
-"""Starts modules of brim as processes: anew, or as forks of a process that has imported them already."""
+"""Starts modules of brim as processes: anew, or as forks of a process that has imported them
+already.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from brim.process import readable, with_equal_hashes
-
-__all__ = ["Forked", "Process", "Start", "fork", "perform", "start_anew"]
 
 
 class Process(Protocol):
@@ -38,7 +38,13 @@ class Start(Protocol):
     """Starts `python -m module arguments…`."""
 
     def __call__(
-        self, module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        stdin: int,
+        output: int,
+        keep: Sequence[int] = (),
     ) -> Process:
         """A child that has these descriptors and no others.
 
@@ -140,7 +146,9 @@ class Forked:
         return self._end
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, as `subprocess.Popen.wait` gives it; raises subprocess.TimeoutExpired."""
+        """Its exit status, as `subprocess.Popen.wait` gives it;
+        raises subprocess.TimeoutExpired.
+        """
         if self.returncode is None:
             if not readable([self._end], timeout):
                 raise subprocess.TimeoutExpired("a fork", timeout or 0.0)

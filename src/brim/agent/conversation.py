@@ -1,4 +1,6 @@
-"""The agent's end of its conversation with the master, over as many streams, and masters, as it takes."""
+"""The agent's end of its conversation with the master, over as many streams, and masters, as it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,15 @@ from brim.wire.messages import (
     Refused,
 )
 
-__all__ = ["Conversation", "Displaced"]
-
 _TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
-_SILENCE = (
-    10.0  # seconds without a word after which a stream is given up, and with it the master that is kept
-)
+# seconds without a word after which a stream is given up, and with it the master that is kept
+_SILENCE = 10.0
 _TO_RETRY = 0.05
 _TO_PART = 1.0
 _ASIDE = 64  # messages that are kept while there is no stream, where losing them does no harm
-_TO_SEE_OFF = (
-    45.0  # seconds until a master, or the one behind it, must have ended: it waits 15 s for other hosts
-)
+# seconds until a master, or the one behind it, must have ended: it waits 15 s for other hosts
+_TO_SEE_OFF = 45.0
 
 
 class Displaced(Exception):
@@ -57,7 +55,8 @@ class Conversation:
         dial: opens a stream to whichever master there is.
         keeper: of the master, where it lives on this host.
         clock: for patience.
-        unheard: the file in which the agent that follows this one finds what it has to say; None: none follows.
+        unheard: the file in which the agent that follows this one finds what it has to say; None:
+            none follows.
     """
 
     def __init__(
@@ -94,7 +93,9 @@ class Conversation:
         self._news.set()
 
     def foretell(self, record: CommitRecord) -> None:
-        """Make sure that a commit will be heard, whatever becomes of this process: it is a part of the next message."""
+        """Make sure that a commit will be heard, whatever becomes of this process: it is a part of
+        the next message.
+        """
         if self._unheard is not None:
             self._unheard.note(self._outbox.last + 1, Commits(records=[record]))
 
@@ -206,8 +207,8 @@ class Conversation:
     async def part(self, messages: AsyncIterator[MasterMessage]) -> None:
         """Let the master know that everything was heard, if it still listens.
 
-        Who keeps it stays until it has ended: where it dies before all hosts have heard the end, another tells them,
-        and needs this word as well.
+        Who keeps it stays until it has ended: where it dies before all hosts have heard the end,
+        another tells them, and needs this word as well.
 
         Args:
             messages: of this conversation.
@@ -216,7 +217,9 @@ class Conversation:
             self.beat()
             listening = asyncio.create_task(_drain(messages))
             ending = asyncio.create_task(self._keeper.ended.wait())
-            await asyncio.wait([listening, ending], timeout=_TO_SEE_OFF, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [listening, ending], timeout=_TO_SEE_OFF, return_when=asyncio.FIRST_COMPLETED
+            )
             ending.cancel()
             while not listening.done():  # a wait that is just over swallows a cancellation
                 listening.cancel()
@@ -227,7 +230,9 @@ class Conversation:
             return
         with contextlib.suppress(EnvironmentFault, TimeoutError):
             async with asyncio.timeout(_TO_PART):
-                while self._aside:  # which acknowledges nothing: the master listens until all was heard
+                while (
+                    self._aside
+                ):  # which acknowledges nothing: the master listens until all was heard
                     await stream.send(FromAgent(0, 0, self._aside.popleft()))
                 await stream.send(FromAgent(0, self._heard, Beat()))
                 await stream.finish()

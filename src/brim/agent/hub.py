@@ -1,7 +1,10 @@
-"""What an agent decides about its own workers: when they are released, and when one is gone. Pure but for its types.
+"""What an agent decides about its own workers: when they are released, and when one is gone.
 
-The hub sees the arrivals of its workers. Where all members of a round are its own, it is the root: its release is
-the commit. Where a round spans agents, it passes complete arrivals on to the master, which is the root then.
+Pure but for its types.
+
+The hub sees the arrivals of its workers. Where all members of a round are its own, it is the root:
+its release is the commit. Where a round spans agents, it passes complete arrivals on to the master,
+which is the root then.
 """
 
 from __future__ import annotations
@@ -12,8 +15,6 @@ from dataclasses import dataclass
 from brim.coordination.barrier import COMMIT, Barrier, Point, Release
 from brim.coordination.membership import World
 from brim.coordination.turns import TURN, Answer, Turns
-
-__all__ = ["Hub", "PassOn"]
 
 _LOCAL_PHASES = ("blocks", "folded")  # these concern the workers of one host only
 
@@ -47,7 +48,9 @@ class Hub:
 
     def begin(self, world: World) -> None:
         """A new round; whoever waits in the old one will hear of it."""
-        self.members = tuple(member.worker for member in world.members if member.agent == self._agent)
+        self.members = tuple(
+            member.worker for member in world.members if member.agent == self._agent
+        )
         self._is_root = len(self.members) == world.world_size
         self._barrier.begin(world.round, self.members)
         if self.turns is not None:

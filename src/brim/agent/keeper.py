@@ -1,4 +1,6 @@
-"""Keeps the master of a job alive: starts it, and another one whenever it dies before the job has ended."""
+"""Keeps the master of a job alive: starts it, and another one whenever it dies before the job has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import EnvironmentFault
-
-__all__ = ["Keeper"]
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
 _LONGEST_WAIT = 2.0  # seconds between two starts
@@ -22,7 +22,8 @@ class Keeper:
     Args:
         arguments: of `python -m brim.master`; the same for every life.
         log: the file that its output goes to.
-        start: how its first life is started; this process may fork no more once it runs an event loop.
+        start: how its first life is started; this process may fork no more once it runs an event
+            loop.
         keep: descriptors that each life has.
     """
 
@@ -38,7 +39,9 @@ class Keeper:
     def _start(self, start: Start) -> Process:
         # Its standard input is ours: a pipe that closes with whoever wanted the job.
         with self._log.open("ab") as log:
-            return start("brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept)
+            return start(
+                "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept
+            )
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -57,7 +60,9 @@ class Keeper:
                 return
             self._deaths += 1
             if self._deaths > _MOST_DEATHS:
-                raise EnvironmentFault(f"the master died {self._deaths} times in a row: see {self._log}")
+                raise EnvironmentFault(
+                    f"the master died {self._deaths} times in a row: see {self._log}"
+                )
             await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
             self._process = self._start(start_anew)
 

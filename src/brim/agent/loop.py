@@ -1,4 +1,6 @@
-"""The agent: performs what the master decides for one node, and is the hub of its workers' barriers."""
+"""The agent: performs what the master decides for one node, and is the hub of its workers'
+barriers.
+"""
 
 from __future__ import annotations
 
@@ -69,17 +71,16 @@ from brim.wire.messages import (
 )
 from brim.wire.messages import Late as LateWorker
 
-__all__ = ["Agent", "Settings"]
-
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
 _BEAT = 1.0
 _LOOK_AT_MEMORY = 1.0
 _TEMPLATE = ""  # its name among those that are waited for
-_TO_START = (
-    300.0  # seconds that a start may take, however soon a step is given up: reading data may take long
+# seconds that a start may take, however soon a step is given up: reading data may take long
+_TO_START = 300.0
+_PREPARING = Doing(
+    kind="template", words="running the file and reading its data", at_least=_TO_START
 )
-_PREPARING = Doing(kind="template", words="running the file and reading its data", at_least=_TO_START)
 _STARTING = Doing(kind="start", words="starting", at_least=_TO_START)
 
 
@@ -90,7 +91,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         name: unique in the job; agents are ranked by the order in which they join.
         host: an address of this host that the workers of other hosts can reach.
         run_dir: where logs go, and the file of the job.
-        guest: it came to a run of another host, which goes on without it where this host cannot take part.
+        guest: it came to a run of another host, which goes on without it where this host cannot
+            take part.
     """
 
     name: str
@@ -110,7 +112,11 @@ class Agent:
     """
 
     def __init__(
-        self, settings: Settings, master: Conversation, clock: Clock, template: Template | None = None
+        self,
+        settings: Settings,
+        master: Conversation,
+        clock: Clock,
+        template: Template | None = None,
     ) -> None:
         self._settings, self._master, self._clock = settings, master, clock
         self._template = template
@@ -130,10 +136,14 @@ class Agent:
         self._suspect: set[str] = set()
         self._layout = ""
         self._joined: set[str] = set()  # who has called brim.join
-        self._may_end: set[str] = set()  # who was dismissed: their end without an error is no surprise
+        self._may_end: set[str] = (
+            set()
+        )  # who was dismissed: their end without an error is no surprise
         self._spec: JobSpec | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._prints = Prints(settings.run_dir) if settings.guest else None  # else they are where people look
+        self._prints = (
+            Prints(settings.run_dir) if settings.guest else None
+        )  # else they are where people look
         self._log_limit = LogLimit(settings.run_dir / "logs", "*.log", limit=LOG_LIMIT)
         self._declined = ""  # why this host cannot take part
 
@@ -141,7 +151,8 @@ class Agent:
         """Serve the job until its master ends it: 0 where it ended well, else 1.
 
         Raises:
-            EnvironmentFault: there is no master any more, it does not let this agent in, or this host cannot take part.
+            EnvironmentFault: there is no master any more, it does not let this agent in, or this
+                host cannot take part.
             Displaced: the master counts this agent as lost. Its workers are gone.
         """
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
@@ -163,7 +174,9 @@ class Agent:
         except Displaced as displaced:
             if not self._declined:
                 raise
-            raise EnvironmentFault(f"the run continues without this host: {self._declined}") from displaced
+            raise EnvironmentFault(
+                f"the run continues without this host: {self._declined}"
+            ) from displaced
         finally:
             for task in beside:
                 task.cancel()
@@ -171,7 +184,10 @@ class Agent:
             limiting.cancel()
 
     async def _clean_up(self) -> None:
-        """End all workers. The master hears of the end of its job only behind it, so that its end is the run's."""
+        """End all workers.
+
+        The master hears of the end of its job only behind it, so that its end is the run's.
+        """
         for task in self._tasks:
             task.cancel()
         workers, self._workers = self._workers, None
@@ -209,7 +225,9 @@ class Agent:
             self._failed(failure_of(error))
 
     def _failed(self, failed: Failed) -> None:
-        """No restart on this host will help; where the job is another's, that need not be its end."""
+        """No restart on this host will help; where the job is another's,
+        that need not be its end.
+        """
         self._waits.forget(_TEMPLATE)
         if not self._settings.guest:
             self._post(failed)
@@ -218,7 +236,9 @@ class Agent:
             self._post(Decline(failure=failed))
 
     async def _take_part(self, configure: Configure) -> None:
-        """Start as a host that comes to a run: with the file, and in the directory, that the others have."""
+        """Start as a host that comes to a run: with the file, and in the directory, that the others
+        have.
+        """
         try:
             if configure.spec.asynchronous is not None:
                 raise _needs_one_host()
@@ -235,11 +255,15 @@ class Agent:
     def _template_replaced(self, why: str) -> None:
         assert self._spec is not None
         self._post(
-            Warn(message="; ".join(filter(None, (why, change_of_source(self._settings.run_dir, self._spec)))))
+            Warn(
+                message="; ".join(
+                    filter(None, (why, change_of_source(self._settings.run_dir, self._spec)))
+                )
+            )
         )
         self._waits.expect(_TEMPLATE, _PREPARING, now=self._clock.now())
 
-    # To the master -----------------------------------------------------------------------------------------
+    # To the master --------------------------------------------------------------------------------
 
     def _post(self, message: AgentMessage) -> None:
         """Say something, after all commits that came before it."""
@@ -257,7 +281,9 @@ class Agent:
     def _note_commit(self, record: CommitRecord) -> None:
         self._commits.append(record)
         if self._flush_timer is None:
-            self._flush_timer = asyncio.get_running_loop().call_later(self._flush_after, self._flush)
+            self._flush_timer = asyncio.get_running_loop().call_later(
+                self._flush_after, self._flush
+            )
 
     async def _tick(self) -> None:
         """Find out who is silent, and be heard oneself."""
@@ -278,7 +304,9 @@ class Agent:
                 self._master.beat()
 
     async def _mind_memory(self) -> None:
-        """Know what workers have, and end who has too much; in a thread, since a barrier may be under way here."""
+        """Know what workers have, and end who has too much; in a thread, since a barrier may be
+        under way here.
+        """
         said = False
         while True:
             try:
@@ -310,7 +338,8 @@ class Agent:
             self._master.print(self._prints.worker, text)
 
     def _end_who_is_stopped(self, workers: Workers, now: float) -> None:
-        """Who is silent and runs holds Python's lock, or hangs: that is for those who wait for it to say.
+        """Who is silent and runs holds Python's lock, or hangs: that is for those who wait for it
+        to say.
 
         A process that is stopped can still wake and write: it must be dead before others go on.
         """
@@ -357,7 +386,7 @@ class Agent:
             self._post(Silence(worker=worker, silent=worker in suspect))
         self._suspect = suspect
 
-    # From the workers --------------------------------------------------------------------------------------
+    # From the workers -----------------------------------------------------------------------------
 
     def _started(self, worker: str, pid: int) -> None:
         self._expect(worker, _STARTING)
@@ -415,7 +444,8 @@ class Agent:
                 self._arrived(worker, message)
             case Hello(layout=layout) if self._layout and layout != self._layout:
                 detail = (
-                    "workers do not train the same network: does model() depend on chance or on the host?"
+                    "workers do not train the same network: does model() depend on chance or "
+                    "on the host?"
                 )
                 self._post(Failed(who="user", message=detail))
             case Hello(layout=layout):
@@ -488,15 +518,24 @@ class Agent:
         assert self._workers is not None
         self._workers.send(worker, message)
 
-    def _record(self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool) -> CommitRecord:
-        """The record of a step that counts; the master will hear of it, whatever becomes of this process."""
-        self._committed_at = max(at, self._committed_at)  # between two clocks' readings time goes by
-        record = CommitRecord(round=round, step=step + 1, at=self._committed_at, payloads=payloads, held=held)
+    def _record(
+        self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool
+    ) -> CommitRecord:
+        """The record of a step that counts; the master will hear of it, whatever becomes of this
+        process.
+        """
+        self._committed_at = max(
+            at, self._committed_at
+        )  # between two clocks' readings time goes by
+        record = CommitRecord(
+            round=round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
+        )
         self._master.foretell(record)
         return record
 
     def _commit(self, release: Release, made: list[Made]) -> None:
-        """This hub is the root: its release is the commit, of one step or of several of a worker alone.
+        """This hub is the root: its release is the commit, of one step or of several of a worker
+        alone.
 
         No worker hears of a commit that could be forgotten.
         """
@@ -532,13 +571,15 @@ class Agent:
         if point.phase == "end":
             assert self._world is not None
             if worker == self._world.members[0].worker:
-                self._expect(worker, Doing(kind="end", words="writing what the job ends with", round=round))
+                self._expect(
+                    worker, Doing(kind="end", words="writing what the job ends with", round=round)
+                )
         elif point.phase == "blocks":
             self._expect(worker, _adding_up(point.step + 1, round))
         elif not release.hold:
             self._expect(worker, _in_step(point.step + 1 + is_commit(point), round))
 
-    # From the master ---------------------------------------------------------------------------------------
+    # From the master ------------------------------------------------------------------------------
 
     async def _on_master(self, message: MasterMessage) -> None:
         if isinstance(message, Configure):
@@ -566,7 +607,9 @@ class Agent:
                     self._waits.forget(worker)
                 elif isinstance(inner, WriteNow):
                     self._hub.close()
-                    doing = Doing(kind="write", words="writing the last checkpoint", round=self._hub.round)
+                    doing = Doing(
+                        kind="write", words="writing the last checkpoint", round=self._hub.round
+                    )
                     self._expect(worker, doing)
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, reason=reason) if reason:
@@ -579,7 +622,9 @@ class Agent:
                 assert_never(message)
 
     def _answer_without_workers(self, message: MasterMessage) -> None:
-        """This host cannot take part, and the master does not know it yet, or ends the job for it."""
+        """This host cannot take part, and the master does not know it yet,
+        or ends the job for it.
+        """
         assert self._declined, "Configure comes first"
         match message:
             case SignalWorker(worker=worker) | ToWorker(worker=worker, message=Dismissed()):
@@ -595,7 +640,9 @@ class Agent:
         number = round.world.round
         for worker in self._hub.members:
             send(worker, round)
-            self._expect(worker, Doing(kind="round", words=f"taking up round {number}", round=number))
+            self._expect(
+                worker, Doing(kind="round", words=f"taking up round {number}", round=number)
+            )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -1,8 +1,10 @@
-"""What the workers of one agent have in memory, which of them have too much, and whom the kernel has ended for it.
+"""What the workers of one agent have in memory, which of them have too much, and whom the kernel
+has ended for it.
 
-The limit is kept by looking: that works on every Linux, for every account. A worker that takes much at once between
-two looks can have more for a moment; what protects the host from that is the limit of its control group, or of a
-service, and the kernel, which then ends workers first (`brim.process.go_first_when_memory_is_short`).
+The limit is kept by looking: that works on every Linux, for every account. A worker that takes much
+at once between two looks can have more for a moment; what protects the host from that is the limit
+of its control group, or of a service, and the kernel, which then ends workers first
+(`brim.process.go_first_when_memory_is_short`).
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ from brim.control_groups import files_about_us
 from brim.domain.quantities import format_bytes
 from brim.errors import SpecError
 from brim.process import children_of, memory_of, own_memory_of
-
-__all__ = ["KillCounts", "Memory", "check_limit", "kill_counts"]
 
 _TO_TRUST = 10.0  # seconds that a part is known for: who shared the rest may have ended
 _RECENT = 5.0  # seconds that a process which the kernel ends may take: it has much to give back
@@ -73,7 +73,8 @@ class Memory:
     """The memory of workers; one thread may look while another asks.
 
     Args:
-        limit: bytes that each may have, with the processes that it started; None: as many as there are.
+        limit: bytes that each may have, with the processes that it started; None: as many as there
+            are.
         counts: of the kernel's kills.
     """
 
@@ -94,10 +95,13 @@ class Memory:
             Why workers are to be ended, for those that have too much.
         """
         had = {worker: _family_of(pid) for worker, pid in workers.items()}
-        sizes = {worker: sum(memory_of(pid) or 0 for pid in family) for worker, family in had.items()}
+        sizes = {
+            worker: sum(memory_of(pid) or 0 for pid in family) for worker, family in had.items()
+        }
         too_much = {}
         for worker, size in sizes.items():
-            # What is shared is counted in full here, so that this is never too little; the exact number is dearer.
+            # What is shared is counted in full here, so that this is never too little; the exact
+            # number is dearer.
             if self.limit is not None and size > self.limit:
                 sizes[worker] = self._part_of(worker, had[worker], size, now=now)
                 if sizes[worker] > self.limit:
@@ -113,7 +117,9 @@ class Memory:
         return too_much
 
     def _part_of(self, worker: str, family: list[int], size: int, *, now: float) -> int:
-        """What it has where shared pages count in parts; or, if that is below the limit, what it has at most."""
+        """What it has where shared pages count in parts; or, if that is below the limit, what it
+        has at most.
+        """
         assert self.limit is not None
         known = self._parts.get(worker)
         if known is not None and now - known.at < _TO_TRUST:
@@ -125,7 +131,9 @@ class Memory:
         return part
 
     def why_killed(self, worker: str, *, now: float) -> str:
-        """What ended a worker that was killed (signal 9) by nobody of ours; empty where memory has no part in it."""
+        """What ended a worker that was killed (signal 9) by nobody of ours; empty where memory has
+        no part in it.
+        """
         with self._lock:
             self._note(now)
             ours, host = self._kills_to_explain()
@@ -138,9 +146,13 @@ class Memory:
         return ""
 
     def _kills_to_explain(self) -> list[bool]:
-        """Whether the kernel has ended a process lately for whom nobody was told: of our groups, and of the host."""
+        """Whether the kernel has ended a process lately for whom nobody was told: of our groups,
+        and of the host.
+        """
         found = []
-        for which, (before, after) in enumerate(zip(self._seen[0][1], self._seen[-1][1], strict=True)):
+        for which, (before, after) in enumerate(
+            zip(self._seen[0][1], self._seen[-1][1], strict=True)
+        ):
             told = max(before, self._explained[which])
             found.append(after > told)
             if after > told:

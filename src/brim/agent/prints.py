@@ -1,4 +1,6 @@
-"""What rank 0 prints on this host, for the command on another one: whole lines, a limited number of bytes at a time."""
+"""What rank 0 prints on this host, for the command on another one: whole lines, a limited number of
+bytes at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,6 @@ from pathlib import Path
 
 from brim.coordination.membership import World
 from brim.telemetry.logs import Tail
-
-__all__ = ["Prints"]
 
 _MOST = 16 << 10  # bytes that are passed on at once
 # Whoever prints without end must not keep this host's agent from everything else.
@@ -18,7 +18,8 @@ _LAST_READS = 1024  # of the log of a worker that will not be read again
 class Prints:
     """Follows the log of rank 0 while it is one of this host's workers.
 
-    The first rank 0 of a run is read from its beginning, a successor from where it is when it takes over.
+    The first rank 0 of a run is read from its beginning, a successor from where it is when it takes
+    over.
 
     Args:
         run_dir: of this agent, with the workers' logs.
@@ -30,7 +31,9 @@ class Prints:
         self.worker = ""
 
     def begin(self, world: World) -> str:
-        """Take note of a new round; returns what the rank 0 of the round before printed to its end."""
+        """Take note of a new round; returns what the rank 0 of the round before printed
+        to its end.
+        """
         first = world.members[0].worker
         if first == self.worker:
             return ""
@@ -43,7 +46,9 @@ class Prints:
         return left
 
     def fresh(self) -> str:
-        """Lines that were completed since the last call, or the last of them where there are too many."""
+        """Lines that were completed since the last call, or the last of them where there are too
+        many.
+        """
         return self._read(_READS)
 
     def rest(self) -> str:
@@ -61,6 +66,7 @@ class Prints:
             kept.append(line)
         if len(kept) < len(lines):
             kept.append(
-                f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to another host]"
+                f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to "
+                "another host]"
             )
         return "".join(f"{line}\n" for line in reversed(kept))

@@ -1,7 +1,9 @@
-"""What an agent has said and its master may not have heard, in a file: where it is killed, the next agent says it.
+"""What an agent has said and its master may not have heard, in a file: where it is killed, the next
+agent says it.
 
-A commit is in there before any worker hears of it: so whatever state a worker can come to is on record in the end. The
-file is not synced: it is for the death of a process, and a power cut ends the workers as well.
+A commit is in there before any worker hears of it: so whatever state a worker can come to is on
+record in the end. The file is not synced: it is for the death of a process, and a power cut ends
+the workers as well.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ from pathlib import Path
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage.journal import Journal, set_aside_if_damaged
 from brim.wire.messages import AgentMessage, Codec, Commits, Unheard
-
-__all__ = ["UnheardFile", "open_unheard"]
 
 _LONGEST = 256 << 10  # bytes beyond which the file is written anew, without what was heard
 
@@ -49,7 +49,9 @@ class UnheardFile:
         self._write(note)
 
     def heard(self, number: int) -> None:
-        """The master has everything up to this message of this session, and knows nothing of earlier sessions."""
+        """The master has everything up to this message of this session, and knows nothing of
+        earlier sessions.
+        """
         while self._notes and self._notes[0][0] <= number:
             self._notes.popleft()
         if self._journal is not None and (self.left or self._journal.size > _LONGEST):
@@ -76,7 +78,9 @@ class UnheardFile:
 
 
 def _whole(notes: Iterable[Unheard]) -> list[Unheard]:
-    """The messages that were, or would have been, said: commits were noted one by one, and are said together."""
+    """The messages that were, or would have been, said: commits were noted one by one, and are said
+    together.
+    """
     whole: list[Unheard] = []
     for note in notes:
         last = whole[-1] if whole else None

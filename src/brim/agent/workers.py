@@ -1,4 +1,6 @@
-"""The worker processes of one agent: started through the template, heard over sockets, seen to their end."""
+"""The worker processes of one agent: started through the template, heard over sockets, seen to
+their end.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,6 @@ from brim.wire.messages import (
     WorkerMessage,
 )
 
-__all__ = ["Template", "Workers", "signal_words", "start_template"]
-
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
@@ -45,7 +45,9 @@ _STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The process that workers are forked from, the socket on which it is asked for them, and its stack."""
+    """The process that workers are forked from, the socket on which it is asked for them, and its
+    stack.
+    """
 
     process: Process
     requests: socket.socket
@@ -66,7 +68,9 @@ def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Templ
         keep = [theirs.fileno(), stacks.file]
         arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
         arguments += ["--run-dir", str(run_dir), "--host", host]
-        process = start("brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep)
+        process = start(
+            "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
+        )
     os.close(nothing)
     return Template(process, ours, stacks)
 
@@ -97,7 +101,9 @@ class _Process:
     status: int | None = None
     closed: bool = False
     condemned: str = ""  # why it was killed
-    early: list[bytes] = field(default_factory=list)  # what it said before the template said that it is there
+    early: list[bytes] = field(
+        default_factory=list
+    )  # what it said before the template said that it is there
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
@@ -107,7 +113,8 @@ class Callbacks:
 
     Args:
         ready: the template can be asked for workers.
-        started, heard, gone: a worker's process is there, said something, has ended (its exit status, and in words).
+        started, heard, gone: a worker's process is there, said something, has ended (its exit
+            status, and in words).
         failed: what the template found to be wrong: no restart will help.
         replaced: the template died, and another one is being started.
         spent: there is no template any more, and there will be none.
@@ -132,7 +139,9 @@ class Workers:
         host: address of this host.
     """
 
-    def __init__(self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = "") -> None:
+    def __init__(
+        self, run_dir: Path, template: Template, tell: Callbacks, *, host: str = ""
+    ) -> None:
         self._run_dir, self._tell, self._host = run_dir, tell, host
         self._processes: dict[str, _Process] = {}
         self._dying: dict[
@@ -159,7 +168,7 @@ class Workers:
             lambda: _Link(self._on_template, lambda: self._on_template_gone(template)), sock=reader
         )
 
-    # The template ------------------------------------------------------------------------------------------
+    # The template ---------------------------------------------------------------------------------
 
     def _on_template(self, data: bytes) -> None:
         match self._from_template.decode(data):
@@ -175,7 +184,10 @@ class Workers:
                 self._tell.failed(failed)
 
     def _on_template_gone(self, template: Template) -> None:
-        """Its workers live on. Whom it was asked for and did not fork is started again, by another template."""
+        """Its workers live on.
+
+        Whom it was asked for and did not fork is started again, by another template.
+        """
         if self._ending:
             return
         was_ready = self._ready.is_set()
@@ -185,10 +197,14 @@ class Workers:
         for worker in sorted(self._asked):
             self._lose(worker, "it was not started")
         if self._templates and not self._was_ever_ready:
-            self._tell.failed(Failed(who="environment", message=f"the template process died: see {log}"))
+            self._tell.failed(
+                Failed(who="environment", message=f"the template process died: see {log}")
+            )
             return
         if self._templates >= _MOST_TEMPLATES:
-            self._tell.spent(f"no worker can be started any more, the template process died: see {log}")
+            self._tell.spent(
+                f"no worker can be started any more, the template process died: see {log}"
+            )
             return
         self._tell.replaced(f"the template process died; another one is started: see {log}")
         spawned = asyncio.ensure_future(self._replace(template))
@@ -206,7 +222,9 @@ class Workers:
             await self.listen()
 
     async def start(self, worker: str, *, delay: float = 0.0) -> None:
-        """Start a worker after so many seconds; the answer is a call of `started`, `gone` or `failed`."""
+        """Start a worker after so many seconds; the answer is a call of `started`, `gone` or
+        `failed`.
+        """
         self._waiting.add(worker)
         await asyncio.sleep(delay)
         await self._ready.wait()
@@ -217,7 +235,9 @@ class Workers:
         ours, theirs = socket.socketpair()
         notice, gives_notice = os.pipe()
         transport, _ = await loop.create_connection(
-            lambda: _Link(lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)),
+            lambda: _Link(
+                lambda data: self._on_worker(worker, data), lambda: self._on_closed(worker)
+            ),
             sock=ours,
         )
         process = self._processes[worker] = _Process(transport, Stacks(), notice=notice)
@@ -247,7 +267,7 @@ class Workers:
         self._ending = True
         self._tell.failed(Failed(who="environment", message=why, trace=stack))
 
-    # Workers -----------------------------------------------------------------------------------------------
+    # Workers --------------------------------------------------------------------------------------
 
     def send(self, worker: str, message: WorkerBound) -> None:
         process = self._processes.get(worker)
@@ -264,16 +284,22 @@ class Workers:
     def pids(self) -> dict[str, int]:
         """The processes of workers that have not ended, by their names."""
         return {
-            worker: each.pid for worker, each in self._processes.items() if each.pid and each.status is None
+            worker: each.pid
+            for worker, each in self._processes.items()
+            if each.pid and each.status is None
         }
 
     def is_stopped(self, worker: str) -> bool:
-        """Whether its process will not go on by itself: one that runs, or sleeps, is only silent."""
+        """Whether its process will not go on by itself:
+        one that runs, or sleeps, is only silent.
+        """
         process = self._processes.get(worker)
         return process is not None and state_of(process.stacks.pid or process.pid) in _STOPPED
 
     async def stack(self, worker: str) -> str:
-        """What Python is at in a worker, or in the template where there is no name; empty where that cannot be had."""
+        """What Python is at in a worker, or in the template where there is no name; empty where
+        that cannot be had.
+        """
         process = self._processes.get(worker)
         stacks = process.stacks if process else None if worker else self._template.stacks
         return await stacks.ask() if stacks else ""
@@ -294,15 +320,20 @@ class Workers:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
         if number == signal.SIGKILL:
-            # In an uninterruptible sleep it stays a process, but no line of its program is executed any more.
+            # In an uninterruptible sleep it stays a process, but no line of its program is executed
+            # any more.
             later = asyncio.get_running_loop().call_later(_TO_DIE, self._lose, worker)
             process.timers.append(later)
         if resume_after:
-            later = asyncio.get_running_loop().call_later(resume_after, self.signal, worker, signal.SIGCONT)
+            later = asyncio.get_running_loop().call_later(
+                resume_after, self.signal, worker, signal.SIGCONT
+            )
             process.timers.append(later)
 
     def _begin(self, worker: str, pid: int) -> None:
-        """A worker can speak before the template does: nothing of it is told before its start is."""
+        """A worker can speak before the template does:
+        nothing of it is told before its start is.
+        """
         self._watch(worker, pid)
         self._tell.started(worker, pid)
         for data in self._processes[worker].early:
@@ -320,7 +351,10 @@ class Workers:
         self._tell.heard(worker, message)
 
     def _on_closed(self, worker: str) -> None:
-        """No process holds the worker's end any more: it is dead, or has left the job. In doubt it is killed."""
+        """No process holds the worker's end any more: it is dead, or has left the job.
+
+        In doubt it is killed.
+        """
         process = self._processes.get(worker)
         if process is None:
             return
@@ -353,7 +387,9 @@ class Workers:
             self._look_for_end(worker)
 
     def _look_for_end(self, worker: str, looks: int = _LOOKS) -> None:
-        """Do not wait until the kernel has cleared away what was killed: its memory may be large."""
+        """Do not wait until the kernel has cleared away what was killed:
+        its memory may be large.
+        """
         process = self._processes.get(worker)
         if process is None or process.status is not None or not process.gives_notice:
             return
@@ -366,7 +402,9 @@ class Workers:
             finally:
                 self._lose(worker)
         elif looks:  # its other threads have to hear of the signal, each on some processor
-            later = asyncio.get_running_loop().call_later(_LOOK, self._look_for_end, worker, looks - 1)
+            later = asyncio.get_running_loop().call_later(
+                _LOOK, self._look_for_end, worker, looks - 1
+            )
             process.timers.append(later)
 
     def _clear_away_later(self, process: _Process) -> None:
@@ -399,7 +437,8 @@ class Workers:
         if process.closed:
             self._lose(worker)
             return
-        # Its last words may still be on their way; a grandchild that inherited the link must not hold them up.
+        # Its last words may still be on their way; a grandchild that inherited the link must not
+        # hold them up.
         later = asyncio.get_running_loop().call_later(1.0, process.transport.abort)
         process.timers.append(later)
 
@@ -421,7 +460,8 @@ class Workers:
         if process is None:
             return
         process.condemned = process.condemned or why
-        process.transport.abort()  # should there be a process after all, it learns that nobody wants it
+        # should there be a process after all, it learns that nobody wants it
+        process.transport.abort()
         for timer in process.timers:
             timer.cancel()
         self._stop_watching(process)
@@ -431,7 +471,9 @@ class Workers:
         self._tell.gone(worker, process.status, _reason(process))
 
     def _sweep_later(self) -> None:
-        self._sweeping = self._sweeping or asyncio.get_running_loop().call_later(_TO_LEAVE, self._sweep)
+        self._sweeping = self._sweeping or asyncio.get_running_loop().call_later(
+            _TO_LEAVE, self._sweep
+        )
 
     def _sweep(self) -> None:
         """End what workers that are gone had started: it may still use their devices."""
@@ -439,8 +481,12 @@ class Workers:
         if self._ending:
             return
         known = {process.pid for process in self._processes.values()}
-        orphans = {pid: variable_of(pid, WORKER) for pid in children_of(os.getpid()) if pid not in known}
-        if end_family(pid for pid, worker in orphans.items() if worker and worker not in self._processes):
+        orphans = {
+            pid: variable_of(pid, WORKER) for pid in children_of(os.getpid()) if pid not in known
+        }
+        if end_family(
+            pid for pid, worker in orphans.items() if worker and worker not in self._processes
+        ):
             self._sweep_later()
 
     async def end(self) -> None:
@@ -477,7 +523,9 @@ class Workers:
         self._template.stacks.close()
 
     async def _see_off(self, pids: list[int]) -> None:
-        """Wait until the processes that were killed are gone; an uninterruptible one ends when it can."""
+        """Wait until the processes that were killed are gone; an uninterruptible one ends when it
+        can.
+        """
         deadline = asyncio.get_running_loop().time() + _TO_DIE
         left = [pid for pid in pids if pid and _is_there(pid)]
         while left and asyncio.get_running_loop().time() < deadline:
@@ -486,7 +534,9 @@ class Workers:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether a child has not ended; one that has is no more than its number, and that is taken from it."""
+    """Whether a child has not ended; one that has is no more than its number, and that is taken
+    from it.
+    """
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:

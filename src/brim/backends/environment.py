@@ -1,16 +1,37 @@
-"""The environment that jobs of a scheduler start from: what programs need to run, and no secrets."""
+"""The environment that jobs of a scheduler start from:
+what programs need to run, and no secrets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["environment_of_jobs"]
-
-# Where programs, libraries and people's files are, and how text is written. No proxy: it may contain a password.
+# Where programs, libraries and people's files are, and how text is written. No proxy: it may
+# contain a password.
 _NAMES = frozenset(
     {
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "HOSTNAME"),
-        *("LD_LIBRARY_PATH", "LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "VIRTUAL_ENV", "CONDA_PREFIX"),
+        *(
+            "PATH",
+            "HOME",
+            "USER",
+            "LOGNAME",
+            "SHELL",
+            "LANG",
+            "LANGUAGE",
+            "TZ",
+            "TMPDIR",
+            "TERM",
+            "HOSTNAME",
+        ),
+        *(
+            "LD_LIBRARY_PATH",
+            "LIBRARY_PATH",
+            "LD_PRELOAD",
+            "CC",
+            "CXX",
+            "VIRTUAL_ENV",
+            "CONDA_PREFIX",
+        ),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"),
     }
 )
@@ -42,5 +63,7 @@ def environment_of_jobs(here: Mapping[str, str], declared: Mapping[str, str]) ->
     >>> environment_of_jobs({"PATH": "/bin", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}, {"HF_HOME": "/data"})
     {'PATH': '/bin', 'OMP_PROC_BIND': '1', 'HF_HOME': '/data'}
     """
-    kept = {name: value for name, value in here.items() if name in _NAMES or name.startswith(_FAMILIES)}
+    kept = {
+        name: value for name, value in here.items() if name in _NAMES or name.startswith(_FAMILIES)
+    }
     return {**kept, **declared}

@@ -1,7 +1,8 @@
-"""A cluster of real processes as a `Backend`: what they do becomes a snapshot, decisions become what they should do.
+"""A cluster of real processes as a `Backend`: what they do becomes a snapshot, decisions become
+what they should do.
 
-It writes down what it is about to do before it does it, and believes only what it sees: a job has processes while a
-lock says so, and devices are free once nobody holds them.
+It writes down what it is about to do before it does it, and believes only what it sees: a job has
+processes while a lock says so, and devices are free once nobody holds them.
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.storage.book import Book, JobRecord
 
-__all__ = ["LiveBackend"]
-
 _KEPT = 200  # cycles and looks whose times are told
 _LOOK = 0.2  # seconds between two looks at the processes
 _REPLAN = 15.0  # seconds after which plans are made anew from measured progress
@@ -60,10 +59,13 @@ class LiveBackend:
         clock: its wall clock is the cluster's.
 
     Attributes:
-        cycles, looks: seconds that the last ones took; what a cycle has written down is done by the look behind it.
+        cycles, looks: seconds that the last ones took; what a cycle has written down is done by the
+            look behind it.
     """
 
-    def __init__(self, book: Book, processes: Processes, spec: ClusterSpec, *, clock: Clock) -> None:
+    def __init__(
+        self, book: Book, processes: Processes, spec: ClusterSpec, *, clock: Clock
+    ) -> None:
         self.book, self.spec = book, spec
         self.memory: object = None  # what the last cycle left
         self._processes, self._clock = processes, clock
@@ -77,7 +79,7 @@ class LiveBackend:
         self.cycles, self.looks = deque[float](maxlen=_KEPT), deque[float](maxlen=_KEPT)
         self._draining = self._killing = False
 
-    # What people do ----------------------------------------------------------------------------------------
+    # What people do -------------------------------------------------------------------------------
 
     def tell(self) -> None:
         """Something has changed: decide again."""
@@ -93,11 +95,13 @@ class LiveBackend:
         self.tell()
 
     def drain(self, *, kill: bool) -> None:
-        """Suspend every job, decide nothing more, and end; with `kill`, at once instead of at a step boundary."""
+        """Suspend every job, decide nothing more, and end; with `kill`, at once instead of at a
+        step boundary.
+        """
         self._draining, self._killing = True, self._killing or kill
         self.tell()
 
-    # Backend -----------------------------------------------------------------------------------------------
+    # Backend --------------------------------------------------------------------------------------
 
     async def wait(self, until: float | None) -> bool:
         """Look again and again, and do what is left to do, until there is something to decide."""
@@ -185,7 +189,9 @@ class LiveBackend:
                 if record.workers != before:
                     reason, detail = decision.reasons.get(record.id, ("", ""))
                     sizes = {"before": before, "after": record.workers}
-                    self.book.note(now, record, "workers", **sizes, reason=str(reason), detail=detail)
+                    self.book.note(
+                        now, record, "workers", **sizes, reason=str(reason), detail=detail
+                    )
                 if len(self.spec.cluster.nodes) > 1 and plan:
                     where = ", ".join(f"{count} on {node}" for node, count in plan.items())
                     self.book.note(now, record, "placed", detail=where)
@@ -200,17 +206,25 @@ class LiveBackend:
         else:
             record.standing = Standing.BEST_EFFORT if verdict.runs else Standing.REFUSED
             record.promised, record.earliest = False, verdict.earliest
-        event = "promised" if record.promised else "refused" if isinstance(verdict, Rejected) else "accepted"
+        event = (
+            "promised"
+            if record.promised
+            else "refused"
+            if isinstance(verdict, Rejected)
+            else "accepted"
+        )
         self.book.note(now, record, event, reason=record.verdict, detail=record.detail)
         if record.standing is not Standing.REFUSED:
             self.book.must(record, Happening.ADMIT, now=now)
         elif not self.book.happen(record, Happening.REFUSE, now=now, detail=record.detail):
             self.book.save(record)  # its processes end first
 
-    # What is seen ------------------------------------------------------------------------------------------
+    # What is seen ---------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """See what the processes do, write down what has become of them, and take the next steps."""
+        """See what the processes do, write down what has become of them,
+        and take the next steps.
+        """
         began = self._clock.now()
         self._picture.look(self._clock.wall())
         with self.book.together():  # the disk is waited for once
@@ -308,7 +322,7 @@ class LiveBackend:
         record.problem = f"{record.setbacks} starts in a row came to nothing, the last: {detail}"
         self.book.must(record, Happening.FAIL, now=now, detail=record.problem)
 
-    # What is done ------------------------------------------------------------------------------------------
+    # What is done ---------------------------------------------------------------------------------
 
     def _steps_to_take(self) -> list[Action]:
         now = self._clock.wall()
@@ -317,10 +331,17 @@ class LiveBackend:
             seen, alive = self._picture.track(record).seen, record.running
             target, asked = record.told, self._questions.open(record.id)
             if isinstance(asked, Resize):
-                target = most(target, asked.workers)  # it may have heard: the devices are nobody else's
-            there, since = most(seen.workers, record.coming), record.asked if self._gives(record) else None
+                target = most(
+                    target, asked.workers
+                )  # it may have heard: the devices are nobody else's
+            there, since = (
+                most(seen.workers, record.coming),
+                record.asked if self._gives(record) else None,
+            )
             silent = self._questions.unanswered(record.id)
-            holdings.append(Holding(record.id, alive, there, target, since, record.home, seen.agents, silent))
+            holdings.append(
+                Holding(record.id, alive, there, target, since, record.home, seen.agents, silent)
+            )
             startable = record.life.may_run and record.not_before <= now
             desired[record.id] = record.plan if startable and not self._draining else {}
         if self._killing:
@@ -360,7 +381,9 @@ class LiveBackend:
             pass  # it is asked again
 
     async def _start(self, record: JobRecord, workers: ByNode) -> None:
-        """Written down first: a scheduler that dies in between finds no processes, and starts them then."""
+        """Written down first: a scheduler that dies in between finds no processes, and starts them
+        then.
+        """
         if not record.life.may_run:
             return  # its owner has changed their mind while others were asked
         now = self._clock.wall()
@@ -392,7 +415,9 @@ class LiveBackend:
             return
         now, track = self._clock.wall(), self._picture.track(record)
         since = self._questions.answered(record.id)
-        if not within(record.told, workers) and not self._gives(record):  # else its time runs already
+        if not within(record.told, workers) and not self._gives(
+            record
+        ):  # else its time runs already
             record.asked, track.forced = since or now, None
         track.confirmed = True
         if workers != record.told:
@@ -406,7 +431,9 @@ class LiveBackend:
         record.changed, record.ready = now, now + cost
 
     def _to_confirm(self) -> list[Action]:
-        """Processes of an earlier life are asked again: nobody knows whether they heard the last question."""
+        """Processes of an earlier life are asked again: nobody knows whether they heard the last
+        question.
+        """
         return [
             Resize(record.id, record.told) if record.told else Suspend(record.id)
             for record in self.book.unfinished()
@@ -418,7 +445,11 @@ class LiveBackend:
         if self._killing:
             self._retarget(record, {}, now)  # nobody calls it a setback
         elif track.forced != workers:
-            track.forced, left, asked = workers, sum(workers.values()), self._questions.unanswered(record.id)
+            track.forced, left, asked = (
+                workers,
+                sum(workers.values()),
+                self._questions.unanswered(record.id),
+            )
             why = f"it had {self.spec.grace:g} s to go to {counted(left, 'worker')}"
             if asked is not None:
                 why = f"its master did not answer for {now - asked:.1f} s, of {self.spec.grace:g}"

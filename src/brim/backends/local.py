@@ -1,4 +1,6 @@
-"""The processes of one job on this host: an agent, which keeps the master and starts the workers."""
+"""The processes of one job on this host:
+an agent, which keeps the master and starts the workers.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,6 @@ from brim.untrusted import open_regular
 from brim.wire.listening import listen_on
 from brim.wire.private import make_private
 
-__all__ = ["LocalRun", "agent_log", "fresh_token", "prepare", "start"]
-
 _CONTROL = "control"  # of a run: the folder of the socket on which its master is called
 _BACKLOG = 128  # calls of other hosts that may wait for a master
 _MOST_LIVES = 4  # agents of one run that may be killed before it has failed
@@ -45,8 +45,8 @@ class LocalRun:
         run_dir: the run's directory.
         again: starts another agent of the same run; None where the run ends with this one.
         succession: by which these agents' heirs are known.
-        listener: the socket on which other hosts call their masters. It is held here, so that the port is nobody else's
-            while no master is there; None: no other host can call.
+        listener: the socket on which other hosts call their masters. It is held here, so that the
+            port is nobody else's while no master is there; None: no other host can call.
     """
 
     def __init__(
@@ -57,7 +57,12 @@ class LocalRun:
         succession: str = "",
         listener: socket.socket | None = None,
     ) -> None:
-        self._agent, self._run_dir, self._again, self._succession = agent, run_dir, again, succession
+        self._agent, self._run_dir, self._again, self._succession = (
+            agent,
+            run_dir,
+            again,
+            succession,
+        )
         self._listener = listener
         self._lives = 1
         self._died_at: float | None = None
@@ -89,8 +94,8 @@ class LocalRun:
     def _is_outlived(self, *, goes_on: bool) -> bool:
         """Whether a process is still there that may have something to leave; not for ever.
 
-        What a master that goes had still to write, the next one writes from its journal: where there will be none, it
-        is waited for, and else the heir.
+        What a master that goes had still to write, the next one writes from its journal: where
+        there will be none, it is waited for, and else the heir.
         """
         master, heir = self._left_master(), heir_of(self._run_dir, self._succession)
         if not (master or heir):
@@ -106,7 +111,8 @@ class LocalRun:
     def _left_master(self) -> int:
         """The process of this agent's master; 0 where there is none."""
         contact = read_contact(self._run_dir)
-        # The file may be one that an earlier start left, or that of another command which resumed the run as well.
+        # The file may be one that an earlier start left, or that of another command which resumed
+        # the run as well.
         if contact is None or contact.keeper != self._agent.pid or not is_alive(contact.pid):
             return 0
         return contact.pid
@@ -128,9 +134,11 @@ class LocalRun:
 
 
 def _end_what_is_left(run_dir: Path) -> None:
-    """End what user code of this run started, where its agent was killed: the agent would have done it.
+    """End what user code of this run started, where its agent was killed: the agent would have done
+    it.
 
-    The agent of another command that has resumed the run as well is left alone, with all that is in its group.
+    The agent of another command that has resumed the run as well is left alone, with all that is in
+    its group.
     """
     for group in groups_of(run_dir):
         if AGENT not in map(name_of, group.members()):
@@ -163,7 +171,10 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         if listener:
             undo.enter_context(listener)  # the port of a run that does not start is free again
         address = _with_port_of(listener, listen) if listener and listen else None
-        arguments = [*(f"--listener={each}" for each in keep), *prepare(spec, run_dir, listen=address)]
+        arguments = [
+            *(f"--listener={each}" for each in keep),
+            *prepare(spec, run_dir, listen=address),
+        ]
         # Only Linux tells a process from another that has its number by now.
         succession = uuid.uuid4().hex if birth_of(os.getpid()) else ""
         environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
@@ -206,7 +217,12 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
     """
     write_job(run_dir, spec)
     attempt = uuid.uuid4().hex
-    command = ["--run-dir", str(run_dir), "--local", f"unix:{make_private(run_dir / _CONTROL)}/master"]
+    command = [
+        "--run-dir",
+        str(run_dir),
+        "--local",
+        f"unix:{make_private(run_dir / _CONTROL)}/master",
+    ]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]

@@ -22,14 +22,11 @@ from brim.process import with_equal_hashes
 from brim.storage.files import is_locked, lock
 from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
 
-__all__ = ["Nodes"]
-
 _LOCK = ".lock"
 _BACKOFF = 1.0  # seconds before the agent of a node is started again; doubled with each death
 _LONGEST_BACKOFF = 30.0
-_TO_RETURN = (
-    5.0  # seconds that plans count on a node whose agent has died once: nobody is suspended for a restart
-)
+# seconds that plans count on a node whose agent has died once: nobody is suspended for a restart
+_TO_RETURN = 5.0
 _TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
 _TO_ANSWER = 60.0  # seconds that it may take: its imports come first
 _TO_PART = 10.0
@@ -56,7 +53,9 @@ class _Node:
 
 
 class Nodes:
-    """The node agents below `folder`, by the names of their nodes; each lives as long as its lock is held."""
+    """The node agents below `folder`, by the names of their nodes; each lives as long as its lock
+    is held.
+    """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         folder.mkdir(exist_ok=True)
@@ -65,7 +64,9 @@ class Nodes:
         self._new = True  # it has not looked for those of an earlier life
 
     def keep(self, names: Iterable[str]) -> dict[str, NodeSeen]:
-        """Start what is not there, and let go what is not named once it has no jobs; nobody waits here."""
+        """Start what is not there, and let go what is not named once it has no jobs; nobody waits
+        here.
+        """
         wanted = list(names)
         for name in wanted:
             node = self._nodes.setdefault(name, _Node(self._folder / name))
@@ -79,7 +80,9 @@ class Nodes:
 
     def _found(self) -> set[str]:
         """All that there are; those of an earlier life among them."""
-        earlier = [path.parent.name for path in self._folder.glob(f"*/{_LOCK}")] if self._new else []
+        earlier = (
+            [path.parent.name for path in self._folder.glob(f"*/{_LOCK}")] if self._new else []
+        )
         self._new = False
         return {*self._nodes, *earlier}
 
@@ -111,7 +114,9 @@ class Nodes:
                 self.ask(name, Kill(job=job))
 
     def kill(self) -> None:
-        """End all of them at once, and with them whatever they started; those of an earlier life among them."""
+        """End all of them at once, and with them whatever they started; those of an earlier life
+        among them.
+        """
         with contextlib.suppress(OSError):
             for name in self._found():
                 self._nodes.setdefault(name, _Node(self._folder / name))
@@ -139,7 +144,7 @@ class Nodes:
             for left in groups_of(node.folder):  # by one that was killed
                 left.end(patience=_TO_LEAVE)
 
-    # One node ----------------------------------------------------------------------------------------------
+    # One node -------------------------------------------------------------------------------------
 
     def _seen(self, node: _Node) -> NodeSeen:
         now, gone = self._clock.now(), node.line is None and node.deaths > 0
@@ -171,7 +176,10 @@ class Nodes:
             node.deaths = 0
 
     def _hears(self, node: _Node, now: float) -> bool:
-        """Take in its answers; False where it is gone. One that does not answer for too long is killed."""
+        """Take in its answers; False where it is gone.
+
+        One that does not answer for too long is killed.
+        """
         assert node.line is not None
         try:
             while node.line.recv(1):
@@ -221,7 +229,9 @@ class Nodes:
 
 def _start(node: _Node) -> subprocess.Popen[bytes] | None:
     """Hold the lock before it is there, and hand it over; None where another process was faster."""
-    node.folder.mkdir(exist_ok=True)  # and no more: a state directory that was deleted is not made again
+    node.folder.mkdir(
+        exist_ok=True
+    )  # and no more: a state directory that was deleted is not made again
     held = lock(node.lock)
     if held is None:
         return None

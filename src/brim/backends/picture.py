@@ -1,4 +1,6 @@
-"""The jobs of a live cluster as a policy sees them: what is written down of them, and what they were seen to do."""
+"""The jobs of a live cluster as a policy sees them: what is written down of them, and what they
+were seen to do.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.domain.workload import Job
 from brim.storage.book import Book, JobRecord
 
-__all__ = ["Picture", "Track"]
-
-_CAUTION = 0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
+_CAUTION = (
+    0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
+)
 _AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 _AWAY = 10.0  # seconds without a look, after which nobody knows what took how long
@@ -32,12 +34,14 @@ class Track:
     Args:
         seen: at the last look.
         looked: when that was.
-        confirmed: its processes have said yes to their target; those of an earlier life are asked again.
+        confirmed: its processes have said yes to their target; those of an earlier life are asked
+            again.
         begun: the step at which its processes were started.
         forced: to which workers it was forced, since it was last asked for fewer.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when the book last learned from it.
-        agrees: the clock of its processes with the scheduler's, as its last step shows: no cost is learned else.
+        agrees: the clock of its processes with the scheduler's, as its last step shows: no cost is
+            learned else.
         change: of its workers, whose cost is not known yet: when, from how many, and at which step.
         wanted: since when its plan has more workers for it than it was asked to have.
     """
@@ -84,7 +88,9 @@ class Picture:
         return track
 
     def look(self, now: float) -> None:
-        """A look begins; what went on while the host slept, or this process was stopped, took nobody knows how long."""
+        """A look begins; what went on while the host slept, or this process was stopped, took
+        nobody knows how long.
+        """
         if now - self._looked > _AWAY:
             for track in self._tracks.values():
                 track.change = track.wanted = track.looked = None
@@ -102,10 +108,15 @@ class Picture:
     def begin(self, record: JobRecord, now: float) -> None:
         """Its processes are about to be started."""
         wanted = self.track(record).wanted
-        self._tracks[record.id] = Track(confirmed=True, begun=record.step, looked=now, wanted=wanted)
+        self._tracks[record.id] = Track(
+            confirmed=True, begun=record.step, looked=now, wanted=wanted
+        )
 
     def end(self, record: JobRecord, now: float) -> Track:
-        """They have ended; what was seen of them. What was measured is enough: it may be long until it runs again."""
+        """They have ended; what was seen of them.
+
+        What was measured is enough: it may be long until it runs again.
+        """
         if self._measured(record).rates:
             record.profile = None
         track = self._tracks.pop(record.id, Track())
@@ -138,7 +149,9 @@ class Picture:
             cluster=cluster,
             capacity=max(0, cluster.devices - spec.headroom),
             jobs=tuple(self.state(record, spec, now) for record in records),
-            arrived=tuple(record.id for record in records if not record.judged and self.is_known(record)),
+            arrived=tuple(
+                record.id for record in records if not record.judged and self.is_known(record)
+            ),
             overheads=self.overheads.paid_ahead,
             tenants=spec.tenants,
             promise=spec.promise,
@@ -150,19 +163,30 @@ class Picture:
         self.track(record).wanted = now if record.workers > record.target else None
 
     def change(self, record: JobRecord, told: ByNode, now: float) -> float:
-        """Its workers, or their nodes, are about to change; what that is believed to cost, in seconds."""
+        """Its workers, or their nodes, are about to change; what that is believed to cost, in
+        seconds.
+        """
         track, workers = self.track(record), sum(told.values())
-        track.change = (now, record.target, record.step) if workers not in (0, record.target) else None
+        track.change = (
+            (now, record.target, record.step) if workers not in (0, record.target) else None
+        )
         if workers > record.target and track.wanted is not None and now - track.wanted > _AT_ONCE:
             self._learn_cost("handover", now - track.wanted)
         track.wanted = None
         return self.overheads.cost(record.target, workers, moved=dict(told) != record.told)
 
     def reckon(self, record: JobRecord) -> None:
-        """What its last change has cost, once there are steps on its new number of workers to tell from."""
+        """What its last change has cost, once there are steps on its new number of workers to tell
+        from.
+        """
         track = self.track(record)
         reached, rate = track.seen.reached, track.seen.measured.rates.get(record.target)
-        if track.change is None or reached is None or reached.workers != record.target or rate is None:
+        if (
+            track.change is None
+            or reached is None
+            or reached.workers != record.target
+            or rate is None
+        ):
             return
         (at, before, step), track.change = track.change, None
         if track.agrees:
@@ -171,7 +195,10 @@ class Picture:
             self._learn_cost("resize" if before else "start", cost)
 
     def _measured(self, record: JobRecord) -> Measured:
-        mine, earlier = self.track(record).seen.measured, self._book.measured(record.submission.fingerprint)
+        mine, earlier = (
+            self.track(record).seen.measured,
+            self._book.measured(record.submission.fingerprint),
+        )
         return mine.merged([earlier]) if mine.totals else earlier
 
     def _steps(self, record: JobRecord) -> int | None:
@@ -186,7 +213,9 @@ class Picture:
         return record.profile is None and bool(self._measured(record).rates and self._steps(record))
 
     def _believed(self, record: JobRecord) -> dict[int, float]:
-        """What its curve goes through; while it is profiled the last size alone, so that the next is worth trying."""
+        """What its curve goes through; while it is profiled the last size alone, so that the next
+        is worth trying.
+        """
         rates, profile = self._measured(record).rates, record.profile
         if profile is None:
             return rates
@@ -203,11 +232,15 @@ class Picture:
         bounds = self._bounds(record, cluster)
         if track.curve is None or bounds != track.bounds or _differ(rates, track.rates):
             track.rates, track.bounds = rates, bounds
-            track.curve = curve_of(rates, parts=_parts(record), minimum=bounds[0], maximum=bounds[1])
+            track.curve = curve_of(
+                rates, parts=_parts(record), minimum=bounds[0], maximum=bounds[1]
+            )
         return track.curve
 
     def profile(self, record: JobRecord, cluster: ClusterSpec) -> Profile | None:
-        """The profile that a job would begin with: of a model that nobody has measured, if sizes can be tried."""
+        """The profile that a job would begin with: of a model that nobody has measured, if sizes
+        can be tried.
+        """
         if record.launches or self._measured(record).rates:
             return None
         sizes = self._sizes(record, cluster)
@@ -218,7 +251,9 @@ class Picture:
         return sizes_to_measure(parts=_parts(record), minimum=minimum, maximum=maximum)
 
     def advance(self, record: JobRecord, cluster: ClusterSpec, now: float) -> str:
-        """Go on with the profile of a job that runs; what was measured, or why it is over, in words."""
+        """Go on with the profile of a job that runs; what was measured, or why it is over, in
+        words.
+        """
         profile = record.profile
         if profile is None or self.track(record).seen.first_step is None:
             return ""
@@ -261,7 +296,8 @@ class Picture:
             workers=record.target if record.running else 0,
             standing=record.standing if known else Standing.BEST_EFFORT,
             attained=record.attained,
-            # Its end takes time as well, which is put before its progress: see `Overheads.paid_ahead`.
+            # Its end takes time as well, which is put before its progress: see
+            # `Overheads.paid_ahead`.
             ready=max(record.ready, now) + self.overheads.end if record.running else record.ready,
             changed=record.changed,
             pace=_CAUTION,

@@ -1,4 +1,6 @@
-"""Which nodes of a cluster are there: the devices of a node that is lost are nobody's until it is back."""
+"""Which nodes of a cluster are there: the devices of a node that is lost are nobody's until it is
+back.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,13 @@ from collections.abc import Mapping
 from brim.backends.processes import NodeSeen, Processes
 from brim.domain.cluster import Cluster
 
-__all__ = ["Presence"]
-
 
 class Presence:
     """The nodes as they were seen last.
 
     Attributes:
-        lost: those that have no devices for plans. Where all are lost nothing can be done anyway, and no promise is
-            to be given up for it: then they count as if they were there.
+        lost: those that have no devices for plans. Where all are lost nothing can be done anyway,
+            and no promise is to be given up for it: then they count as if they were there.
         news: (event, sentence) for each node that was lost or came back at the last look.
     """
 
@@ -30,9 +30,12 @@ class Presence:
         self._seen = processes.nodes([node.id for node in cluster.nodes])
         before, lost = self.lost, frozenset(name for name, node in self._seen.items() if node.lost)
         self.news = [
-            ("node lost", f"{name}: {self._seen[name].problem}") for name in sorted(lost - self._away)
+            ("node lost", f"{name}: {self._seen[name].problem}")
+            for name in sorted(lost - self._away)
         ]
-        self.news += [("node back", name) for name in sorted((self._away - lost) & self._seen.keys())]
+        self.news += [
+            ("node back", name) for name in sorted((self._away - lost) & self._seen.keys())
+        ]
         self._away = lost
         self.lost = lost if len(lost) < len(self._seen) else frozenset()
         return self.lost != before

@@ -10,8 +10,6 @@ from brim.coordination.reconcile import ByNode
 from brim.domain.measuring import Measured
 from brim.storage.book import JobRecord
 
-__all__ = ["NodeSeen", "Processes", "Reached", "Seen"]
-
 
 class Reached(NamedTuple):
     """The first step on a number of workers, and when it was made."""
@@ -76,7 +74,10 @@ class NodeSeen(NamedTuple):
 
 
 class Processes(Protocol):
-    """Starts, asks and ends the processes of jobs. What it is asked may come to nothing: it is looked at again."""
+    """Starts, asks and ends the processes of jobs.
+
+    What it is asked may come to nothing: it is looked at again.
+    """
 
     def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
         """Keep these nodes up, and no others; returns at once."""
@@ -85,11 +86,17 @@ class Processes(Protocol):
     def look(self, record: JobRecord) -> Seen: ...
 
     async def start(self, record: JobRecord, workers: ByNode) -> None:
-        """With the master at the record's home. Raises EnvironmentFault where it cannot; returns before they are up."""
+        """With the master at the record's home.
+
+        Raises EnvironmentFault where it cannot; returns before they are up.
+        """
         ...
 
     async def resize(self, record: JobRecord, workers: ByNode) -> None:
-        """Ask for so many, and for an agent where there is none. Raises EnvironmentFault where they do not say yes."""
+        """Ask for so many, and for an agent where there is none.
+
+        Raises EnvironmentFault where they do not say yes.
+        """
         ...
 
     async def leave(self, record: JobRecord, node: str) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from brim.coordination.reconcile import Action, Force, Resize, Start, Suspend
 from brim.interfaces import Clock
 
-__all__ = ["Questions"]
-
 _PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
 
 
@@ -38,7 +36,9 @@ class Questions:
         return action
 
     def unanswered(self, job: str) -> float | None:
-        """When a job's master was first asked what it has not answered yet; None where it has answered."""
+        """When a job's master was first asked what it has not answered yet; None where it has
+        answered.
+        """
         return self._asked.get(job)
 
     def answered(self, job: str) -> float | None:
@@ -57,7 +57,11 @@ class Questions:
         asked = []
         for action in actions:
             key = action.job, isinstance(action, Force)
-            if isinstance(action, Start) and key in self._open and not isinstance(self._open[key][0], Start):
+            if (
+                isinstance(action, Start)
+                and key in self._open
+                and not isinstance(self._open[key][0], Start)
+            ):
                 self._open.pop(key)[1].cancel()  # the processes that were asked have ended
             if key not in self._open:
                 self._open[key] = action, asyncio.create_task(self._ask(action))
@@ -67,7 +71,9 @@ class Questions:
         self._take_answers()
 
     def _remember(self, actions: Sequence[Action]) -> None:
-        """Since when who is asked has not answered; who starts anew, or is to do nothing more, owes no answer."""
+        """Since when who is asked has not answered; who starts anew, or is to do nothing more, owes
+        no answer.
+        """
         now = self._clock.wall()
         put = {action.job for action in actions if isinstance(action, Resize | Suspend)}
         forced = {action.job for action in actions if isinstance(action, Force)}

@@ -1,7 +1,7 @@
 """The processes of scheduled jobs on this host: each job is a run in a directory of its own.
 
-They are children of the agents of nodes: a scheduler that dies leaves them training, and the next one finds them by a
-lock that the agent of a run holds from before it was started until it ends.
+They are children of the agents of nodes: a scheduler that dies leaves them training, and the next
+one finds them by a lock that the agent of a run holds from before it was started until it ends.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from brim.storage.files import is_locked, lock
 from brim.storage.journal import set_aside_if_damaged
 from brim.wire.nodes import Begin
 
-__all__ = ["RunProcesses"]
-
 _AGENT_LOCK = ".agent.lock"
 _LOCK_OF = ".agent.lock."  # behind it the node of an agent that does not keep the master
 _JOURNAL_LOCK = ".journal.lock"  # held by a master, see `brim.storage.journal`
@@ -63,7 +61,8 @@ class _Job:
 class RunProcesses:
     """Runs below `folder`, by the ids of their jobs, on these nodes.
 
-    On each node that has workers of a job there is an agent of it, named after the node; the home's keeps the master.
+    On each node that has workers of a job there is an agent of it, named after the node; the home's
+    keeps the master.
     """
 
     folder: Path
@@ -77,7 +76,10 @@ class RunProcesses:
         return self.folder / record.id
 
     def look(self, record: JobRecord) -> Seen:
-        """What is so. Its directory is its account's, and is looked at with no more rights than that has."""
+        """What is so.
+
+        Its directory is its account's, and is looked at with no more rights than that has.
+        """
         with acting_as(record.user):
             return self._look(record)
 
@@ -113,9 +115,13 @@ class RunProcesses:
         )
 
     def _bereft(self, record: JobRecord) -> Seen:
-        """Its locks are gone with its directory, and nobody can tell any more whether it has processes."""
+        """Its locks are gone with its directory, and nobody can tell any more whether it has
+        processes.
+        """
         self._nodes.kill_job(record.id)
-        problem = f"{self.run_dir(record)} was removed while it ran, with its records and checkpoints"
+        problem = (
+            f"{self.run_dir(record)} was removed while it ran, with its records and checkpoints"
+        )
         return Seen(alive=False, step=record.step, outcome="failed", who="user", problem=problem)
 
     def _job(self, record: JobRecord) -> _Job:
@@ -126,7 +132,9 @@ class RunProcesses:
         return self._jobs[record.id]
 
     def _agents(self, job: _Job, run_dir: Path) -> frozenset[str]:
-        """The nodes with agents beside the home; one that has just been started may have died young."""
+        """The nodes with agents beside the home; one that has just been started may have died
+        young.
+        """
         recently = SystemClock().now() - _TO_BEGIN
         return frozenset(
             node
@@ -135,7 +143,9 @@ class RunProcesses:
         )
 
     def _is_alive(self, record: JobRecord, job: _Job, agents: frozenset[str]) -> bool:
-        """Whether there is an agent, or a master that still writes down how it ended; not for ever."""
+        """Whether there is an agent, or a master that still writes down how it ended;
+        not for ever.
+        """
         run_dir = self.run_dir(record)
         if is_locked(run_dir / _AGENT_LOCK):
             job.alone_since = None
@@ -161,7 +171,9 @@ class RunProcesses:
             raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
 
     def _make_directory(self, record: JobRecord) -> None:
-        """The job's, in which its account alone may be; nobody else looks around in the folders above."""
+        """The job's, in which its account alone may be; nobody else looks around in the folders
+        above.
+        """
         run_dir = self.run_dir(record)
         if not record.user:
             run_dir.mkdir(exist_ok=True)
@@ -186,8 +198,12 @@ class RunProcesses:
         self._begin(record, record.home, _AGENT_LOCK, arguments, token)
         self._join(record, workers, local, token)
 
-    def _join(self, record: JobRecord, workers: ByNode, local: str, token: Mapping[str, str]) -> None:
-        """Start an agent on each node that is to have one; what comes to nothing is missed at a later look."""
+    def _join(
+        self, record: JobRecord, workers: ByNode, local: str, token: Mapping[str, str]
+    ) -> None:
+        """Start an agent on each node that is to have one; what comes to nothing is missed at a
+        later look.
+        """
         job, run_dir = self._job(record), self.run_dir(record)
         there = self._agents(job, run_dir) | {record.home}
         for node in sorted(workers.keys() - there):
@@ -198,13 +214,19 @@ class RunProcesses:
                 self._begin(record, node, f"{_LOCK_OF}{node}", arguments, token)
 
     def _begin(
-        self, record: JobRecord, node: str, held_by: str, arguments: list[str], token: Mapping[str, str]
+        self,
+        record: JobRecord,
+        node: str,
+        held_by: str,
+        arguments: list[str],
+        token: Mapping[str, str],
     ) -> None:
         run_dir, spec = self.run_dir(record), record.submission.spec
         held = lock(run_dir / held_by)
         if held is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
-        # Its standard input ends with the agent itself, which holds the other end: with nobody else.
+        # Its standard input ends with the agent itself, which holds the other end: with nobody
+        # else.
         kept = [held]
         try:
             ours, theirs = os.pipe()
@@ -227,7 +249,8 @@ class RunProcesses:
         run_dir, launch = self.run_dir(record), record.launches
         count = sum(workers.values())
 
-        # As ourselves: gRPC starts threads. It is told nothing but what its account wrote, and sends no secret.
+        # As ourselves: gRPC starts threads. It is told nothing but what its account wrote, and
+        # sends no secret.
         await asyncio.to_thread(client.resize, run_dir, count, places=workers)
         with acting_as(record.user):
             contact = read_contact(run_dir)
@@ -254,8 +277,8 @@ class RunProcesses:
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
     """What one start of the job is told; a spare would be a device that nobody counts.
 
-    All its workers begin together: their devices are free, and a first step on the fastest of them alone would take
-    longer than the others need to come.
+    All its workers begin together: their devices are free, and a first step on the fastest of them
+    alone would take longer than the others need to come.
     """
     now = WorkerRange(minimum=workers, maximum=workers)
     return replace(spec, workers=now, spares=0, faults=spec.faults if first else ())
@@ -272,13 +295,15 @@ def _surroundings(user: str) -> dict[str, str]:
     if not user:
         return dict(os.environ)
     ours = ("XDG_", "TMPDIR")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | environment_of(
-        user
-    )
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(ours)
+    } | environment_of(user)
 
 
 def _let_through(folder: Path) -> None:
-    """Let all accounts reach the directories below this one by name; what else is in the one above is ours alone."""
+    """Let all accounts reach the directories below this one by name; what else is in the one above
+    is ours alone.
+    """
     for each in folder.parent.iterdir():
         if each != folder:
             with contextlib.suppress(FileNotFoundError):  # of the database, some come and go
@@ -288,7 +313,9 @@ def _let_through(folder: Path) -> None:
 
 
 def _kill(pid: int, user: str) -> None:
-    """End a process whose number stands in a file of this account, if it is one of its processes."""
+    """End a process whose number stands in a file of this account,
+    if it is one of its processes.
+    """
     if pid and (not user or owns(user, pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 
-__all__ = ["this_host"]
-
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -17,6 +15,10 @@ def this_host() -> ClusterSpec:
     """A cluster for whoever did not describe one."""
     gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
     devices = (
-        gpus or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        gpus or len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
     )
-    return ClusterSpec(cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices),)))
+    return ClusterSpec(
+        cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices),))
+    )

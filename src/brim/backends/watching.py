@@ -1,8 +1,9 @@
-"""What the files of a run say to whoever schedules it: its processes, its steps, and what these took.
+"""What the files of a run say to whoever schedules it: its processes, its steps, and what these
+took.
 
-A job of a week has millions of steps, and whoever schedules must not stand still or run out of memory over them. So
-of many new steps the last are enough: they say how far the job is and how fast, and older measurements are in the
-scheduler's book.
+A job of a week has millions of steps, and whoever schedules must not stand still or run out of
+memory over them. So of many new steps the last are enough: they say how far the job is and how
+fast, and older measurements are in the scheduler's book.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["RunWatch"]
-
-# Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a second.
+# Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a
+# second.
 _AT_ONCE = 1 << 20
 _MOST = 16  # times as many bytes of events that one look takes in
 _TOLD = 20  # losses for memory that a job's story has; the run's summary counts all
@@ -153,7 +153,9 @@ class RunWatch:
                     words = f"{worker}: {event.reason.removeprefix('out of memory: ')}"
                     self.out_of_memory.append(words[:_WORDS])
             case WorkerChanged(worker=worker, pid=pid, agent=agent, serves=serves) if pid:
-                if self._born.get(worker, (pid, agent))[0] != pid:  # names begin anew with each start
+                if (
+                    self._born.get(worker, (pid, agent))[0] != pid
+                ):  # names begin anew with each start
                     self.workers.clear()
                     self._born.clear()
                 self._born[worker] = pid, agent

@@ -1,1 +1,3 @@
-"""Breaks short jobs on purpose, in every way the language of faults has, and checks what they promise."""
+"""Breaks short jobs on purpose, in every way the language of faults has, and checks what they
+promise.
+"""

@@ -1,4 +1,6 @@
-"""Who of a cluster is alive, by where its processes print to: what a count of them at one moment shows."""
+"""Who of a cluster is alive, by where its processes print to: what a count of them at one moment
+shows.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from pathlib import Path
 from brim.chaos.processes import Marked
 from brim.process import name_of
 from brim.procfs import read_proc
-
-__all__ = ["Census", "Recount", "take_census"]
 
 # What a process prints goes to a file of its own; a fork has its parent's name and arguments.
 _ROLE = re.compile(
@@ -92,7 +92,9 @@ def _parent(pid: int) -> int:
 
 
 class Recount:
-    """What no moment may show: one too many of something. A process that is just about to go counts once.
+    """What no moment may show: one too many of something.
+
+    A process that is just about to go counts once.
 
     Args:
         devices: by node.
@@ -104,13 +106,17 @@ class Recount:
         self.broken: list[str] = []
 
     def add(self, census: Census) -> None:
-        """Compare a census with the one before: who was there in both, one too many, is told once."""
+        """Compare a census with the one before: who was there in both, one too many,
+        is told once.
+        """
         found = set()
         # Not masters: one that has given its journal away may still be about to end.
         counts = Counter({"schedulers": len(census.schedulers)})
         counts.update({f"agents of {node}": len(pids) for node, pids in census.nodes.items()})
         for job, pids in census.agents.items():
-            counts.update(f"agents of {job} on {census.where[pid]}" for pid in pids if pid in census.where)
+            counts.update(
+                f"agents of {job} on {census.where[pid]}" for pid in pids if pid in census.where
+            )
         found |= {f"{count} {name} at once" for name, count in counts.items() if count > 1}
         workers = [pid for pids in census.workers.values() for pid in pids]
         total = sum(self._devices.values())
@@ -118,6 +124,8 @@ class Recount:
             found.add(f"{len(workers)} workers at once on {total} devices")
         for node, count in Counter(census.where.get(pid, "") for pid in workers).items():
             if node and count > self._devices.get(node, 0):
-                found.add(f"{count} workers at once on {self._devices.get(node, 0)} devices of {node}")
+                found.add(
+                    f"{count} workers at once on {self._devices.get(node, 0)} devices of {node}"
+                )
         self.broken += sorted((found & self._suspected) - set(self.broken))
         self._suspected = found

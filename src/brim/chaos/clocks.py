@@ -1,12 +1,12 @@
-"""A wall clock that can be made to jump, for all Python processes that are started with its environment."""
+"""A wall clock that can be made to jump, for all Python processes that are started with its
+environment.
+"""
 
 from __future__ import annotations
 
 import os
 import struct
 from pathlib import Path
-
-__all__ = ["JumpingClock"]
 
 
 class JumpingClock:

@@ -1,4 +1,6 @@
-"""One trial of a cluster: a scheduler, a few short jobs, what is done to them, and what came of it."""
+"""One trial of a cluster: a scheduler, a few short jobs, what is done to them,
+and what came of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from pathlib import Path
 import yaml
 
 from brim.chaos.census import Census, Recount, take_census
-from brim.chaos.cluster_promises import database_is_sound, job_is_whole, journal_replays, state_is_whole
+from brim.chaos.cluster_promises import (
+    database_is_sound,
+    job_is_whole,
+    journal_replays,
+    state_is_whole,
+)
 from brim.chaos.judging import (
     Span,
     deadlines_are_kept,
@@ -38,8 +45,6 @@ from brim.storage.cluster_file import cluster_spec
 from brim.storage.database import Database
 from brim.telemetry.history import read_history
 
-__all__ = ["ClusterTrial", "run_cluster_trial"]
-
 _POLL = 0.02
 _GRACE = "10s"
 _TO_CLEAN_UP = 15.0  # seconds that the last process may outlive the scheduler
@@ -52,7 +57,8 @@ class ClusterTrial:
 
     Args:
         workers: the range that those of jobs were drawn from; its maximum is the cluster's devices.
-        nodes: that these devices are on: named n1, n2 …, as many on each as on the others or one more.
+        nodes: that these devices are on: named n1, n2 …, as many on each as on the others or one
+            more.
     """
 
     seed: int
@@ -76,7 +82,15 @@ class ClusterTrial:
 
     def command(self, job: Job) -> str:
         """What repeats this trial."""
-        words = ["brim", "chaos", job.file, "--cluster", "--workers", str(self.workers), *job.options]
+        words = [
+            "brim",
+            "chaos",
+            job.file,
+            "--cluster",
+            "--workers",
+            str(self.workers),
+            *job.options,
+        ]
         return shlex.join([*words, "--nodes", str(self.nodes), "--faults", self.schedule])
 
 
@@ -101,7 +115,9 @@ def run_cluster_trial(
     if not broken:
         shutil.rmtree(directory)
     seconds = SystemClock().now() - began
-    return Result(trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes)
+    return Result(
+        trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes
+    )
 
 
 @dataclass
@@ -120,7 +136,9 @@ class _Running:
         file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.workers.maximum // 2)))
         self.around = Surroundings(self.directory)
         self.keeper = Keeper(self.state, file, self.around.environment, self.clock)
-        self.user = User(self.job, self.state, self.directory, self._applied, self.around.environment)
+        self.user = User(
+            self.job, self.state, self.directory, self._applied, self.around.environment
+        )
         self.recount = Recount(self.trial.devices)
         self.waiting = list(self.trial.deeds)
         self.stopped: list[tuple[float, int]] = []
@@ -142,7 +160,7 @@ class _Running:
         self.user.close()
         self.around.close()
 
-    # The run -----------------------------------------------------------------------------------------------
+    # The run --------------------------------------------------------------------------------------
 
     def to_the_end(self, end: float) -> list[str]:
         """Do what is to be done until every job has ended; what is broken about that."""
@@ -161,10 +179,14 @@ class _Running:
         return [*self.keeper.failures, f"it had not ended by its deadline: {', '.join(left)}{busy}"]
 
     def _is_over(self) -> bool:
-        if self.user.busy() or self.submitted < sum(deed.kind in SUBMITS for deed in self.trial.deeds):
+        if self.user.busy() or self.submitted < sum(
+            deed.kind in SUBMITS for deed in self.trial.deeds
+        ):
             return False
         views = self.user.views
-        return {*self.user.ids.values()} <= views.keys() and all(view.has_ended for view in views.values())
+        return {*self.user.ids.values()} <= views.keys() and all(
+            view.has_ended for view in views.values()
+        )
 
     def _look(self) -> None:
         self.census = take_census(self.around.marked, self.state)
@@ -177,7 +199,7 @@ class _Running:
             send(pid, "SIGCONT")
             self.stopped.remove((at, pid))
 
-    # Deeds -------------------------------------------------------------------------------------------------
+    # Deeds ----------------------------------------------------------------------------------------
 
     def _do(self, deed: Deed) -> bool:
         """Whether it is done, or can never be."""
@@ -228,7 +250,7 @@ class _Running:
             case _:
                 raise InternalError(f"{deed.kind} hits no process")
 
-    # What came of it ---------------------------------------------------------------------------------------
+    # What came of it ------------------------------------------------------------------------------
 
     def come_down(self) -> list[str]:
         """Let the scheduler go down as a person would, if there is one."""
@@ -260,7 +282,9 @@ class _Running:
         database.close()
         for record in book.jobs.values():
             broken += job_is_whole(self.jobs / record.id, record, calm)
-        return broken + [f"left behind in TMPDIR: {path.name}" for path in self.around.scratch.iterdir()]
+        return broken + [
+            f"left behind in TMPDIR: {path.name}" for path in self.around.scratch.iterdir()
+        ]
 
     def _commits(self) -> dict[str, list[tuple[float, int]]]:
         found = {}
@@ -284,5 +308,7 @@ class _Running:
         ends = [*(at for at, _ in self.struck), math.inf][1:]
         for (at, deed), end in zip(self.struck, ends, strict=True):
             mine = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
-            times = sorted(when for job, done in commits.items() if mine in ("", job) for when, _ in done)
+            times = sorted(
+                when for job, done in commits.items() if mine in ("", job) for when, _ in done
+            )
             yield Strike(deed.kind, describe_deed(deed), longest_pause(times, at, end))

@@ -1,4 +1,6 @@
-"""What must hold once every job of a cluster has ended, whatever befell it: each check returns what is broken."""
+"""What must hold once every job of a cluster has ended, whatever befell it: each check returns what
+is broken.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from brim.coordination.lifecycle import Phase
 from brim.scheduler.replay import replay
 from brim.storage.book import JobRecord
 from brim.storage.database import Database
-
-__all__ = ["database_is_sound", "job_is_whole", "journal_replays", "state_is_whole"]
 
 _KEPT = {
     "scheduler.db",
@@ -62,7 +62,9 @@ def database_is_sound(path: Path) -> list[str]:
 def journal_replays(database: Database) -> list[str]:
     """Every cycle decided again gives the same plan."""
     differences = replay(database.cycles()).differences
-    return [f"cycle {one.cycle} decided again differs: {'; '.join(one.what)}" for one in differences]
+    return [
+        f"cycle {one.cycle} decided again differs: {'; '.join(one.what)}" for one in differences
+    ]
 
 
 def state_is_whole(state: Path) -> list[str]:

@@ -9,12 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["SmallDisk", "can_mount", "small_disk"]
-
 _LEAST_BYTES = 16 << 20  # a few checkpoints of a small model, records and a report
 _TIMES = 4  # what a run keeps at its end: while checkpoints take turns it has more
 _BALLAST = "ballast"
-# So the records of some steps still fit, and no checkpoint: first there are warnings, then the run ends.
+# So the records of some steps still fit, and no checkpoint: first there are warnings, then the run
+# ends.
 _LEFT_BYTES = 48 << 10
 
 

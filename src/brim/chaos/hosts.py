@@ -1,7 +1,8 @@
 """Hosts made of network namespaces, joined by a cable that can be cut and delayed.
 
-The cable is two TUN devices and a thread that carries packets between them. A veth pair with `tc netem` would do
-the same in the kernel, but many kernels have no netem, and a link that is set down is noticed by both ends.
+The cable is two TUN devices and a thread that carries packets between them. A veth pair with `tc
+netem` would do the same in the kernel, but many kernels have no netem, and a link that is set down
+is noticed by both ends.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-__all__ = ["Cable", "Host", "can_make_hosts", "two_hosts"]
 
 _DEVICE = Path("/dev/net/tun")
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
@@ -118,7 +117,11 @@ def _deliver(way: _Direction) -> None:
 
 def can_make_hosts() -> bool:
     """Whether this process may make network namespaces and devices."""
-    return os.geteuid() == 0 and shutil.which("ip") is not None and os.access(_DEVICE, os.R_OK | os.W_OK)
+    return (
+        os.geteuid() == 0
+        and shutil.which("ip") is not None
+        and os.access(_DEVICE, os.R_OK | os.W_OK)
+    )
 
 
 @contextlib.contextmanager
@@ -143,7 +146,9 @@ def two_hosts() -> Iterator[tuple[tuple[Host, Host], Cable]]:
 
 
 def _end(host: Host, device: str) -> int:
-    """An end of the cable: what the host sends by the device can be read here, what is written it receives."""
+    """An end of the cable: what the host sends by the device can be read here, what is written it
+    receives.
+    """
     descriptor = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH", device.encode(), _IFF_TUN | _IFF_NO_PI))
     inside = ("-n", host.namespace)

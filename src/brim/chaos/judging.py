@@ -1,4 +1,7 @@
-"""Whether a cluster kept its promises, judged from what it wrote down and what it was told. Pure: no file is read."""
+"""Whether a cluster kept its promises, judged from what it wrote down and what it was told.
+
+Pure: no file is read.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,12 @@ from brim.coordination.lifecycle import Phase
 from brim.domain.deeds import SUBMITS, Deed, DeedKind
 from brim.storage.book import Change, JobRecord
 
-__all__ = [
-    "Acknowledged",
-    "Span",
-    "deadlines_are_kept",
-    "disturbed",
-    "nobody_is_forgotten",
-    "promised_at",
-    "stories_make_sense",
-]
-
-# A promise follows from measured steps, which take a little longer or shorter: seconds, and a part of its time.
+# A promise follows from measured steps, which take a little longer or shorter: seconds, and a part
+# of its time.
 _TOLERANCE, _ERROR = 1.0, 0.1
 _PHASES = frozenset(phase.value for phase in Phase)
-# What each word of a story says of the deadline: promised from then on, or not. Who is held or resized is judged anew.
+# What each word of a story says of the deadline: promised from then on, or not. Who is held or
+# resized is judged anew.
 _PROMISED = {
     "promised": True,
     "refused": False,
@@ -42,13 +37,19 @@ class Acknowledged:
     job: str
 
 
-def nobody_is_forgotten(acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]) -> list[str]:
-    """Every job that was taken in is known, once, and is done, but for those that were cancelled."""
+def nobody_is_forgotten(
+    acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]
+) -> list[str]:
+    """Every job that was taken in is known, once, and is done,
+    but for those that were cancelled.
+    """
     said = list(acknowledged)
     cancelled = {one.job for one in said if one.deed.kind is DeedKind.CANCEL}
     taken_in = {one.job for one in said if one.deed.kind in SUBMITS}
     broken = [f"{job} was acknowledged and is forgotten" for job in sorted(taken_in - jobs.keys())]
-    broken += [f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)]
+    broken += [
+        f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)
+    ]
     for name, record in jobs.items():
         allowed = {Phase.DONE, Phase.CANCELLED} if name in cancelled else {Phase.DONE}
         if record.life.phase not in allowed:
@@ -56,8 +57,12 @@ def nobody_is_forgotten(acknowledged: Iterable[Acknowledged], jobs: Mapping[str,
     return broken
 
 
-def stories_make_sense(stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]) -> list[str]:
-    """Nobody starts who runs or is held; each job is submitted once; a promise that was given is remembered."""
+def stories_make_sense(
+    stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]
+) -> list[str]:
+    """Nobody starts who runs or is held; each job is submitted once; a promise that was given is
+    remembered.
+    """
     broken = []
     for name, story in stories.items():
         submitted = sum(change.event == "submitted" for change in story)
@@ -97,8 +102,9 @@ def deadlines_are_kept(
 ) -> list[str]:
     """A promised deadline is met, or missed by no more than the faults took since it was given.
 
-    A fault of one job can make another late: the first needs more of the devices to keep its own promise. So all
-    time that faults took counts for all. Who owns less than when a promise was made cannot be held to it.
+    A fault of one job can make another late: the first needs more of the devices to keep its own
+    promise. So all time that faults took counts for all. Who owns less than when a promise was made
+    cannot be held to it.
 
     Args:
         spans: when faults held something up, see `disturbed`.
@@ -107,18 +113,25 @@ def deadlines_are_kept(
     broken = []
     for name, record in jobs.items():
         at, due, ended = promised_at(stories[name]), record.submission.deadline, record.ended
-        if at is None or due is None or ended is None or any(at <= when <= ended for when in applied):
+        if (
+            at is None
+            or due is None
+            or ended is None
+            or any(at <= when <= ended for when in applied)
+        ):
             continue
         late, lost = ended - due, _together(spans, at, ended)
         if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (ended - at):
             broken.append(
-                f"{name} was {late:.1f} s late for a promised deadline; faults took {lost:.1f} s since then"
+                f"{name} was {late:.1f} s late for a promised deadline; faults took {lost:.1f} s "
+                "since then"
             )
     return broken
 
 
 def disturbed(at: float, commits: Iterable[tuple[float, int]], *, end: float) -> Span:
-    """How long a job that was struck made no headway: until its first commit past the steps it had, or `end`.
+    """How long a job that was struck made no headway: until its first commit past the steps it had,
+    or `end`.
 
     >>> disturbed(2.0, [(1.0, 1), (1.5, 2), (4.0, 1), (5.0, 2), (6.0, 3)], end=9.0)
     (2.0, 6.0)

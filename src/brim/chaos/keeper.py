@@ -1,4 +1,6 @@
-"""Keeps a scheduler up as its administrator would: by `brim up`, some time after it has died or gone down."""
+"""Keeps a scheduler up as its administrator would: by `brim up`, some time after it has died or
+gone down.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.chaos.processes import MARK
 from brim.interfaces import Clock
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
-
-__all__ = ["Keeper"]
 
 _LOG = "up.log"
 
@@ -29,8 +29,15 @@ class Keeper:
         failures: what `brim up` could not do although nobody was in its way.
     """
 
-    def __init__(self, state: Path, cluster: Path, environment: dict[str, str], clock: Clock) -> None:
-        self._state, self._cluster, self._environment, self._clock = state, cluster, environment, clock
+    def __init__(
+        self, state: Path, cluster: Path, environment: dict[str, str], clock: Clock
+    ) -> None:
+        self._state, self._cluster, self._environment, self._clock = (
+            state,
+            cluster,
+            environment,
+            clock,
+        )
         self._up: subprocess.Popen[bytes] | None = None
         self._pause = 0.0
         self._absent_since: float | None = None
@@ -52,7 +59,8 @@ class Keeper:
         """Bring it up where it is time to.
 
         Args:
-            told_to_go: somebody asks the scheduler to go down: one that does so at once did come up.
+            told_to_go: somebody asks the scheduler to go down: one that does so at once did come
+                up.
         """
         now = self._clock.now()
         self._disturbed |= told_to_go

@@ -22,15 +22,14 @@ from brim.errors import InternalError
 from brim.interfaces import Clock
 from brim.storage.contact import is_alive, read_contact
 
-__all__ = ["SECOND_LOG", "Outside", "SecondAgent", "send"]
-
 SECOND_LOG = "agent-2.log"
 _BEFORE_RESTART = 0.5
 _TO_COME_BACK = 5.0  # seconds that a master may take which another one's death has called for
 
 
 class SecondAgent:
-    """The agent of host 2, kept alive as a service manager would: started when there is a master, and again.
+    """The agent of host 2, kept alive as a service manager would: started when there is a master,
+    and again.
 
     Args:
         prefix: of commands on that host.
@@ -79,7 +78,9 @@ class SecondAgent:
 
 
 class Outside:
-    """What a trial can be struck with from outside; `cable`, `disk` and `second` are set where there is one."""
+    """What a trial can be struck with from outside; `cable`, `disk` and `second` are set where
+    there is one.
+    """
 
     def __init__(self, run_dir: Path, marked: Marked, jumping: JumpingClock, clock: Clock) -> None:
         self._run_dir = run_dir

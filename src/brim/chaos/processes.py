@@ -1,4 +1,6 @@
-"""The processes of one trial, wherever they went: each carries a mark in its environment that it cannot lose."""
+"""The processes of one trial, wherever they went: each carries a mark in its environment that it
+cannot lose.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ import time
 from pathlib import Path
 
 from brim.procfs import read_proc
-
-__all__ = ["MARK", "Marked"]
 
 MARK = "CHAOS_TRIAL"  # names that begin with BRIM_ are reserved
 
@@ -32,7 +32,12 @@ class Marked:
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended while we looked, or is not ours
                 if self._needle in (entry / "environ").read_bytes().split(b"\0") and _lives(entry):
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    command = (
+                        (entry / "cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
                     found[int(entry.name)] = command.strip()
         return found
 

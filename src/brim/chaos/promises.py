@@ -16,14 +16,6 @@ from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
 
-__all__ = [
-    "brim_did_not_stumble",
-    "nothing_left_behind",
-    "result_is_the_calm_one",
-    "run_directory_is_whole",
-    "shared_memory",
-]
-
 _SHARED = Path("/dev/shm")
 _LOCKS = (
     ".journal.lock",
@@ -38,7 +30,9 @@ def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) 
     if summary.get("exit") != "done":
         broken.append(f"the run ended as {summary.get('exit')!r}, not as done")
     elif summary.get("weights_sha256") != digest:
-        broken.append(f"weights {summary.get('weights_sha256')}, those of the calm run are {digest}")
+        broken.append(
+            f"weights {summary.get('weights_sha256')}, those of the calm run are {digest}"
+        )
     try:
         ledger = audit_run(run_dir, read_history(run_dir))
     except BrimError as error:
@@ -87,12 +81,15 @@ def _torn_lines(path: Path) -> list[str]:
 
 
 def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
-    """No traceback of master or agent: what is foreseen is told in words, and the rest is a bug that was survived."""
+    """No traceback of master or agent: what is foreseen is told in words, and the rest is a bug
+    that was survived.
+    """
     broken = []
     for log in logs:
         text = log.read_text(errors="replace") if log.exists() else ""
         for trace in text.split("Traceback")[1:]:
-            # gRPC tells of calls that it cancels when its server stops; there is no frame of ours in it.
+            # gRPC tells of calls that it cancels when its server stops; there is no frame of ours
+            # in it.
             if "/brim/" in trace:
                 broken.append(f"a traceback in {log.name}: {trace.strip().splitlines()[-1]}")
     return broken
@@ -107,8 +104,11 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
     """No socket or temporary file, and no shared memory that has a name.
 
     Args:
-        killed: how many agents were killed; nobody is left then to remove the temporary directory of each.
+        killed: how many agents were killed; nobody is left then to remove the temporary directory
+            of each.
     """
     left = [f"left behind in TMPDIR: {path.name}" for path in scratch.iterdir()]
     left = left if len(left) > killed else []
-    return left + [f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))]
+    return left + [
+        f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))
+    ]

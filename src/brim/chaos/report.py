@@ -1,4 +1,6 @@
-"""What many trials showed: a table by kind of fault, and a dated report with the seeds and a plot."""
+"""What many trials showed: a table by kind of fault,
+and a dated report with the seeds and a plot.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from typing import Any
 from brim.chaos.results import Job, Result
 from brim.telemetry.history import milliseconds
 
-__all__ = ["HEAD", "as_plain", "by_kind", "figure", "markdown", "write_report"]
-
 HEAD = ("fault", "performed", "median pause", "longest pause")
 
 
@@ -24,11 +24,17 @@ def _pauses(results: Sequence[Result]) -> dict[str, list[float]]:
 
 
 def by_kind(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Rows under `HEAD`: how often each kind of fault was performed, and how long nothing was committed then."""
+    """Rows under `HEAD`: how often each kind of fault was performed, and how long nothing was
+    committed then.
+    """
     rows: list[tuple[str, ...]] = []
     for kind, every in _pauses(results).items():
         pauses = [pause for pause in every if pause >= 0]
-        times = (milliseconds(statistics.median(pauses)), milliseconds(max(pauses))) if pauses else ("–", "–")
+        times = (
+            (milliseconds(statistics.median(pauses)), milliseconds(max(pauses)))
+            if pauses
+            else ("–", "–")
+        )
         rows.append((str(kind), str(len(every)), *times))
     return rows
 
@@ -44,7 +50,9 @@ def as_plain(job: Job, results: Sequence[Result]) -> dict[str, Any]:
                 "seed": result.trial.seed,
                 **result.trial.setting,
                 "faults": result.trial.schedule,
-                "performed": [{"fault": strike.text, "pause": strike.pause} for strike in result.strikes],
+                "performed": [
+                    {"fault": strike.text, "pause": strike.pause} for strike in result.strikes
+                ],
                 "lives": result.lives,
                 "seconds": round(result.seconds, 2),
                 "broken": list(result.broken),
@@ -61,19 +69,28 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
     seconds = [result.seconds for result in results]
     faults = sum(len(result.strikes) for result in results)
     lines = [
-        f"{len(results)} runs with {faults} faults performed; in {len(broken)} of them a promise was broken. "
+        f"{len(results)} runs with {faults} faults performed; in {len(broken)} of them a promise "
+        "was broken. "
         f"A run took {statistics.median(seconds):.1f} s ({min(seconds):.1f}–{max(seconds):.1f}); "
         f"{sum(result.lives > 1 for result in results)} of them had more than one life.",
         "",
-        "*Pause*: the longest time without a commit that begins between a fault and the next one. It has the "
-        "faults' own length in it (a stopped worker, a cut), and the start of a new life where a run was resumed.",
+        "*Pause*: the longest time without a commit that begins between a fault and the next one. "
+        "It has the "
+        "faults' own length in it (a stopped worker, a cut), and the start of a new life where a "
+        "run was resumed.",
         "",
         _row(HEAD),
         _row("---" for _ in HEAD),
         *map(_row, by_kind(results)),
     ]
     for result in broken:
-        lines += ["", f"### Broken: seed {result.trial.seed}", "", f"`{result.trial.command(job)}`", ""]
+        lines += [
+            "",
+            f"### Broken: seed {result.trial.seed}",
+            "",
+            f"`{result.trial.command(job)}`",
+            "",
+        ]
         lines += [f"- {each}" for each in result.broken]
     names = results[0].trial.setting if results else {}
     lines += [
@@ -84,7 +101,12 @@ def markdown(job: Job, results: Sequence[Result]) -> str:
         _row("---" for _ in range(len(names) + 3)),
     ]
     for one in results:
-        cells = one.trial.seed, *one.trial.setting.values(), one.trial.schedule, f"{one.seconds:.1f}"
+        cells = (
+            one.trial.seed,
+            *one.trial.setting.values(),
+            one.trial.schedule,
+            f"{one.seconds:.1f}",
+        )
         lines.append(_row(map(str, cells)))
     return "\n".join(lines)
 
@@ -111,11 +133,15 @@ def figure(results: Sequence[Result]) -> Any:
     return drawing
 
 
-def write_report(folder: Path, stem: str, job: Job, results: Sequence[Result], *, heading: str) -> Path:
+def write_report(
+    folder: Path, stem: str, job: Job, results: Sequence[Result], *, heading: str
+) -> Path:
     """Write `STEM.md`, `STEM.json` and `STEM.png` into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{stem}.json").write_text(json.dumps(as_plain(job, results), indent=1) + "\n")
     figure(results).savefig(folder / f"{stem}.png", dpi=120, bbox_inches="tight")
     path = folder / f"{stem}.md"
-    path.write_text(f"{heading}\n\n{markdown(job, results)}\n\n![Pauses by kind of fault]({stem}.png)\n")
+    path.write_text(
+        f"{heading}\n\n{markdown(job, results)}\n\n![Pauses by kind of fault]({stem}.png)\n"
+    )
     return path

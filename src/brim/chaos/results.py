@@ -6,8 +6,6 @@ import enum
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Calm", "Job", "Result", "Strike", "Trials", "longest_pause"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -37,7 +35,8 @@ class Calm:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault as it was performed; `pause` is the longest time without a commit from it to the next one.
+    """A fault as it was performed; `pause` is the longest time without a commit from it to the next
+    one.
 
     Args:
         text: the clause that names it.
@@ -90,7 +89,8 @@ class Result:
 
 
 def longest_pause(commits: list[float], start: float, end: float) -> float | None:
-    """The longest time without a commit that begins in `[start, end)`; None where no commit follows `start`.
+    """The longest time without a commit that begins in `[start, end)`; None where no commit follows
+    `start`.
 
     >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
     3.0

@@ -1,4 +1,6 @@
-"""Where a trial happens: a scratch directory, an environment, and a mark that all its processes carry."""
+"""Where a trial happens: a scratch directory, an environment, and a mark that all its processes
+carry.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from pathlib import Path
 
 from brim.chaos.processes import Marked
 
-__all__ = ["Surroundings"]
-
 
 class Surroundings:
     """Of one trial; nothing of it is left once `close` returns.
@@ -21,7 +21,9 @@ class Surroundings:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="brim-chaos-"))  # short, as a socket's path must be
+        self.scratch = Path(
+            tempfile.mkdtemp(prefix="brim-chaos-")
+        )  # short, as a socket's path must be
         self.marked = Marked(uuid.uuid4().hex)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("BRIM_")},

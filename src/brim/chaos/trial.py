@@ -35,11 +35,11 @@ from brim.errors import EnvironmentFault
 from brim.telemetry.history import RunReader
 from brim.telemetry.records import FaultPerformed
 
-__all__ = ["Trial", "calm_run", "copy_files", "kinds_possible_here", "run_trial"]
-
 _POLL = 0.01
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
-_TO_GIVE_UP = 75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
+_TO_GIVE_UP = (
+    75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
+)
 _PORT = 7077
 # A run may end before its end because of these; then it is resumed.
 _MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
@@ -112,7 +112,11 @@ def copy_files(directory: Path, to: Path) -> None:
     """Copy a run's directory without its sockets, which cannot be copied."""
 
     def no_files(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if not (path := Path(folder, name)).is_dir() and not path.is_file()]
+        return [
+            name
+            for name in names
+            if not (path := Path(folder, name)).is_dir() and not path.is_file()
+        ]
 
     shutil.copytree(directory, to, ignore=no_files)
 
@@ -176,8 +180,12 @@ class _Running:
         self.prefix: tuple[str, ...] = ()
         self.outside = Outside(self.run_dir, self.around.marked, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
-        self.own = sorted((f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step)
-        self.others = sorted((f for f in self.trial.faults if f.kind in FROM_OUTSIDE), key=lambda f: f.step)
+        self.own = sorted(
+            (f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step
+        )
+        self.others = sorted(
+            (f for f in self.trial.faults if f.kind in FROM_OUTSIDE), key=lambda f: f.step
+        )
 
     def __enter__(self) -> _Running:
         return self
@@ -191,27 +199,38 @@ class _Running:
         """Run on two hosts: the command on the first, an agent on the second."""
         self.prefix = hosts[0].prefix
         self.outside.second = SecondAgent(
-            hosts[1].prefix, f"{hosts[0].address}:{_PORT}", self.run_dir, self.directory, self.environment
+            hosts[1].prefix,
+            f"{hosts[0].address}:{_PORT}",
+            self.run_dir,
+            self.directory,
+            self.environment,
         )
 
-    # The run -----------------------------------------------------------------------------------------------
+    # The run --------------------------------------------------------------------------------------
 
     def to_the_end(self, end: float) -> list[str]:
         """Live as often as it takes; what is broken about that."""
         while True:
             self.live(deadline=end)
             if self.code is None:
-                return [f"it had not ended by its deadline, {end - self.began:.0f} s after its start"]
+                return [
+                    f"it had not ended by its deadline, {end - self.began:.0f} s after its start"
+                ]
             if self.summary().get("exit") == "done":
                 return []
             ending = [fault for _, fault in self.struck if fault.kind in _MAY_END]
             if self.lives > len(ending):  # each of them ends one life
                 many = f"{len(ending)} of the faults until then could end one"
-                return [f"life {self.lives} ended with code {self.code}, and {many}: {self.last_words()}"]
+                return [
+                    f"life {self.lives} ended with code {self.code}, and {many}: "
+                    f"{self.last_words()}"
+                ]
             self.outside.wait_for_undone(end)
 
     def live(self, *, deadline: float) -> None:
-        """Start or resume the run and follow it until it ends; `code` is None where it had to be killed."""
+        """Start or resume the run and follow it until it ends; `code` is None where it had to be
+        killed.
+        """
         self.code = None
         command = self._command()
         self.lives += 1
@@ -239,7 +258,14 @@ class _Running:
         self.code = process.returncode
 
     def _command(self) -> list[str]:
-        words = [*self.prefix, sys.executable, "-m", "brim.cli", "train", str(Path(self.job.file).resolve())]
+        words = [
+            *self.prefix,
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "train",
+            str(Path(self.job.file).resolve()),
+        ]
         words += [
             "--run-dir",
             str(self.run_dir),
@@ -269,7 +295,7 @@ class _Running:
             self.struck.append((self.clock.now(), fault))
             self.outside.perform(fault)
 
-    # What came of it ---------------------------------------------------------------------------------------
+    # What came of it ------------------------------------------------------------------------------
 
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
         """Everything that is not as it should be now that the run is over."""
@@ -294,9 +320,13 @@ class _Running:
 
     @property
     def agents_killed(self) -> int:
-        """How many agents were killed: each leaves the directory that its socket or its logs were in."""
+        """How many agents were killed: each leaves the directory that its socket or its logs were
+        in.
+        """
         killed = [fault.kind for _, fault in self.struck]
-        return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(FaultKind.KILL_AGENT)
+        return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(
+            FaultKind.KILL_AGENT
+        )
 
     def strikes(self) -> list[Strike]:
         times = [at for at, _ in self.commits]

@@ -1,4 +1,6 @@
-"""Who asks a cluster for things while it is broken: again and again, until it has been acknowledged."""
+"""Who asks a cluster for things while it is broken: again and again, until it has been
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,6 @@ from brim.errors import EnvironmentFault, InternalError
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
 from brim.wire.cluster import JobView
-
-__all__ = ["User"]
 
 _AGAIN = 0.1
 _TO_GO_DOWN = 60.0
@@ -129,14 +129,33 @@ class User:
         return False
 
     def _submit(self, deed: Deed, index: int) -> None:
-        words = [sys.executable, "-m", "brim.cli", "submit", str(Path(self.job.file).resolve()), "--json"]
-        words += ["--state", str(self.state), "--workers", str(deed.workers), "--tenant", deed.tenant]
+        words = [
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "submit",
+            str(Path(self.job.file).resolve()),
+            "--json",
+        ]
+        words += [
+            "--state",
+            str(self.state),
+            "--workers",
+            str(deed.workers),
+            "--tenant",
+            deed.tenant,
+        ]
         words += [*self.job.options, "--epochs", str(deed.epochs), "--key", f"job {index}"]
         if deed.due:
             words += ["--deadline", f"{deed.due}s"]
         while not self._closed:
             done = subprocess.run(
-                words, capture_output=True, text=True, env=self.environment, cwd=self.directory, check=False
+                words,
+                capture_output=True,
+                text=True,
+                env=self.environment,
+                cwd=self.directory,
+                check=False,
             )
             if done.returncode in (0, 3):
                 job = json.loads(done.stdout)["job"]

@@ -7,8 +7,6 @@ import click
 import brim
 from brim.cli.usage import Verbs
 
-__all__ = ["cli", "main"]
-
 # group -> verb -> (module, attribute, one line of help)
 _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Train": {
@@ -29,23 +27,51 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Look at what a run left": {
         "report": ("brim.cli.records", "report", "Write a run's report as a web page."),
-        "track": ("brim.cli.loggers", "track", "Send a run's records to TensorBoard, MLflow or W&B."),
-        "checkpoints": ("brim.cli.checkpoints", "checkpoints", "List a run's checkpoints and verify them."),
-        "ledger": ("brim.cli.records", "ledger", "Check that every sample was used exactly once per epoch."),
+        "track": (
+            "brim.cli.loggers",
+            "track",
+            "Send a run's records to TensorBoard, MLflow or W&B.",
+        ),
+        "checkpoints": (
+            "brim.cli.checkpoints",
+            "checkpoints",
+            "List a run's checkpoints and verify them.",
+        ),
+        "ledger": (
+            "brim.cli.records",
+            "ledger",
+            "Check that every sample was used exactly once per epoch.",
+        ),
     },
     "Use a trained model": {
         "evaluate": ("brim.cli.inference", "evaluate", "Compute the metrics of a trained model."),
-        "predict": ("brim.cli.inference", "predict", "Write a trained model's output for every row."),
-        "export": ("brim.cli.export", "export", "Save a trained model in files, to be used or served."),
+        "predict": (
+            "brim.cli.inference",
+            "predict",
+            "Write a trained model's output for every row.",
+        ),
+        "export": (
+            "brim.cli.export",
+            "export",
+            "Save a trained model in files, to be used or served.",
+        ),
         "serve": ("brim.cli.serve", "serve", "Answer requests with a model's predictions."),
     },
     "Share this machine between jobs": {
         "up": ("brim.cli.cluster", "up", "Start the scheduler."),
         "submit": ("brim.cli.submit", "submit", "Hand a job to the scheduler."),
         "jobs": ("brim.cli.jobs", "jobs", "List the scheduler's jobs."),
-        "explain": ("brim.cli.explain", "explain", "Tell why the scheduler did what it did with a job."),
+        "explain": (
+            "brim.cli.explain",
+            "explain",
+            "Tell why the scheduler did what it did with a job.",
+        ),
         "cancel": ("brim.cli.jobs", "cancel", "End a job for good."),
-        "forget": ("brim.cli.forget", "forget", "Delete what is known of ended jobs, and their files."),
+        "forget": (
+            "brim.cli.forget",
+            "forget",
+            "Delete what is known of ended jobs, and their files.",
+        ),
         "tenants": ("brim.cli.cluster", "tenants", "Show each tenant's quota and what it holds."),
         "token": ("brim.cli.token", "token", "Give a tenant a token, or revoke it."),
         "apply": ("brim.cli.cluster", "apply", "Change the cluster: nodes, quotas, policy."),

@@ -16,8 +16,6 @@ from brim.domain.quantities import counted, format_bytes
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.options import STATE, option
 
-__all__ = ["backup", "restore"]
-
 _TOLD = 2.0  # seconds between two lines of progress
 
 
@@ -32,8 +30,8 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
     brim backup brim-2026-11-22.tar.gz
     brim backup backups/nightly.tar.gz --state /srv/brim
 
-    The scheduler may be running. Run directories, with logs and checkpoints, are not in it. FILE has tokens in it, and
-    only its owner can read it.
+    The scheduler may be running. Run directories, with logs and checkpoints, are not in it. FILE
+    has tokens in it, and only its owner can read it.
     """
     from brim.client import default_state_dir
     from brim.storage.backup import write_backup
@@ -60,7 +58,9 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Move what the state directory has aside, instead of refusing.")
+@click.option(
+    "--force", is_flag=True, help="Move what the state directory has aside, instead of refusing."
+)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
@@ -68,9 +68,11 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
 
     \b
     brim restore brim-2026-11-22.tar.gz && brim up
-    brim restore brim-2026-11-22.tar.gz --force      (the present database is kept in before-restore-…)
+    brim restore brim-2026-11-22.tar.gz --force      (the present database is kept in
+    before-restore-…)
 
-    Unfinished jobs continue from their checkpoints if their run directories are there, and begin anew if not.
+    Unfinished jobs continue from their checkpoints if their run directories are there, and begin
+    anew if not.
     """
     from brim.client import default_state_dir
     from brim.storage.backup import finish_restore, is_half_restored, prepare_restore, read_manifest
@@ -83,7 +85,9 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
             warn("an earlier brim restore was killed; it was brought to its end first")
         if (state / "scheduler.db").exists() and not force:
             need = "one without jobs; run directories may be there"
-            hint = "add --force: what is there is moved aside, into a directory before-restore-… in it"
+            hint = (
+                "add --force: what is there is moved aside, into a directory before-restore-… in it"
+            )
             raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
         aside = time.strftime("before-restore-%Y%m%d-%H%M%S")
         restored = prepare_restore(file, state, now=time.time(), aside=aside)
@@ -91,10 +95,15 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
     if as_json:
         import msgspec
 
-        click.echo(json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)}))
+        click.echo(
+            json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)})
+        )
         return EXIT_DONE
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written))
-    click.echo(f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on", err=True)
+    click.echo(
+        f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on",
+        err=True,
+    )
     if kept:
         click.echo(f"what was there is in {kept}", err=True)
     for jobs, what in (

@@ -1,4 +1,6 @@
-"""`brim chaos`: run a file under random faults, again and again, and check every promise after each run."""
+"""`brim chaos`: run a file under random faults, again and again, and check every promise after each
+run.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,15 @@ if TYPE_CHECKING:
     from brim.chaos.results import Calm, Job, Result, Trials
     from brim.domain.deeds import Deed
 
-    Ready = tuple[Trials, Callable[[Path], Result]]  # a trial, and what performs it in a new directory
+    Ready = tuple[
+        Trials, Callable[[Path], Result]
+    ]  # a trial, and what performs it in a new directory
 
-__all__ = ["chaos"]
 
 K = TypeVar("K", bound=enum.StrEnum)
 
-# Of the options of `brim train`, those that trials share; the timeout is short, for so are the runs.
+# Of the options of `brim train`, those that trials share; the timeout is short, for so are the
+# runs.
 _SHARED = {
     "epochs": 12,
     "global_batch_size": 128,
@@ -54,7 +58,10 @@ _SHARED = {
 )
 @some_job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1, as_json=None)
 @option(
-    "--faults", metavar="TEXT", default="", help="Use these faults, not random ones: kill master at step 40."
+    "--faults",
+    metavar="TEXT",
+    default="",
+    help="Use these faults, not random ones: kill master at step 40.",
 )
 @option(
     "--hosts",
@@ -70,7 +77,9 @@ _SHARED = {
     help="Kinds of faults to choose from. [default: all that this machine allows]",
 )
 @option(
-    "--cluster", is_flag=True, help="Break a scheduler and a few jobs, on as many devices as --workers has."
+    "--cluster",
+    is_flag=True,
+    help="Break a scheduler and a few jobs, on as many devices as --workers has.",
 )
 @option(
     "--nodes",
@@ -78,9 +87,15 @@ _SHARED = {
     help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
 )
 @option(
-    "--deadline", type=whole(least=1), default=60, show_default=True, help="Seconds that each run may take."
+    "--deadline",
+    type=whole(least=1),
+    default=60,
+    show_default=True,
+    help="Seconds that each run may take.",
 )
-@option("--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there.")
+@option(
+    "--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there."
+)
 def chaos(file: str, **values: Any) -> int:
     """Run FILE, a short job, under random faults, and check every promise after each run.
 
@@ -91,8 +106,9 @@ def chaos(file: str, **values: Any) -> int:
     brim chaos job.py --faults "kill everything at step 40"
     brim chaos job.py --cluster                      (a scheduler with a few such jobs)
 
-    Workers (within --workers) and faults of each run follow from its seed: --seed, then the next. It must end
-    with the weights of an undisturbed run, with an exact ledger, and with nothing left behind.
+    Workers (within --workers) and faults of each run follow from its seed: --seed, then the next.
+    It must end with the weights of an undisturbed run, with an exact ledger, and with nothing left
+    behind.
 
     Exit code 0 if every promise held, else 1.
     """
@@ -100,7 +116,9 @@ def chaos(file: str, **values: Any) -> int:
     from brim.clock import SystemClock
     from brim.runs import directories as runs
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing of a trial may stay behind
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: nothing of a trial may stay behind
     check_training_file(Path(file))
     job = _job(file, values)
     prepare = _cluster_trials if values["cluster"] else _run_trials
@@ -122,7 +140,9 @@ def _job(file: str, values: dict[str, Any]) -> Job:
     from brim.chaos.results import Job
     from brim.domain.quantities import format_duration
 
-    words = [f"--set={name}={value}" for name, value in parse_parameters(values["parameters"]).items()]
+    words = [
+        f"--set={name}={value}" for name, value in parse_parameters(values["parameters"]).items()
+    ]
     for name in (each for each in _SHARED if each != "epochs" or not values["cluster"]):
         value = format_duration(values[name]) if name == "heartbeat_timeout" else str(values[name])
         words += [f"--{name.replace('_', '-')}", value]
@@ -133,20 +153,28 @@ def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()
     """The kinds to draw from, in a fixed order.
 
     Raises:
-        SpecError: a kind that there is not, or one named or asked for that this machine cannot perform.
+        SpecError: a kind that there is not, or one named or asked for that this machine cannot
+            perform.
     """
     from brim.chaos.trial import kinds_possible_here
 
     known = {kind.replace(" ", "-"): kind for kind in every}
-    named = [known.get(word.strip()) or _unknown(word, known) for word in text.split(",") if word.strip()]
+    named = [
+        known.get(word.strip()) or _unknown(word, known) for word in text.split(",") if word.strip()
+    ]
     reasons: dict[Any, str] = dict.fromkeys(every, "")
-    reasons |= {kind: why for kind, why in kinds_possible_here(hosts).items() if isinstance(kind, every)}
+    reasons |= {
+        kind: why for kind, why in kinds_possible_here(hosts).items() if isinstance(kind, every)
+    }
     for field, kinds in (("--kinds", named), ("--faults", asked)):
         for kind in kinds:
             if reasons[kind]:
                 need = f"a fault that can be performed: it {reasons[kind]}"
                 raise SpecError(field, got=repr(str(kind)), need=need)
-    left_out = {reason: [k for k in every if reasons[k] == reason] for reason in set(reasons.values()) - {""}}
+    left_out = {
+        reason: [k for k in every if reasons[k] == reason]
+        for reason in set(reasons.values()) - {""}
+    }
     if not named and not asked:
         for reason, without in left_out.items():
             click.echo(f"left out: {', '.join(without)} ({reason})", err=True)
@@ -154,7 +182,9 @@ def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()
 
 
 def _unknown(word: str, known: Iterable[str]) -> Never:
-    raise SpecError("--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, known))
+    raise SpecError(
+        "--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, known)
+    )
 
 
 def _seeds(values: dict[str, Any]) -> range:
@@ -169,7 +199,9 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
     from brim.domain.random_faults import random_faults, random_workers
 
     if values["nodes"]:
-        raise SpecError("--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts")
+        raise SpecError(
+            "--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts"
+        )
     hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
     servers = values["servers"]
     given = parse_faults(values["faults"])
@@ -203,7 +235,9 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
 
     if values["servers"]:
         need = "a run without --cluster, whose jobs have none"
-        raise SpecError("--ps", got=str(values["servers"]), need=need, hint="leave out --ps or --cluster")
+        raise SpecError(
+            "--ps", got=str(values["servers"]), need=need, hint="leave out --ps or --cluster"
+        )
     if values["hosts"] != "1":
         raise SpecError(
             "--hosts", got=values["hosts"], need="one host", hint="leave out --hosts or --cluster"
@@ -212,7 +246,9 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
     given = parse_deeds(values["faults"])
     number = _nodes(values["nodes"], given, within.maximum)
     kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
-    lengths = sorted({deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs})
+    lengths = sorted(
+        {deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs}
+    )
 
     def trials(folder: Path) -> Iterator[Ready]:
         calm = {}
@@ -222,7 +258,9 @@ def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterat
             _tell_calm(calm[length])
         for seed in _seeds(values):
             nodes = number or random_nodes(seed, devices=within.maximum)
-            deeds = given or random_deeds(seed, kinds=kinds, epochs=epochs, workers=within, nodes=nodes)
+            deeds = given or random_deeds(
+                seed, kinds=kinds, epochs=epochs, workers=within, nodes=nodes
+            )
             trial = ClusterTrial(seed=seed, workers=within, nodes=nodes, deeds=deeds)
             yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
 
@@ -295,7 +333,10 @@ def _line(job: Job, result: Result, kept: str) -> str:
     lives = f", {result.lives} lives" if result.lives > 1 else ""
     if not result.broken:
         return f"{told}: held ({result.seconds:.1f} s{lives})"
-    lines = [f"{told}: BROKEN ({result.seconds:.1f} s{lives})", *(f"  {each}" for each in result.broken)]
+    lines = [
+        f"{told}: BROKEN ({result.seconds:.1f} s{lives})",
+        *(f"  {each}" for each in result.broken),
+    ]
     lines += [f"  repeat: {trial.command(job)}"]
     return "\n".join([*lines, f"  kept: {kept}"] if kept else lines)
 
@@ -306,7 +347,8 @@ def _table(results: list[Result]) -> str:
     rows = [HEAD, *by_kind(results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
     broken = sum(bool(result.broken) for result in results)
     held = (

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from brim.domain.table_parts import StoredTable
     from brim.storage.checkpoints import Store
 
-__all__ = ["checkpoints"]
-
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN|URL]", shell_complete=completing.runs)
@@ -95,7 +93,9 @@ def _table(table: StoredTable) -> dict[str, Any]:
         "rows": table.rows,
         "bytes": sum(file.size_bytes for file in table.files),
         "base": {"step": base.step, "rows": base.rows, "bytes": base.size_bytes},
-        "deltas": [{"step": each.step, "rows": each.rows, "bytes": each.size_bytes} for each in deltas],
+        "deltas": [
+            {"step": each.step, "rows": each.rows, "bytes": each.size_bytes} for each in deltas
+        ],
     }
 
 
@@ -106,13 +106,20 @@ def _line(row: dict[str, Any]) -> str:
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in row["metrics"].items())
     best = "best  " if row.get("best") else ""
     measured = f"{metrics}  " if metrics else ""
-    line = f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  {best}{measured}{row['path']}"
+    line = (
+        f"whole    step {row['step']:>8,}  {row['bytes'] / 1e6:8.1f} MB  {when}  "
+        f"{best}{measured}{row['path']}"
+    )
     return "\n".join([line, *map(_table_line, row["tables"])])
 
 
 def _table_line(table: dict[str, Any]) -> str:
     base, deltas = table["base"], table["deltas"]
     added = sum(each["bytes"] for each in deltas)
-    upon = f", {len(deltas)} delta{'s' * (len(deltas) > 1)} of {added / 1e6:.1f} MB" if deltas else ""
+    upon = (
+        f", {len(deltas)} delta{'s' * (len(deltas) > 1)} of {added / 1e6:.1f} MB" if deltas else ""
+    )
     parts = f"base of step {base['step']:,}{upon}"
-    return f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, {table['rows']:,} rows: {parts}"
+    return (
+        f"{'':23}{table['bytes'] / 1e6:8.1f} MB  {table['name']}, {table['rows']:,} rows: {parts}"
+    )

@@ -10,8 +10,6 @@ from brim.cli.usage import warn
 if TYPE_CHECKING:
     from brim.client import Client
 
-__all__ = ["client_of", "scheduler_of"]
-
 
 def client_of(state: Path | None) -> Client:
     """The scheduler of a state directory. Raises EnvironmentFault where none runs there."""

@@ -1,4 +1,6 @@
-"""`brim up`, `down`, `apply` and `tenants`: the scheduler of this host, and what it schedules on."""
+"""`brim up`, `down`, `apply` and `tenants`:
+the scheduler of this host, and what it schedules on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,6 @@ from brim.runs.options import ADDRESS, STATE, option, parse_env
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
 
-__all__ = ["apply", "down", "lock_state", "tenants", "up"]
 
 _TO_COME_UP = 30.0
 _TO_GO_DOWN = 120.0
@@ -67,8 +68,9 @@ def up(
     brim up
     brim up --cluster cluster.yaml
     brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
-    brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state directory)
-    brim up --env HF_HOME              (jobs have PATH and the like, what is named here, and their own --env)
+    brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state
+    directory) brim up --env HF_HOME              (jobs have PATH and the like, what is named here,
+    and their own --env)
     """
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir
@@ -90,16 +92,25 @@ def up(
     if view.holds:
         warn(view.problem)
         return EXIT_DONE
-    text = f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy {view.policy}"
+    text = (
+        f"{counted(view.devices, 'device')} on {counted(len(view.nodes), 'node')}, policy "
+        f"{view.policy}"
+    )
     click.echo(f"scheduling {text}; state in {state}", err=True)
-    roots = [tenant.id for tenant in spec.tenants if not tenant.user] if spec and os.geteuid() == 0 else []
+    roots = (
+        [tenant.id for tenant in spec.tenants if not tenant.user]
+        if spec and os.geteuid() == 0
+        else []
+    )
     if roots:
         warn(f"jobs of {', '.join(roots)} run as root: name a user for each tenant in {file}")
     return EXIT_DONE
 
 
 def _claim(state: Path, *, hint: str) -> int:
-    """The lock of the scheduler: whoever describes the cluster has it, since one that runs may not answer yet."""
+    """The lock of the scheduler: whoever describes the cluster has it, since one that runs may not
+    answer yet.
+    """
     end = time.monotonic() + _TO_COME_UP
     while True:
         try:
@@ -110,8 +121,10 @@ def _claim(state: Path, *, hint: str) -> int:
                 return held
             if time.monotonic() > end:
                 raise EnvironmentFault(
-                    f"a scheduler runs in {state}, and has not answered for {_TO_COME_UP:.0f} s: nothing was "
-                    f"changed; brim jobs tells when it answers, {state}/scheduler.log perhaps why it does not"
+                    f"a scheduler runs in {state}, and has not answered for {_TO_COME_UP:.0f} s: "
+                    "nothing was "
+                    f"changed; brim jobs tells when it answers, {state}/scheduler.log perhaps why "
+                    "it does not"
                 ) from error
         else:
             raise SpecError(
@@ -134,14 +147,18 @@ def lock_state(state: Path) -> int | None:
         check_ours(state, field="--state")
         return lock(state / SCHEDULER_LOCK)
     except OSError as error:
-        raise SpecError("--state", got=f"{str(state)!r} ({error.strerror})", need="a directory") from None
+        raise SpecError(
+            "--state", got=f"{str(state)!r} ({error.strerror})", need="a directory"
+        ) from None
 
 
 def _describe(state: Path, spec: ClusterSpec | None) -> None:
-    """Write down what a new cluster is; the scheduler of one that is there writes down what it is anew.
+    """Write down what a new cluster is; the scheduler of one that is there writes down what it is
+    anew.
 
     Raises:
-        StorageFault: no database can be made. One that cannot be read is for the scheduler, which can wait.
+        StorageFault: no database can be made. One that cannot be read is for the scheduler, which
+            can wait.
     """
     import msgspec
 
@@ -160,7 +177,8 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
         kept = migrate(path)
         if kept is not None:
             click.echo(
-                f"migrated {path} to this version's format; as it was before, it is kept in {kept}", err=True
+                f"migrated {path} to this version's format; as it was before, it is kept in {kept}",
+                err=True,
             )
         with contextlib.closing(Database(path)) as database:
             if database.get(CLUSTER) is None:
@@ -176,7 +194,9 @@ def _command(state: Path, listen: str, file: Path | None) -> list[str]:
     return [*command, "--cluster", str(file.resolve())] if file else command
 
 
-def _spawn(command: list[str], state: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(
+    command: list[str], state: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
     with (state / "scheduler.log").open("ab") as log:
         return subprocess.Popen(
@@ -207,12 +227,16 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
             f"{state}/scheduler.log may tell why"
         )
     last = last_line(state / "scheduler.log")
-    raise EnvironmentFault(f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)")
+    raise EnvironmentFault(
+        f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"
+    )
 
 
 @click.command()
 @click.option(
-    "--kill", is_flag=True, help="Kill the jobs' processes now instead of pausing them at their next step."
+    "--kill",
+    is_flag=True,
+    help="Kill the jobs' processes now instead of pausing them at their next step.",
 )
 @STATE
 def down(kill: bool, state: Path | None) -> int:
@@ -222,7 +246,8 @@ def down(kill: bool, state: Path | None) -> int:
     brim down
     brim down --kill      (jobs go on from their last checkpoints)
 
-    A scheduler that cannot write to its database ends alone; its jobs train on, unless you say --kill.
+    A scheduler that cannot write to its database ends alone; its jobs train on, unless you say
+    --kill.
     """
     from brim.client import default_state_dir
     from brim.storage.contact import SCHEDULER_LOCK
@@ -244,7 +269,8 @@ def down(kill: bool, state: Path | None) -> int:
     if cluster.holds:
         how = "were killed" if kill else "train on"
         click.echo(
-            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with them",
+            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with "
+            "them",
             err=True,
         )
         return EXIT_DONE
@@ -257,7 +283,9 @@ def down(kill: bool, state: Path | None) -> int:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @STATE
 def apply(file: Path, state: Path | None) -> int:
-    """Change the cluster to what FILE says: nodes, tenants, quotas, policy, headroom. Running jobs are not stopped.
+    """Change the cluster to what FILE says: nodes, tenants, quotas, policy, headroom.
+
+    Running jobs are not stopped.
 
     \b
     brim apply cluster.yaml
@@ -266,7 +294,10 @@ def apply(file: Path, state: Path | None) -> int:
 
     spec = read_cluster_file(file)
     view = client_of(state).apply(spec)
-    text = f"{counted(view.devices, 'device')}, {counted(len(spec.tenants), 'tenant')}, policy {view.policy}"
+    text = (
+        f"{counted(view.devices, 'device')}, {counted(len(spec.tenants), 'tenant')}, policy "
+        f"{view.policy}"
+    )
     click.echo(f"applied {file}: {text}", err=True)
     return EXIT_DONE
 

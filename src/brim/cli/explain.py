@@ -14,8 +14,6 @@ from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import STATE
 
-__all__ = ["explain"]
-
 
 @click.command()
 @click.argument("job", metavar="JOB", shell_complete=completing.jobs)
@@ -28,7 +26,9 @@ __all__ = ["explain"]
 @click.option("--policy", help="Of a simulation: under this policy only.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @STATE
-def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None) -> int:
+def explain(
+    job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None
+) -> int:
     """Tell the story of JOB: every decision about it, with its reason.
 
     \b
@@ -41,9 +41,15 @@ def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, st
         return explain_job(client_of(state), job, as_json=as_json)
     from brim.backends.simulator.files import read_decisions
 
-    rows = [row for row in read_decisions(folder) if _is(row["job"], job) and policy in (None, row["policy"])]
+    rows = [
+        row
+        for row in read_decisions(folder)
+        if _is(row["job"], job) and policy in (None, row["policy"])
+    ]
     if not rows:
-        raise SpecError("JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there")
+        raise SpecError(
+            "JOB", got=job, need="the id of a job of this simulation", hint="see jobs.csv there"
+        )
     if as_json:
         click.echo(json.dumps(rows))
         return EXIT_DONE
@@ -59,7 +65,9 @@ def explain(job: str, folder: Path | None, policy: str | None, as_json: bool, st
 def _is(name: str, asked: str) -> bool:
     """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
     number, _, own = name.partition("-")
-    return asked in (name, own) or (asked.isdigit() and number.isdigit() and int(asked) == int(number))
+    return asked in (name, own) or (
+        asked.isdigit() and number.isdigit() and int(asked) == int(number)
+    )
 
 
 def _sentence(row: dict[str, Any]) -> str:

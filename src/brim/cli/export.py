@@ -24,7 +24,6 @@ from brim.storage.places import absolute
 if TYPE_CHECKING:
     from brim.serving.export import Exported
 
-__all__ = ["export"]
 
 _FILES = ("safetensors", "torch-export", "onnx")
 _SERVED = ("bundle", "delta")
@@ -38,7 +37,8 @@ _SERVED = ("bundle", "delta")
     type=choice((*_FILES, *_SERVED)),
     default="safetensors",
     metavar="|".join((*_FILES, *_SERVED)),
-    help="What to write: weights, with a program of torch.export or an ONNX graph; or what brim serve takes.",
+    help="What to write: weights, with a program of torch.export or an ONNX graph; or what brim "
+    "serve takes.",
 )
 @option(
     "--since",
@@ -48,7 +48,8 @@ _SERVED = ("bundle", "delta")
 @option(
     "--follow",
     is_flag=True,
-    help="With bundle: go on with a delta for each new checkpoint, in a directory for each below --output.",
+    help="With bundle: go on with a delta for each new checkpoint, in a directory for each below "
+    "--output.",
 )
 @STATE
 def export(
@@ -63,9 +64,10 @@ def export(
     brim export latest --output versions/2 --format delta --since versions/1
     brim export latest --output versions --format bundle --follow
 
-    DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format torch-export or onnx,
-    model.pt2 or model.onnx, which take any number of rows. These load without brim. A bundle is what brim serve
-    needs to answer raw rows; a delta has what changed since an earlier version.
+    DIR gets model.safetensors (a plain state_dict), manifest.json, README.md and, with --format
+    torch-export or onnx, model.pt2 or model.onnx, which take any number of rows. These load without
+    brim. A bundle is what brim serve needs to answer raw rows; a delta has what changed since an
+    earlier version.
     """
     require_train_extra()
     if (format == "delta") != (since is not None):
@@ -73,12 +75,17 @@ def export(
         need = "the version that a delta changes" if since is None else "--format delta"
         raise SpecError("--since", got=got, need=need, hint="--format delta --since DIR")
     if follow and format != "bundle":
-        raise SpecError("--follow", got=f"--format {format}", need="--format bundle", hint="leave it out")
+        raise SpecError(
+            "--follow", got=f"--format {format}", need="--format bundle", hint="leave it out"
+        )
     directory = Path(absolute(output))
     if directory.exists() and (not directory.is_dir() or (any(directory.iterdir()) and not follow)):
         what = "a directory with files in it" if directory.is_dir() else "a file"
         raise SpecError(
-            "--output", got=f"{output!r}, {what}", need="a new directory", hint=f"--output {output}-1"
+            "--output",
+            got=f"{output!r}, {what}",
+            need="a new directory",
+            hint=f"--output {output}-1",
         )
     model = find_trained(trained, warn=warn, state=state)
     wanted = wanted_of(model, "predict")
@@ -98,7 +105,11 @@ def export(
                 directory.mkdir(parents=True, exist_ok=True)
                 export_each(exporter, directory, stop=_stopped(), say=_say)
             else:
-                _say(exporter.bundle(directory) if base is None else exporter.delta(directory, since=base))
+                _say(
+                    exporter.bundle(directory)
+                    if base is None
+                    else exporter.delta(directory, since=base)
+                )
     click.echo(output)
     return EXIT_DONE
 
@@ -107,7 +118,10 @@ def _say(made: Exported) -> None:
     for each in made.manifest.left_out:
         click.echo(f"not in the bundle: {each}", err=True)
     kind = f"changed since {made.manifest.base}" if made.manifest.base else "in a bundle"
-    click.echo(f"version {made.manifest.version}: {counted(made.rows, 'row')} of embeddings {kind}", err=True)
+    click.echo(
+        f"version {made.manifest.version}: {counted(made.rows, 'row')} of embeddings {kind}",
+        err=True,
+    )
 
 
 def _stopped() -> threading.Event:

@@ -22,10 +22,10 @@ from brim.runs.views import choose_view
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
 
-__all__ = ["follow"]
 
-
-def follow(ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequence[str] = ()) -> int:
+def follow(
+    ready: Ready, *, as_json: bool, prints: bool = False, loggers: Sequence[str] = ()
+) -> int:
     """Start a run and follow it to its end; the exit code.
 
     Args:
@@ -83,7 +83,9 @@ def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
         return exit_code(code, history)
     if failed:
         trace = failed.trace.rstrip()
-        click.echo(trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True)
+        click.echo(
+            trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True
+        )
     elif not history.ended:
         gone = "the agent of this run is gone, and its master and workers ended with it"
         click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
@@ -95,7 +97,9 @@ def _finish(code: int, ready: Ready, *, as_json: bool) -> int:
 
 
 def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
-    """Remove what an inference job leaves: an output that its writer was killed over, and parts that are used up."""
+    """Remove what an inference job leaves: an output that its writer was killed over, and parts
+    that are used up.
+    """
     from brim.storage.files import partial_of
 
     if wanted.output:
@@ -106,7 +110,9 @@ def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
 
 
 def _of_inference(spec: JobSpec) -> dict[str, Any]:
-    """What the summary of an evaluation or a prediction says besides: which weights, which rows, where to."""
+    """What the summary of an evaluation or a prediction says besides: which weights, which rows,
+    where to.
+    """
     if spec.inference is None:
         return {}
     wanted = spec.inference
@@ -115,7 +121,9 @@ def _of_inference(spec: JobSpec) -> dict[str, Any]:
     return {"checkpoint": wanted.checkpoint, **data, **output}
 
 
-def _print_summary(summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool) -> None:
+def _print_summary(
+    summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool
+) -> None:
     if as_json:
         import json
 
@@ -131,11 +139,15 @@ def _is_done(history: RunHistory) -> bool:
 
 
 def _can_resume(history: RunHistory) -> bool:
-    """It has something to go on from and was not done; what the user's code did once it would do again."""
+    """It has something to go on from and was not done; what the user's code did once it would do
+    again.
+    """
     from brim.telemetry.records import CheckpointWritten
 
     theirs = history.failed is not None and history.failed.who == "user"
-    kept = history.verb != "train" or any(isinstance(event, CheckpointWritten) for event in history.events)
+    kept = history.verb != "train" or any(
+        isinstance(event, CheckpointWritten) for event in history.events
+    )
     return not _is_done(history) and not theirs and kept
 
 

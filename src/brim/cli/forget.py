@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from brim.client import Client
     from brim.wire.cluster import Forgotten, JobView
 
-__all__ = ["forget"]
 
 _NAMED = 5  # jobs that are named before they are deleted
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=completing.jobs)
-@option("--ended-before", metavar="DURATION", help="All jobs that ended longer ago than this, such as 30d.")
+@option(
+    "--ended-before",
+    metavar="DURATION",
+    help="All jobs that ended longer ago than this, such as 30d.",
+)
 @option("--tenant", help="All ended jobs of this tenant.")
 @option("--yes", is_flag=True, help="Do not ask before deleting.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -72,7 +75,9 @@ def forget(
         rows = [{"job": each.job, "bytes": each.bytes} for each in forgotten]
         click.echo(json.dumps({"forgotten": rows, "bytes": size}))
     else:
-        click.echo(f"forgot {counted(len(forgotten), 'job')}: {format_bytes(size)} came back", err=True)
+        click.echo(
+            f"forgot {counted(len(forgotten), 'job')}: {format_bytes(size)} came back", err=True
+        )
     return EXIT_DONE
 
 
@@ -80,7 +85,9 @@ def _ended(client: Client, job: str) -> JobView:
     """Raises EnvironmentFault where it has not ended: nothing at all is deleted then."""
     view = client.job(job)
     if not view.has_ended:
-        raise EnvironmentFault(f"{job} is {view.state}, and cannot be forgotten: brim cancel {job} ends it")
+        raise EnvironmentFault(
+            f"{job} is {view.state}, and cannot be forgotten: brim cancel {job} ends it"
+        )
     return view
 
 
@@ -99,7 +106,9 @@ def _ask(views: list[JobView]) -> None:
     more = f" and {len(views) - _NAMED} more" if len(views) > _NAMED else ""
     names = ", ".join(view.job for view in views[:_NAMED]) + more
     if not _can_answer():
-        raise SpecError("--yes", got="nobody to ask", need="a yes before jobs are deleted", hint="add --yes")
+        raise SpecError(
+            "--yes", got="nobody to ask", need="a yes before jobs are deleted", hint="add --yes"
+        )
     what = f"Delete {counted(len(views), 'job')} ({names}) with all logs and checkpoints?"
     if not click.confirm(what, err=True):
         raise EnvironmentFault("nothing was deleted")

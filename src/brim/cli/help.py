@@ -8,8 +8,6 @@ from click.shell_completion import CompletionItem
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["help"]
-
 
 def _verbs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     group = ctx.find_root().command

@@ -7,8 +7,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Invitation"]
-
 _EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
 
 
@@ -16,7 +14,8 @@ class Invitation:
     """Waits for a run's master to say where it listens; make it before the run is started.
 
     Args:
-        run_dir: the run's directory; a contact that an earlier, killed master left in it is not believed.
+        run_dir: the run's directory; a contact that an earlier, killed master left in it is not
+            believed.
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -1,4 +1,6 @@
-"""`brim jobs` and `cancel`, and what `status`, `explain`, `resize`, `suspend` and `resume` do with a job."""
+"""`brim jobs` and `cancel`, and what `status`, `explain`, `resize`, `suspend` and `resume` do with
+a job.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
     from brim.wire.cluster import ClusterView, JobView
 
-__all__ = [
-    "cancel", "end_of", "explain_job", "jobs", "resize_job", "resume_job", "status_of", "suspend_job", "wait_for",
-]  # fmt: skip
 
 _NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
 
@@ -32,7 +31,9 @@ _NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
 @click.command()
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option("--all", "everything", is_flag=True, help="Include jobs that have ended.")
-@click.option("--watch", is_flag=True, help="Keep showing them until Ctrl-C, also while no scheduler runs.")
+@click.option(
+    "--watch", is_flag=True, help="Keep showing them until Ctrl-C, also while no scheduler runs."
+)
 @STATE
 def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> int:
     """List the scheduler's jobs in the order of their submission.
@@ -43,7 +44,9 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
     brim jobs --all --json
     """
     if watch and as_json:
-        raise SpecError("--watch", got="--json beside it", need="one of them", hint="brim jobs --json")
+        raise SpecError(
+            "--watch", got="--json beside it", need="one of them", hint="brim jobs --json"
+        )
     client = client_of(state)
     if watch:
         from brim.cli.screen import keep_showing
@@ -149,7 +152,10 @@ def _progress(view: JobView, history: RunHistory) -> list[str]:
     workers = ", ".join(
         f"{life.worker} {life.state}" for life in history.workers.values() if life.until is None
     )
-    return [describe_progress(history.steps[-1], history), *([f"workers: {workers}"] if workers else [])]
+    return [
+        describe_progress(history.steps[-1], history),
+        *([f"workers: {workers}"] if workers else []),
+    ]
 
 
 def wait_for(client: Client, job: str) -> JobView:
@@ -177,7 +183,9 @@ def end_of(view: JobView, *, as_json: bool) -> int:
     if view.state == "refused":
         return EXIT_REFUSED
     return (
-        EXIT_USAGE if view.state == "failed" and view.step == 0 and "hint:" in view.problem else EXIT_FAILED
+        EXIT_USAGE
+        if view.state == "failed" and view.step == 0 and "hint:" in view.problem
+        else EXIT_FAILED
     )
 
 

@@ -1,4 +1,6 @@
-"""`--logger`, and `brim track`: a run's records sent to TensorBoard, MLflow, W&B or a logger of one's own."""
+"""`--logger`, and `brim track`: a run's records sent to TensorBoard, MLflow, W&B or a logger of
+one's own.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ import click
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs.options import LOGGERS, STATE
-
-__all__ = ["track"]
 
 _INTERVAL = 0.5  # seconds between two looks at a run that is under way
 _PATIENCE = 15.0  # seconds without a master after which a run that did not end is taken to be dead
@@ -30,7 +30,8 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
     brim track flights-20260102-030405 --logger mlflow
     brim track flights-1 --logger mlflow    (a job of the scheduler; goes on until it ends)
 
-    Each step gets there once, however often this is started. Without --logger: those that the run had.
+    Each step gets there once, however often this is started. Without --logger: those that the run
+    had.
     """
     from brim.loggers.follower import Follower, recorded_loggers
     from brim.loggers.named import check_loggers, make_logger
@@ -57,7 +58,9 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
             time.sleep(_INTERVAL)
     for name, follower, count in zip(names, followers, told, strict=True):
         follower.close()
-        click.echo(f"{name}: {count:,} entries, up to step {follower.step:,} of {run_dir}", err=True)
+        click.echo(
+            f"{name}: {count:,} entries, up to step {follower.step:,} of {run_dir}", err=True
+        )
     return EXIT_DONE
 
 

@@ -17,14 +17,17 @@ from brim.cli.usage import EXIT_DONE
 from brim.runs import completing
 from brim.runs.options import STATE, option
 
-__all__ = ["logs"]
-
 INTERVAL = 0.2
 
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
-@option("--follow", "-f", is_flag=True, help="Go on until the run ends, and show its progress on stderr.")
+@option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Go on until the run ends, and show its progress on stderr.",
+)
 @option(
     "--worker",
     metavar="W",
@@ -32,10 +35,16 @@ INTERVAL = 0.2
     shell_complete=completing.workers,
     help="Only the lines of this worker, such as w1.",
 )
-@option("--json", "as_json", is_flag=True, help="Print a JSON object for each line, with worker and text.")
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object for each line, with worker and text.",
+)
 @STATE
 def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
-    """Show what the processes of RUN, or of a job of the scheduler, print, each line under its worker's name.
+    """Show what the processes of RUN, or of a job of the scheduler, print, each line under its
+    worker's name.
 
     \b
     brim logs
@@ -57,13 +66,17 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
     shows_progress = follow and not as_json and os.access(run_dir, os.R_OK | os.X_OK)
     with _progress(run_dir) if shows_progress else contextlib.nullcontext():
         for name, text in lines:
-            click.echo(json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}")
+            click.echo(
+                json.dumps({"worker": name, "text": text}) if as_json else f"{name} | {text}"
+            )
     return EXIT_DONE
 
 
 @contextlib.contextmanager
 def _progress(run_dir: Path) -> Iterator[None]:
-    """Show on stderr how the run gets on, beside the lines on stdout: whoever reads those waits for them."""
+    """Show on stderr how the run gets on, beside the lines on stdout: whoever reads those waits for
+    them.
+    """
     from brim.clock import SystemClock
     from brim.runs.plain import PlainView
     from brim.telemetry.history import RunReader
@@ -93,7 +106,9 @@ def _lines(run_dir: Path, worker: str, *, follow: bool) -> Iterator[tuple[str, s
 
     tail = Tail(run_dir, worker)
     while True:
-        ended = not follow or _ended(run_dir)  # asked first: what it printed at its very end is read as well
+        ended = not follow or _ended(
+            run_dir
+        )  # asked first: what it printed at its very end is read as well
         while lines := tail.fresh():
             yield from lines
         if ended:

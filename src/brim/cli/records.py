@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from brim.domain.accounting import Ledger
     from brim.telemetry.history import RunHistory
 
-__all__ = ["ledger", "read_run", "report", "write_report"]
-
 
 def read_run(run: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:
     """The run's directory and everything its records say.
@@ -119,7 +117,9 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
 
 @contextlib.contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Do not look for garbage in a history of thousands of jobs: there is none, and it takes a fifth of the time."""
+    """Do not look for garbage in a history of thousands of jobs: there is none, and it takes a
+    fifth of the time.
+    """
     gc.disable()
     try:
         yield
@@ -166,7 +166,9 @@ def _render(account: Ledger) -> str:
     if len(account.problems) > len(shown):
         lines.append(f"… and {len(account.problems) - len(shown):,} more problems")
     if account.exact and account.counted == "positions":
-        lines.append("exact: every sample that the sampler drew for an epoch was applied exactly once")
+        lines.append(
+            "exact: every sample that the sampler drew for an epoch was applied exactly once"
+        )
     elif account.exact:
         lines.append("exact: every sample of every epoch was applied exactly once")
     else:

@@ -15,8 +15,6 @@ from brim.policies.named import POLICIES
 from brim.runs.times import clock_time
 from brim.scheduler.replay import Difference, Replay, replay
 
-__all__ = ["show_replay"]
-
 _SHOWN = 10  # differing cycles that are printed
 
 

@@ -12,13 +12,13 @@ import click
 from brim.errors import EnvironmentFault
 from brim.terminal import console
 
-__all__ = ["keep_showing"]
-
 _INTERVAL = 1.0
 
 
 def keep_showing(look: Callable[[], str], *, interval: float = _INTERVAL) -> None:
-    """Until Ctrl-C. Where there is nothing to see for a while, that is said above what was seen last.
+    """Until Ctrl-C.
+
+    Where there is nothing to see for a while, that is said above what was seen last.
 
     Args:
         look: the text now. Raises EnvironmentFault where nobody can say.

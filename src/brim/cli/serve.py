@@ -17,8 +17,6 @@ from brim.runs.options import ADDRESS, option, whole
 from brim.runs.starting import require_train_extra
 from brim.storage.contact import token_in
 
-__all__ = ["serve"]
-
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE", shell_complete=completing.files)
@@ -33,7 +31,8 @@ __all__ = ["serve"]
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A file with the token that requests must have. [default: none, and only this host may ask]",
+    help="A file with the token that requests must have. [default: none, and only this host may "
+    "ask]",
 )
 @option(
     "--batch-rows",
@@ -50,21 +49,28 @@ __all__ = ["serve"]
     metavar="MS",
     help="How long a batch waits for further requests.",
 )
-def serve(bundle: str, listen: str, token_file: Path | None, batch_rows: int, batch_wait: int) -> int:
-    """Answer requests with the predictions of BUNDLE, or of the newest version in a directory of them.
+def serve(
+    bundle: str, listen: str, token_file: Path | None, batch_rows: int, batch_wait: int
+) -> int:
+    """Answer requests with the predictions of BUNDLE, or of the newest version in a directory of
+    them.
 
     \b
     brim export latest --output versions/1 --format bundle
     brim serve versions
-    curl http://127.0.0.1:PORT/predict -H 'Content-Type: application/json' -d '{"rows": [{"color": "red"}]}'
+    curl http://127.0.0.1:PORT/predict -H 'Content-Type: application/json' -d '{"rows": [{"color":
+    "red"}]}'
 
-    A directory is watched: a newer bundle, or a delta for the version that is served, takes over once it is there,
-    and no request is lost. GET /health, /version and /metrics tell how it is. Ctrl-C or SIGTERM ends it.
+    A directory is watched: a newer bundle, or a delta for the version that is served, takes over
+    once it is there, and no request is lost. GET /health, /version and /metrics tell how it is.
+    Ctrl-C or SIGTERM ends it.
     """
     require_train_extra()
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
         need = "the extra 'cluster'"
-        raise SpecError("uvicorn", got="no such package", need=need, hint="pip install 'brim[cluster]'")
+        raise SpecError(
+            "uvicorn", got="no such package", need=need, hint="pip install 'brim[cluster]'"
+        )
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     token = "" if token_file is None else token_in(token_file, field="--token-file")

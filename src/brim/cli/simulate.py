@@ -39,8 +39,6 @@ from brim.policies.quota import check_quota
 from brim.runs.options import STATE
 from brim.terminal import console
 
-__all__ = ["main", "simulate"]
-
 
 @click.group(invoke_without_command=True)
 @click.option(
@@ -59,14 +57,18 @@ __all__ = ["main", "simulate"]
     help="Names or FILE.py:NAME, by comma.",
 )
 @click.option(
-    "--profiles", type=click.Path(path_type=Path), help="Folder of throughput CSVs [default: near the trace]."
+    "--profiles",
+    type=click.Path(path_type=Path),
+    help="Folder of throughput CSVs [default: near the trace].",
 )
 @click.option(
     "--slot",
     type=click.FloatRange(min=0, max=86400),
     help="Seconds between cycles [default: 0; 240 for :as-coded].",
 )
-@click.option("--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS)))
+@click.option(
+    "--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS))
+)
 @click.option(
     "--profile-error",
     default=0.0,
@@ -97,10 +99,15 @@ __all__ = ["main", "simulate"]
 )
 @click.option("--placement", is_flag=True, help="Place workers on devices and charge migrations.")
 @click.option(
-    "--tenant", "tenants", multiple=True, help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x."
+    "--tenant",
+    "tenants",
+    multiple=True,
+    help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x.",
 )
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def simulate(
@@ -121,7 +128,8 @@ def simulate(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a trace under one or more policies and compare them with each other and with what is possible.
+    """Run a trace under one or more policies and compare them with each other and with what is
+    possible.
 
     \b
     brim simulate                                     (a sample that comes with brim)
@@ -138,7 +146,8 @@ def simulate(
     asked = any((profile_error, failures, stragglers, placement, owners, overheads != "published"))
     if asked and any(name.endswith(":as-coded") for name in names):
         err.print(
-            ":as-coded replays keep the published world: overheads, faults and tenants do not reach them"
+            ":as-coded replays keep the published world: overheads, faults and tenants do not "
+            "reach them"
         )
     if trace is None:
         trace = SAMPLE / "trace.csv"
@@ -181,7 +190,9 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
         words = dict(part.partition("=")[::2] for part in rest.split(",") if part)
         try:
             numbers: dict[str, Any] = {
-                key: int(words.pop(key)) for key in ("guaranteed", "exclusive", "limit") if key in words
+                key: int(words.pop(key))
+                for key in ("guaranteed", "exclusive", "limit")
+                if key in words
             }
             weight = float(words.pop("weight", "1"))
         except ValueError as error:
@@ -192,7 +203,9 @@ def read_tenants(texts: tuple[str, ...], devices: int) -> tuple[Tenant, ...]:
         if words:
             known = ("guaranteed", "exclusive", "limit", "weight", "cohort")
             odd = sorted(words)[0]
-            raise SpecError("--tenant", got=odd, need=" ".join(known), hint=did_you_mean(odd, known))
+            raise SpecError(
+                "--tenant", got=odd, need=" ".join(known), hint=did_you_mean(odd, known)
+            )
         found.append(Tenant(id=name, cohort=cohort, weight=weight, **numbers))
     check_quota(found, devices)
     return tuple(found)
@@ -206,7 +219,11 @@ def load(trace: Path, profiles: Path | None, err: Console) -> tuple[Job, ...]:
     else:
         near = find_profiles(trace)
         curves = near[1] if near else None
-        where = f"profiles: {near[0]}" if near else "no profiles: every job scales linearly up to its request"
+        where = (
+            f"profiles: {near[0]}"
+            if near
+            else "no profiles: every job scales linearly up to its request"
+        )
         err.print(where, style="dim")
     return read_trace(trace, curves)
 
@@ -234,7 +251,9 @@ def run_all(
                 bar.update(task, completed=done)
 
             progress: Callable[[int], None] | None = tell if err.is_terminal else None
-            results.append(run_policy(name, jobs, cluster, settings=settings, slot=slot, progress=progress))
+            results.append(
+                run_policy(name, jobs, cluster, settings=settings, slot=slot, progress=progress)
+            )
             bar.update(task, completed=len(jobs))
     return results
 
@@ -271,14 +290,21 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
         )
     screen = console(sys.stdout, width=None if sys.stdout.isatty() else 110)
     screen.print(table)
-    bounds = [f"{name.replace('_', ' ')} {value:.4f}" for name, value in ceiling.items() if value is not None]
+    bounds = [
+        f"{name.replace('_', ' ')} {value:.4f}"
+        for name, value in ceiling.items()
+        if value is not None
+    ]
     if bounds:
         screen.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
 
 
 def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Console) -> None:
     """Everything that belongs into the folder of `--out`."""
-    from brim.backends.simulator.pages import write_page, write_pngs  # figures need the `simulate` extra
+    from brim.backends.simulator.pages import (
+        write_page,
+        write_pngs,
+    )  # figures need the `simulate` extra
 
     out.mkdir(parents=True, exist_ok=True)
     runs = {result.policy: result.run for result in results}
@@ -287,13 +313,19 @@ def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Cons
     write_summary(out / "summary.json", found)
     write_pngs(out, runs, found["ceiling"]["per_job"])
     write_page(out / "index.html", runs, found)
-    err.print(f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim")
+    err.print(
+        f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim"
+    )
 
 
 @simulate.command("generate")
-@click.option("--profiles", type=click.Path(path_type=Path), required=True, help="Folder of throughput CSVs.")
+@click.option(
+    "--profiles", type=click.Path(path_type=Path), required=True, help="Folder of throughput CSVs."
+)
 @click.option("--jobs", default=100, show_default=True)
-@click.option("--interarrival", default=1500.0, show_default=True, help="Mean seconds between arrivals.")
+@click.option(
+    "--interarrival", default=1500.0, show_default=True, help="Mean seconds between arrivals."
+)
 @click.option("--arrivals", default="poisson", show_default=True, type=click.Choice(ARRIVALS))
 @click.option(
     "--deadline", default="0.5:1.5", show_default=True, help="Bounds, in multiples of the duration."
@@ -316,7 +348,9 @@ def generate_command(
     try:
         bounds = float(low), float(high if colon else low)
     except ValueError:
-        raise SpecError("--deadline", got=deadline, need="LOW:HIGH", hint="--deadline 0.5:1.5") from None
+        raise SpecError(
+            "--deadline", got=deadline, need="LOW:HIGH", hint="--deadline 0.5:1.5"
+        ) from None
     recipe = Recipe(
         jobs=jobs, interarrival=interarrival, arrivals=arrivals, tightest=bounds[0], loosest=bounds[1],
         best_effort=best_effort, seed=seed,
@@ -327,10 +361,16 @@ def generate_command(
 
 @simulate.command("figures")
 @click.option(
-    "--data", type=click.Path(path_type=Path), required=True, help="Folder with itp/, generated/, profiles/."
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder with itp/, generated/, profiles/.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder for PNGs and figures.json."
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder for PNGs and figures.json.",
 )
 def figures_command(data: Path, out: Path) -> None:
     """Make the paper's figures that the data allows, beside the published values."""
@@ -372,7 +412,9 @@ def policies_command() -> None:
 
 
 def main() -> None:
-    """`python -m brim.cli.simulate`: this command alone, errors as the whole command line has them."""
+    """`python -m brim.cli.simulate`: this command alone,
+    errors as the whole command line has them.
+    """
     from brim.cli.explain import explain
 
     group = simulate

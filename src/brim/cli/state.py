@@ -10,8 +10,6 @@ from brim.client import default_state_dir
 from brim.errors import SpecError
 from brim.storage.database import Database
 
-__all__ = ["database_of"]
-
 
 @contextlib.contextmanager
 def database_of(state: Path | None) -> Iterator[tuple[Path, Database]]:

@@ -18,7 +18,6 @@ from brim.runs.submitting import request_of, submission
 if TYPE_CHECKING:
     from brim.wire.cluster import Forecast, JobView, Submit
 
-__all__ = ["submit"]
 
 _TO_JUDGE = 3.0  # seconds that the command waits to hear whether a deadline is promised
 
@@ -81,9 +80,14 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
 def _say_verdict(view: JobView) -> None:
     """What the policy says of its deadline, with the numbers."""
     if view.was_refused:
-        goes_on = "" if view.has_ended else f"; it runs on what others leave (brim cancel {view.job} ends it)"
+        goes_on = (
+            ""
+            if view.has_ended
+            else f"; it runs on what others leave (brim cancel {view.job} ends it)"
+        )
         click.echo(
-            f"{view.job}: no promise ({view.reason}): {view.detail}{_earliest(view.earliest)}{goes_on}",
+            f"{view.job}: no promise ({view.reason}): "
+            f"{view.detail}{_earliest(view.earliest)}{goes_on}",
             err=True,
         )
     elif view.promised:
@@ -110,7 +114,9 @@ def _show_forecast(forecast: Forecast, request: Submit, *, as_json: bool) -> int
         if forecast.finish is not None:
             click.echo(f"finish: {clock_time(forecast.finish)}")
     return (
-        EXIT_REFUSED if forecast.admitted is False and request.submission.deadline is not None else EXIT_DONE
+        EXIT_REFUSED
+        if forecast.admitted is False and request.submission.deadline is not None
+        else EXIT_DONE
     )
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from brim.domain.quantities import counted
 from brim.telemetry.history import milliseconds
 
-__all__ = ["render_summary"]
-
 
 def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str = "") -> str:
     """The summary as aligned lines; what is not known is left out.
@@ -24,7 +22,9 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
         str(summary.get("exit", "ended")): str(summary.get("run", "")),
         "checkpoint": str(summary.get("checkpoint", "")),
         "rows of": str(summary.get("input") or summary.get("split") or ""),
-        "metrics": ", ".join(f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()),
+        "metrics": ", ".join(
+            f"{k} {_number(v)}" for k, v in (summary.get("metrics") or {}).items()
+        ),
         "steps": _steps(summary),
         "workers": ", ".join(map(str, summary.get("world_sizes") or [])),
         "servers": _servers(summary.get("servers") or []),

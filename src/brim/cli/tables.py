@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["table"]
-
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A heading and its rows, numbers to the right.
@@ -18,7 +16,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [list(map(str, names)), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(names))]
     numeric = [
-        len(cells) > 1 and all(row[k].replace(".", "", 1).isdigit() or not row[k] for row in cells[1:])
+        len(cells) > 1
+        and all(row[k].replace(".", "", 1).isdigit() or not row[k] for row in cells[1:])
         for k in range(len(names))
     ]
     lines = (

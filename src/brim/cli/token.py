@@ -12,8 +12,6 @@ from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs.options import STATE, option
 
-__all__ = ["token"]
-
 
 @click.command()
 @click.argument("tenant", metavar="TENANT")
@@ -26,11 +24,13 @@ __all__ = ["token"]
 @option("--revoke", is_flag=True, help="Refuse the tenant's token from now on; give it no other.")
 @STATE
 def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) -> int:
-    """Give TENANT, a tenant of cluster.yaml, a token. It is shown once; the tenant's last token stops working.
+    """Give TENANT, a tenant of cluster.yaml, a token.
+
+    It is shown once; the tenant's last token stops working.
 
     \b
-    brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to its path)
-    brim token ads --revoke
+    brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to
+    its path) brim token ads --revoke
     """
     client = client_of(state)
     if revoke:
@@ -45,7 +45,10 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
         except BaseException:
             output.unlink()
             raise
-        click.echo(f"wrote {output}: the tenant sets BRIM_SCHEDULER=HOST:PORT and BRIM_TOKEN_FILE", err=True)
+        click.echo(
+            f"wrote {output}: the tenant sets BRIM_SCHEDULER=HOST:PORT and BRIM_TOKEN_FILE",
+            err=True,
+        )
     return EXIT_DONE
 
 

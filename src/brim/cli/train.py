@@ -1,4 +1,6 @@
-"""`brim train`, `run` and `resume`: check everything, then start the run and follow it to its end."""
+"""`brim train`, `run` and `resume`: check everything,
+then start the run and follow it to its end.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,19 @@ from brim.cli.follow import follow
 from brim.domain.job import WorkerRange
 from brim.loggers.named import check_loggers
 from brim.runs import completing
-from brim.runs.options import ADDRESS, LOGGERS, STATE, WORKERS, build_spec, given, job_options, option, whole
+from brim.runs.options import (
+    ADDRESS,
+    LOGGERS,
+    STATE,
+    WORKERS,
+    build_spec,
+    given,
+    job_options,
+    option,
+    whole,
+)
 from brim.runs.starting import make_ready, make_ready_again
 from brim.runs.training_file import check_command, check_training_file
-
-__all__ = ["resume", "run", "train"]
 
 
 @click.command(
@@ -80,7 +90,12 @@ def run(ctx: click.Context, /, command: tuple[str, ...], prints: bool, **values:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @option("--workers", type=WORKERS, help="How many workers from now on. [default: as before]")
-@option("--ps", "servers", type=whole(least=0), help="How many servers from now on. [default: as before]")
+@option(
+    "--ps",
+    "servers",
+    type=whole(least=0),
+    help="How many servers from now on. [default: as before]",
+)
 @option("--listen", type=ADDRESS, help="Address at which other hosts can join. [default: none can]")
 @option("--agents", type=whole(least=1), default=1, help="Hosts to wait for before the first step.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout.")
@@ -111,5 +126,7 @@ def resume(
     if scheduler is not None:
         return resume_job(scheduler, run)
     run_dir = find_run(run, state=state)
-    ready = make_ready_again(run_dir, workers=workers, servers=servers, agents=agents, listen=listen)
+    ready = make_ready_again(
+        run_dir, workers=workers, servers=servers, agents=agents, listen=listen
+    )
     return follow(ready, as_json=as_json)

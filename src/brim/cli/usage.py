@@ -1,4 +1,6 @@
-"""How the command line says no: every wrong word becomes field, got, need and hint, and exit code 2."""
+"""How the command line says no: every wrong word becomes field, got, need and hint, and exit code
+2.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,21 @@ from click.shell_completion import CompletionItem
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.terminal import guarded_streams
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_REFUSED", "EXIT_USAGE", "Verbs", "explain", "warn"]
-
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
 
 class Verbs(click.Group):
-    """A group whose verbs are imported only when they are used, and whose errors speak brim's language.
+    """A group whose verbs are imported only when they are used, and whose errors speak brim's
+    language.
 
     Args:
-        verbs: group -> name -> (module, attribute, one line of help), in the order in which help lists them.
+        verbs: group -> name -> (module, attribute, one line of help), in the order in which help
+            lists them.
     """
 
-    def __init__(self, *, verbs: dict[str, dict[str, tuple[str, str, str]]], **attributes: Any) -> None:
+    def __init__(
+        self, *, verbs: dict[str, dict[str, tuple[str, str, str]]], **attributes: Any
+    ) -> None:
         super().__init__(subcommand_metavar="VERB ...", **attributes)
         self._groups = verbs
         self._verbs = {name: verb for group in verbs.values() for name, verb in group.items()}
@@ -56,7 +60,9 @@ class Verbs(click.Group):
         width = max(map(len, self._verbs))
         for group, verbs in self._groups.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), summary) for name, (_, _, summary) in verbs.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), summary) for name, (_, _, summary) in verbs.items()]
+                )
         click.Command.format_options(self, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -71,7 +77,9 @@ class Verbs(click.Group):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Run the verb and leave with its exit code; no stack trace for what brim raises on purpose."""
+        """Run the verb and leave with its exit code; no stack trace for what brim raises on
+        purpose.
+        """
         extra["standalone_mode"] = False
         words = list(sys.argv[1:] if args is None else args)
         with guarded_streams():
@@ -79,7 +87,11 @@ class Verbs(click.Group):
         sys.exit(code if isinstance(code, int) else EXIT_DONE)
 
     def _run(
-        self, args: Sequence[str] | None, prog_name: str | None, words: Sequence[str], extra: dict[str, Any]
+        self,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        words: Sequence[str],
+        extra: dict[str, Any],
     ) -> Any:
         try:
             return super().main(args, prog_name or "brim", **extra)
@@ -125,28 +137,38 @@ def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError
                 hint=_hint_of_option(wrong.option_name, ctx, words) or more,
             )
         case click.BadOptionUsage():
-            return SpecError(wrong.option_name, got=_sentence(wrong), need="a value after it", hint=more)
+            return SpecError(
+                wrong.option_name, got=_sentence(wrong), need="a value after it", hint=more
+            )
         case click.MissingParameter():
             return SpecError(_name(wrong.param), got="nothing", need=_need(wrong.param), hint=more)
         case click.BadParameter():
-            return SpecError(_name(wrong.param), got=_sentence(wrong), need="another value", hint=more)
+            return SpecError(
+                _name(wrong.param), got=_sentence(wrong), need="another value", hint=more
+            )
         case _:
             usage = ctx.command.get_usage(ctx).removeprefix("Usage: ") if ctx else path
             return SpecError(path, got=_sentence(wrong), need=" ".join(usage.split()), hint=more)
 
 
 def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) -> str:
-    """The option that was meant, or how a parameter of the user's own is given; empty where nobody can say."""
+    """The option that was meant, or how a parameter of the user's own is given; empty where nobody
+    can say.
+    """
     known = _long_options(ctx)
     # Without their hyphens, which would make any two of them alike.
-    close = difflib.get_close_matches(name.lstrip("-"), [option.removeprefix("--") for option in known], n=1)
+    close = difflib.get_close_matches(
+        name.lstrip("-"), [option.removeprefix("--") for option in known], n=1
+    )
     if close:
         return f"did you mean '--{close[0]}'?"
     if "--set" not in known or not name.startswith("--"):
         return ""
     value = _value_of(name, words)
     if ctx and ctx.command.name == "run":
-        return f"an option of your script stands behind it: brim run -- python loop.py {name} {value}"
+        return (
+            f"an option of your script stands behind it: brim run -- python loop.py {name} {value}"
+        )
     parameter = name.removeprefix("--").replace("-", "_")
     return f"--set {parameter}={value}, if the file reads {parameter!r} with brim.param"
 

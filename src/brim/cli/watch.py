@@ -1,4 +1,6 @@
-"""Follows a run from its first line to its end: polls its records, shows them, and passes Ctrl-C on."""
+"""Follows a run from its first line to its end: polls its records, shows them, and passes Ctrl-C
+on.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from brim.runs.followers import Followers
 from brim.runs.prints import Prints
 from brim.runs.views import View
 from brim.telemetry.history import RunHistory, RunReader
-
-__all__ = ["Handle", "exit_code", "watch"]
 
 # Fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Attempts"]
-
 _FREE = 2  # quick deaths that no start waits for: anybody may be unlucky twice
 _LONGEST = 8.0  # seconds that a start may wait
 
@@ -14,9 +12,9 @@ _LONGEST = 8.0  # seconds that a start may wait
 class Attempts:
     """The quick deaths in a row on each agent.
 
-    A worker that dies before it has taken part in so many steps dies quickly; one that lives longer clears its
-    agent. Workers that were started before the last death counted were part of that attempt: what kills eight
-    workers at one blow counts once.
+    A worker that dies before it has taken part in so many steps dies quickly; one that lives longer
+    clears its agent. Workers that were started before the last death counted were part of that
+    attempt: what kills eight workers at one blow counts once.
 
     Args:
         young: steps of the job that a worker must have taken part in to count as one that lives.
@@ -32,7 +30,9 @@ class Attempts:
     young: int = 20
     most: int = 6
     _deaths: dict[str, int] = field(default_factory=dict)
-    _counted_up_to: dict[str, int] = field(default_factory=dict)  # agent -> newest worker at its last death
+    _counted_up_to: dict[str, int] = field(
+        default_factory=dict
+    )  # agent -> newest worker at its last death
 
     def died(self, agent: str, number: int, *, steps: int, newest: int) -> bool:
         """A worker died.
@@ -46,7 +46,9 @@ class Attempts:
             Whether this was one too many.
         """
         if steps >= self.young:
-            self._deaths.pop(agent, None)  # where one lived long another may: the host deserves a try
+            self._deaths.pop(
+                agent, None
+            )  # where one lived long another may: the host deserves a try
             return False
         if number <= self._counted_up_to.get(agent, 0):
             return False

@@ -1,8 +1,8 @@
 """A barrier that a hub keeps for its members: it releases all or nobody. Pure.
 
-One round has one set of members. Members arrive at a point `(step, phase)`; once all stand there the hub
-releases them, and that release is the one moment at which a step becomes committed. A member's death never
-releases anything: the round is replaced instead.
+One round has one set of members. Members arrive at a point `(step, phase)`; once all stand there
+the hub releases them, and that release is the one moment at which a step becomes committed. A
+member's death never releases anything: the round is replaced instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from brim.errors import ProtocolError
-
-__all__ = ["COMMIT", "Barrier", "Point", "Release"]
 
 COMMIT = "commit"  # the phase whose release makes a step official
 
@@ -99,7 +97,9 @@ class Barrier:
         if self._point is None:
             self._point = point
         if point != self._point:
-            raise ProtocolError(f"{member} arrived at {point}, others at {self._point}, of round {round}")
+            raise ProtocolError(
+                f"{member} arrived at {point}, others at {self._point}, of round {round}"
+            )
         self._arrived[member] = payload
         if len(self._arrived) < len(self._members):
             return None

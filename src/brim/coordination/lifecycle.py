@@ -7,17 +7,16 @@ submitted ──▶ admitted ──▶ running ──▶ done, failed
  refused         └─ held ─ suspended          and from each of these: cancelled
 ```
 
-A job is `suspended` where it ran and has no processes now: a plan took its workers, or they died, or its owner holds
-it. It runs again by the same event by which it ran first. What its owner wants (`Wish`) is beside the phase: a job
-that is to be suspended or cancelled is still running until its processes have ended.
+A job is `suspended` where it ran and has no processes now: a plan took its workers, or they died,
+or its owner holds it. It runs again by the same event by which it ran first. What its owner wants
+(`Wish`) is beside the phase: a job that is to be suspended or cancelled is still running until its
+processes have ended.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-
-__all__ = ["ENDED", "Happening", "Life", "Phase", "Wish", "after"]
 
 
 class Phase(enum.StrEnum):

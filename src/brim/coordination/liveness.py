@@ -1,14 +1,12 @@
 """Finds workers that have been silent for too long. Pure: the caller brings the time.
 
-A closed socket means lost at once and needs no clock; this is for those that are silent with their socket open:
-stopped, hung, or cut off.
+A closed socket means lost at once and needs no clock; this is for those that are silent with their
+socket open: stopped, hung, or cut off.
 """
 
 from __future__ import annotations
 
 import math
-
-__all__ = ["Liveness"]
 
 
 class Liveness:
@@ -44,7 +42,9 @@ class Liveness:
         return self._silent(now, self._timeout)
 
     def left(self, *, now: float) -> float:
-        """Seconds until the first of them is lost, where all stay silent; infinite where there is none."""
+        """Seconds until the first of them is lost, where all stay silent; infinite where there is
+        none.
+        """
         return min((last + self._timeout - now for last in self._last.values()), default=math.inf)
 
     def _silent(self, now: float, seconds: float) -> list[str]:

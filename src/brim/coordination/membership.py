@@ -1,45 +1,13 @@
-"""The words of a rendezvous: what it is told, what it asks for, and the world that it names. Pure values."""
+"""The words of a rendezvous: what it is told, what it asks for, and the world that it names.
+
+Pure values.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-__all__ = [
-    "AgentJoined",
-    "AgentLost",
-    "AgentReplaced",
-    "CheckpointWritten",
-    "Command",
-    "Committed",
-    "Completed",
-    "Dismiss",
-    "End",
-    "Event",
-    "GiveUpOn",
-    "Held",
-    "Hold",
-    "Hurry",
-    "Install",
-    "Kill",
-    "Member",
-    "Outcome",
-    "Phase",
-    "Resize",
-    "StartWorker",
-    "Stop",
-    "Straggling",
-    "UserFailed",
-    "Worker",
-    "WorkerAsksToLeave",
-    "WorkerGone",
-    "WorkerInstalled",
-    "WorkerReady",
-    "WorkerState",
-    "World",
-    "WriteCheckpoint",
-]
 
 
 class WorkerState(enum.StrEnum):
@@ -101,9 +69,10 @@ class World:
     Args:
         members: in rank order; members of one agent are contiguous, its workers before its servers.
         donors: worker that lacks the state → member that gives it.
-        restore: nobody has the state: the first member takes it from storage (or starts afresh) and donates.
-        shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a share is a server;
-            the first has one.
+        restore: nobody has the state: the first member takes it from storage (or starts afresh) and
+            donates.
+        shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
+            share is a server; the first has one.
     """
 
     round: int
@@ -156,7 +125,8 @@ class World:
             have: of each rank, whether its host has it as far as the rank knows.
 
         Returns:
-            The first rank of each host that lacks it, and the first rank of a host that has it; None where none has.
+            The first rank of each host that lacks it, and the first rank of a host that has it;
+            None where none has.
         """
         firsts: dict[str, int] = {}
         hosts: dict[str, bool] = {}
@@ -167,7 +137,7 @@ class World:
         return {firsts[agent]: giver for agent, has in hosts.items() if not has}
 
 
-# Events -------------------------------------------------------------------------------------------------------
+# Events -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +186,9 @@ class WorkerAsksToLeave:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdle:
-    """The member has waited for data for a while, and may for long: the boundary behind its step does not come."""
+    """The member has waited for data for a while, and may for long: the boundary behind its step
+    does not come.
+    """
 
     worker: str
     round: int
@@ -238,7 +210,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """All members stand at the boundary behind `step` committed steps and wait for the next round."""
+    """All members stand at the boundary behind `step` committed steps and wait for the
+    next round.
+    """
 
     round: int
     step: int
@@ -327,7 +301,7 @@ Event = (
 )
 
 
-# Commands -----------------------------------------------------------------------------------------------------
+# Commands -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +325,8 @@ class Install:
     """Name a round.
 
     Args:
-        still: nobody makes a step in it: all leave the step that is under way, and stand at the boundary before it.
+        still: nobody makes a step in it: all leave the step that is under way, and stand at the
+            boundary before it.
     """
 
     world: World
@@ -381,7 +356,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpOn:
-    """So many workers of this agent died young, one after the other, that it gets no more; people should know.
+    """So many workers of this agent died young, one after the other, that it gets no more; people
+    should know.
 
     Args:
         reason: why the last one died.

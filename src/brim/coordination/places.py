@@ -1,4 +1,7 @@
-"""On which agents the workers of a job belong: so many on each, or wherever the fewest are. Pure."""
+"""On which agents the workers of a job belong: so many on each, or wherever the fewest are.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from dataclasses import dataclass, field
 
 from brim.coordination.membership import Worker, WorkerState
 
-__all__ = ["Places"]
-
 
 @dataclass(slots=True)
 class Places:
-    """The places of one job's workers. Servers need no device: they have no places, and are beside workers.
+    """The places of one job's workers.
+
+    Servers need no device: they have no places, and are beside workers.
 
     Args:
         wanted: workers by agent; empty where it does not matter on which they are.
@@ -61,7 +64,9 @@ class Places:
         here = [each for each in servers if not self.wanted or self.wanted.get(each.agent)]
         return here[: max(0, wanted - len(beside))]
 
-    def vacancies(self, workers: Iterable[Worker], agents: Sequence[str], missing: int) -> list[str]:
+    def vacancies(
+        self, workers: Iterable[Worker], agents: Sequence[str], missing: int
+    ) -> list[str]:
         """The agent of each worker that is to be started.
 
         Args:
@@ -71,11 +76,16 @@ class Places:
         """
         count = Counter(worker.agent for worker in workers)
         if self.wanted:
-            return [agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])]
+            return [
+                agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])
+            ]
         return _spread(count, agents, missing)
 
-    def to_attend(self, servers: Iterable[Worker], agents: Sequence[str], missing: int) -> list[str]:
-        """The agent of each server that is to be started: where the fewest are, beside workers; none where none may be.
+    def to_attend(
+        self, servers: Iterable[Worker], agents: Sequence[str], missing: int
+    ) -> list[str]:
+        """The agent of each server that is to be started: where the fewest are, beside workers;
+        none where none may be.
 
         Args:
             servers: that are there.
@@ -83,7 +93,9 @@ class Places:
             missing: servers in all.
         """
         beside = [agent for agent in agents if not self.wanted or self.wanted.get(agent)]
-        return _spread(Counter(server.agent for server in servers), beside, missing if beside else 0)
+        return _spread(
+            Counter(server.agent for server in servers), beside, missing if beside else 0
+        )
 
     def refill(self, agents: Sequence[str]) -> int:
         """Have one place again that a leaver emptied, where none of these agents has another.
@@ -98,12 +110,17 @@ class Places:
         return 1
 
     def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
-        """An agent gets no more workers, and nobody takes their places: other devices are other jobs'.
+        """An agent gets no more workers, and nobody takes their places: other devices are other
+        jobs'.
 
         Returns:
             The workers that are wanted in all from now on; at least 1.
         """
-        here = [each for each in workers if each.agent == agent and each.state is not WorkerState.LEAVING]
+        here = [
+            each
+            for each in workers
+            if each.agent == agent and each.state is not WorkerState.LEAVING
+        ]
         self.wanted[agent] = len(here)
         return max(1, sum(self.wanted.values()))
 

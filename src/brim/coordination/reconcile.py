@@ -1,14 +1,16 @@
 """Decides how to get from the workers that jobs hold to those that they should have. Pure.
 
-Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing; growing and starting
-wait until the devices are really free: a device is another's only once the worker that had it is gone, or the process
-that kept it. So what was observed wins over what was planned, and repeating it on the same observations gives the same
-actions, or none. A job that is to leave all its nodes goes over while it trains where the others are free now, else it
-ends and starts there: two jobs that change places would wait for each other.
+Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing;
+growing and starting wait until the devices are really free: a device is another's only once the
+worker that had it is gone, or the process that kept it. So what was observed wins over what was
+planned, and repeating it on the same observations gives the same actions, or none. A job that is to
+leave all its nodes goes over while it trains where the others are free now, else it ends and starts
+there: two jobs that change places would wait for each other.
 
-The devices that a job is to give are free at the end of the grace period, so force begins before. Four seconds before
-the end it ends whom the job was not to keep; two seconds before it, all processes, where that has not shown, the master
-has not answered, or the job was to have none. Of a short grace period these are two fifths and one.
+The devices that a job is to give are free at the end of the grace period, so force begins before.
+Four seconds before the end it ends whom the job was not to keep; two seconds before it, all
+processes, where that has not shown, the master has not answered, or the job was to have none. Of a
+short grace period these are two fifths and one.
 """
 
 from __future__ import annotations
@@ -17,21 +19,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
-__all__ = [
-    "Action",
-    "ByNode",
-    "Force",
-    "Holding",
-    "Leave",
-    "Resize",
-    "Start",
-    "Suspend",
-    "most",
-    "reconcile",
-    "still_coming",
-    "within",
-]
 
 _TO_FORCE = 2.0  # seconds until force must have shown
 
@@ -44,12 +31,14 @@ class Holding(NamedTuple):
 
     Attributes:
         alive: it has processes.
-        workers: worker processes that are there, leaving ones included, or that may be about to start.
+        workers: worker processes that are there, leaving ones included, or that may be about to
+            start.
         target: workers that it was last asked to have; none where it was asked to suspend itself.
         since: when it was asked for fewer than it has; None where it has given what was asked.
         home: the node of the agent that keeps its master.
         agents: the nodes on which it has agents, or is about to.
-        unanswered: when its master was asked what it has not answered; None where it has answered everything.
+        unanswered: when its master was asked what it has not answered; None where it has answered
+            everything.
     """
 
     job: str
@@ -95,7 +84,9 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The grace period is nearly over: end workers until so many are left, or all processes where none is to be."""
+    """The grace period is nearly over: end workers until so many are left, or all processes where
+    none is to be.
+    """
 
     job: str
     workers: ByNode
@@ -117,7 +108,8 @@ def within(one: ByNode, other: ByNode) -> bool:
 def still_coming(
     coming: ByNode, seen: ByNode, *, gone: Collection[str], waited: float, grace: float
 ) -> dict[str, int]:
-    """Of the workers that may yet be forked, those that still may: none once all were seen, or have had their time.
+    """Of the workers that may yet be forked, those that still may: none once all were seen, or have
+    had their time.
 
     Args:
         coming: that a job was asked to have and has not been seen to have.
@@ -132,7 +124,8 @@ def still_coming(
     {'n1': 4}
     """
     left = {node: count for node, count in coming.items() if node not in gone}
-    # Whoever was told to have fewer before they were forked has heard it before force ends all processes.
+    # Whoever was told to have fewer before they were forked has heard it before force ends all
+    # processes.
     late = bool(seen) and waited >= grace - _step_of_force(grace)
     return {} if late or within(left, seen) else left
 
@@ -222,11 +215,17 @@ def _force(one: Holding, now: float, grace: float) -> Force | None:
     return Force(one.job, one.target) if one.target and to_give <= 2.0 * step else None
 
 
-def _changes(one: Holding, wanted: ByNode, free: _Free, nodes: ByNode) -> tuple[list[Action], list[Action]]:
+def _changes(
+    one: Holding, wanted: ByNode, free: _Free, nodes: ByNode
+) -> tuple[list[Action], list[Action]]:
     """Decide which workers a job that keeps running gives up next, and which it gets."""
     kept = {node: min(count, wanted[node]) for node, count in one.target.items() if node in wanted}
     held = most(one.workers, one.target)
-    more = {node: count - held.get(node, 0) for node, count in wanted.items() if count > held.get(node, 0)}
+    more = {
+        node: count - held.get(node, 0)
+        for node, count in wanted.items()
+        if count > held.get(node, 0)
+    }
     if kept and kept != one.target:
         return [Resize(one.job, kept)], []
     if not kept and not free.take(more):

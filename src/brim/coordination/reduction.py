@@ -1,10 +1,11 @@
 """Canonical reduction: which partial sums exist and in which order they fold. Pure.
 
-Floating-point addition commutes but does not associate. The gradient of a step is therefore always summed along
-one fixed binary tree over its micro-batches: node `(start, size)` covers micro-batches `[start, start + size)`,
-its children are its halves, and leaves past the last micro-batch do not exist. A worker adds up the whole
-subtrees ("blocks") inside its own contiguous range; whoever owns a slice of the parameters folds the blocks of
-all workers along the same tree. So the bits depend on the number of micro-batches alone, never on the workers.
+Floating-point addition commutes but does not associate. The gradient of a step is therefore always
+summed along one fixed binary tree over its micro-batches: node `(start, size)` covers micro-batches
+`[start, start + size)`, its children are its halves, and leaves past the last micro-batch do not
+exist. A worker adds up the whole subtrees ("blocks") inside its own contiguous range; whoever owns
+a slice of the parameters folds the blocks of all workers along the same tree. So the bits depend on
+the number of micro-batches alone, never on the workers.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Block", "ReductionPlan", "blocks_of", "even_shares", "fold", "share"]
-
 
 class Block(NamedTuple):
-    """A subtree: micro-batches `[start, start + size)`, clipped at the last one; `size` is a power of two."""
+    """A subtree: micro-batches `[start, start + size)`, clipped at the last one; `size` is a power
+    of two.
+    """
 
     start: int
     size: int
 
 
 def share(parts: int, world_size: int, rank: int) -> range:
-    """The contiguous micro-batches that a rank computes; empty where there are more ranks than parts.
+    """The contiguous micro-batches that a rank computes; empty where there are more ranks than
+    parts.
 
     >>> [list(share(8, 3, rank)) for rank in range(3)]
     [[0, 1], [2, 3, 4], [5, 6, 7]]
@@ -42,7 +44,8 @@ def even_shares(parts: int, world_size: int) -> tuple[int, ...]:
 
 
 def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
-    """The fewest whole subtrees of the tree over `parts` leaves that cover a contiguous range, in order.
+    """The fewest whole subtrees of the tree over `parts` leaves that cover a contiguous range, in
+    order.
 
     >>> blocks_of(range(2, 5), 8)
     (Block(start=2, size=2), Block(start=4, size=1))
@@ -66,7 +69,9 @@ def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
 
 
 def _tighten(block: Block, parts: int) -> Block:
-    """The same micro-batches under the one name that every rank gives them: no half of the block is missing."""
+    """The same micro-batches under the one name that every rank gives them: no half of the block is
+    missing.
+    """
     start, size = block
     while size > 1 and start + size // 2 >= parts:
         size //= 2
@@ -105,13 +110,14 @@ def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, B
 
 @dataclass(frozen=True, slots=True)
 class ReductionPlan:
-    """The parts that each rank sums, for one number of micro-batches and one arrangement of ranks on hosts.
+    """The parts that each rank sums, for one number of micro-batches and one arrangement of ranks
+    on hosts.
 
     Args:
         parts: micro-batches of a step.
         hosts: ranks on each host, in rank order; ranks of one host are contiguous.
-        shares: micro-batches of each rank; left out, they are as even as can be. They decide who adds up what,
-            never in which order: the bits do not depend on them.
+        shares: micro-batches of each rank; left out, they are as even as can be. They decide who
+            adds up what, never in which order: the bits do not depend on them.
     """
 
     parts: int
@@ -155,7 +161,8 @@ class ReductionPlan:
         return range(first, first + self.hosts[host])
 
     def owners_on(self, host: int) -> tuple[int, ...]:
-        """Return the ranks of a host that own its tables: those without micro-batches, if any, else all.
+        """Return the ranks of a host that own its tables: those without micro-batches, if any, else
+        all.
 
         >>> ReductionPlan(8, (3,), (4, 4, 0)).owners_on(0), ReductionPlan(8, (3,)).owners_on(0)
         ((2,), (0, 1, 2))

@@ -3,18 +3,20 @@
 ```
             process started        connected, warm          named in a round
  (nothing) ───────────────▶ STARTING ─────────▶ READY ───────────────────────▶ ACTIVE
-                               │                  │               wanted after all ▲ │ told or asked to leave
-                               ▼ dies             ▼ dies, or not needed            │ ▼
-                             (gone) ◀─────────────┴──────── dies ────────── LEAVING ──▶ dismissed at a boundary
+                               │                  │               wanted after all ▲ │ told or asked
+                               to leave ▼ dies             ▼ dies, or not needed            │ ▼
+                             (gone) ◀─────────────┴──────── dies ────────── LEAVING ──▶ dismissed at
+                             a boundary
 ```
 
-A member that dies in a round ends that round at once: the survivors are given a new one and redo the step in
-flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing is redone. A member
-counts as a source of state only once it said that it has installed a round; so whoever dies on the way in or out,
-in whatever state, the next round is well defined.
+A member that dies in a round ends that round at once: the survivors are given a new one and redo
+the step in flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing
+is redone. A member counts as a source of state only once it said that it has installed a round; so
+whoever dies on the way in or out, in whatever state, the next round is well defined.
 
-A server is a member that takes no share of the batch. No round is of servers alone: where all workers are gone, the
-servers wait in the last round, with the state that they have, and give it to the workers of the next.
+A server is a member that takes no share of the batch. No round is of servers alone: where all
+workers are gone, the servers wait in the last round, with the state that they have, and give it to
+the workers of the next.
 """
 
 from __future__ import annotations
@@ -59,8 +61,6 @@ from brim.coordination.membership import (
 from brim.coordination.roster import Newcomers, Roster, at_work, serving
 from brim.coordination.worlds import world_of, would_overtake
 
-__all__ = ["Rendezvous"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Rendezvous:
@@ -70,7 +70,8 @@ class Rendezvous:
         minimum: workers that the first round waits for.
         target: workers wanted.
         servers: wanted beside the workers; the first round waits for them.
-        spares: warm workers kept beyond the target, so that a loss is made good at once; one may become a server.
+        spares: warm workers kept beyond the target, so that a loss is made good at once; one may
+            become a server.
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
@@ -99,7 +100,7 @@ class Rendezvous:
     _causes: list[str] = field(default_factory=list)
     _condemned: set[str] = field(default_factory=set)  # killed since they held up the end
 
-    # What is so --------------------------------------------------------------------------------------------
+    # What is so -----------------------------------------------------------------------------------
 
     @property
     def workers(self) -> Mapping[str, Worker]:
@@ -108,14 +109,16 @@ class Rendezvous:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the job is on its way to its end, so that nothing is started or resized any more."""
+        """Whether the job is on its way to its end,
+        so that nothing is started or resized any more.
+        """
         return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
 
     @property
     def _newcomers(self) -> Newcomers:
         return self.roster.newcomers(self.target, self.servers)
 
-    # What happens ------------------------------------------------------------------------------------------
+    # What happens ---------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event; the commands are to be performed in order."""
@@ -137,18 +140,27 @@ class Rendezvous:
                     self.workers[worker].has_state = True
                     if round == self._still_round:
                         return self._stands(worker)
-                # It may have said so before it could know that the round is over: then it has the state to give.
+                # It may have said so before it could know that the round is over: then it has the
+                # state to give.
                 return self._use_ready() if self.phase is Phase.GATHERING else []
             case WorkerAsksToLeave(worker):
                 return self._asks_to_leave(worker)
             case WorkerIdle(worker, round):
-                return self._idle(worker) if round == self.round and self.phase is Phase.RUNNING else []
+                return (
+                    self._idle(worker)
+                    if round == self.round and self.phase is Phase.RUNNING
+                    else []
+                )
             case WorkerGone(worker, reason):
                 return self._worker_gone(worker, reason)
             case Committed(round, _):
                 return self._committed(round)
             case Held(round, _):
-                return self._at_boundary() if round == self.round and self.phase is Phase.RUNNING else []
+                return (
+                    self._at_boundary()
+                    if round == self.round and self.phase is Phase.RUNNING
+                    else []
+                )
             case CheckpointWritten(_):
                 ending = self.phase is Phase.WRITING
                 return self._dismiss_all(Outcome.SUSPENDED, self._stopping) if ending else []
@@ -233,7 +245,9 @@ class Rendezvous:
         young = gone.state is not WorkerState.LEAVING
         last_straw = young and self.attempts.died(gone.agent, gone.number, **known)
         if last_straw:
-            self._last_straw = f"{self.attempts.most} in a row died young on {gone.agent}, the last: {reason}"
+            self._last_straw = (
+                f"{self.attempts.most} in a row died young on {gone.agent}, the last: {reason}"
+            )
         if (
             self.attempts.given_up(gone.agent)
             and gone.agent in self.roster.places.wanted
@@ -280,7 +294,9 @@ class Rendezvous:
     def _at_boundary(self) -> list[Command]:
         if not self._stopping:
             return self._install(at_boundary=True)
-        if self._condemned & self.workers.keys():  # who writes is named when the last of them is gone
+        if (
+            self._condemned & self.workers.keys()
+        ):  # who writes is named when the last of them is gone
             return []
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
@@ -289,9 +305,16 @@ class Rendezvous:
         return [WriteCheckpoint(holder.id)]
 
     def _end_with_servers(self) -> list[Command]:
-        """End a job that has no workers any more with the state of a server. Others may be writing to its tables."""
+        """End a job that has no workers any more with the state of a server.
+
+        Others may be writing to its tables.
+        """
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
-        others = [worker.id for worker in self.roster.members if holder is not None and worker is not holder]
+        others = [
+            worker.id
+            for worker in self.roster.members
+            if holder is not None and worker is not holder
+        ]
         self._condemned |= set(others)
         reason = "the job ends with the state of another server, and no worker is left"
         return [Kill(worker, reason) for worker in others] or self._at_boundary()
@@ -332,18 +355,24 @@ class Rendezvous:
     def _hurry(self, late: Mapping[str, str]) -> list[Command]:
         """End those who are late. Where all of them are gone, one of the others writes what it has.
 
-        Its step is given up as in a change of members: it goes back to the last boundary, which all have passed.
+        Its step is given up as in a change of members: it goes back to the last boundary, which all
+        have passed.
         """
         if not self._stopping or self.phase not in (Phase.RUNNING, Phase.WRITING):
             return []
         condemned = [worker for worker in self.roster.members if worker.id in late]
         self._condemned |= {worker.id for worker in condemned}
-        return [Kill(worker.id, f"{late[worker.id]} when the run was to end") for worker in condemned]
+        return [
+            Kill(worker.id, f"{late[worker.id]} when the run was to end") for worker in condemned
+        ]
 
-    # What follows ------------------------------------------------------------------------------------------
+    # What follows ---------------------------------------------------------------------------------
 
     def _fill(self) -> list[Command]:
-        """Start what is missing. Spares wait for a round that makes steps: they must not slow a change down."""
+        """Start what is missing.
+
+        Spares wait for a round that makes steps: they must not slow a change down.
+        """
         if len(self.roster.agents) < self.expected_agents and not self.roster.hired:
             return []  # only before the first: an agent that was here and is gone is not waited for
         if not self.roster.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
@@ -366,21 +395,32 @@ class Rendezvous:
         ]
 
     def _start(self, agent: str, *, serves: bool = False) -> StartWorker:
-        return StartWorker(agent, self.roster.hire(agent, serves=serves).id, self.attempts.delay(agent))
+        return StartWorker(
+            agent, self.roster.hire(agent, serves=serves).id, self.attempts.delay(agent)
+        )
 
     def _go_on_with(self, alive: Sequence[Worker]) -> list[Command]:
-        """No host is left on which a worker lives long: those that are there are all there will be."""
+        """No host is left on which a worker lives long:
+        those that are there are all there will be.
+        """
         workers = len(at_work(alive))
         if workers < (1 if self.round else min(self.minimum, self.target)):
             return self._fail(self._last_straw)
-        self.target, self.servers = min(self.target, workers), min(self.servers, len(serving(alive)))
+        self.target, self.servers = (
+            min(self.target, workers),
+            min(self.servers, len(serving(alive))),
+        )
         return self._use_ready() if self.phase is Phase.GATHERING else []
 
     def _use_ready(self) -> list[Command]:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
         if self.phase is Phase.GATHERING:
             # Later rounds go on with whoever is there.
-            gang = min(self.minimum, self.roster.places.waited_for or self.target) if not self.round else 1
+            gang = (
+                min(self.minimum, self.roster.places.waited_for or self.target)
+                if not self.round
+                else 1
+            )
             newcomers = self._newcomers
             coming = self.roster.places.attended(serving(self.roster.alive), self.servers)
             served = bool(self.round) or len(newcomers.servers) >= len(coming)
@@ -405,7 +445,9 @@ class Rendezvous:
             return []
         staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
-        leaving = len(staying) < len(self.roster.members) and bool(at_work(staying) or not self.roster.places)
+        leaving = len(staying) < len(self.roster.members) and bool(
+            at_work(staying) or not self.roster.places
+        )
         return self._hold() if leaving or self._newcomers.all else []
 
     def _hold(self) -> list[Command]:
@@ -422,18 +464,27 @@ class Rendezvous:
         self._held_round = self._still_round = self.round
         self._progress = False
         self._standing.clear()
-        world = world_of(self.roster.ranked(self.roster.members), round=self.round, parts=self.parts)
-        return [Install(world, self._stopping or ", ".join(self._causes) or "change of members", still=True)]
+        world = world_of(
+            self.roster.ranked(self.roster.members), round=self.round, parts=self.parts
+        )
+        return [
+            Install(
+                world, self._stopping or ", ".join(self._causes) or "change of members", still=True
+            )
+        ]
 
     def _install(self, *, at_boundary: bool = False) -> list[Command]:
         """Name the next round from those who stay and those who are ready."""
-        dismissed = [worker for worker in self.roster.members if worker.state is WorkerState.LEAVING]
+        dismissed = [
+            worker for worker in self.roster.members if worker.state is WorkerState.LEAVING
+        ]
         staying = self.roster.staying
         newcomers = self._newcomers
         lacks_workers = not at_work(staying) and not newcomers.workers
         if not at_boundary or lacks_workers or not any(worker.has_state for worker in staying):
-            # In the middle of a step a leaver may still be adding up in the memory that all workers of its host
-            # share; and where only leavers have the state, they must give it away first. Both leave at a boundary.
+            # In the middle of a step a leaver may still be adding up in the memory that all workers
+            # of its host share; and where only leavers have the state, they must give it away
+            # first. Both leave at a boundary.
             staying, dismissed = self.roster.members, []
         has_workers = bool(at_work(staying) or newcomers.workers)
         if not has_workers or would_overtake([*staying, *newcomers.all], self.workers.values()):
@@ -452,11 +503,16 @@ class Rendezvous:
         world = world_of(chosen, round=self.round, parts=self.parts)
         cause = "start" if self.round == 1 else ", ".join(self._causes) or "change of members"
         self._causes.clear()
-        commands: list[Command] = [Install(world, cause), *(Dismiss(worker.id) for worker in dismissed)]
+        commands: list[Command] = [
+            Install(world, cause),
+            *(Dismiss(worker.id) for worker in dismissed),
+        ]
         return commands + (self._hold() if self._stopping else self._hold_if_due())
 
     def _gather(self) -> list[Command]:
-        """No round: workers of the last one have nothing to give, and wait as newcomers do; its servers wait in it."""
+        """No round: workers of the last one have nothing to give, and wait as newcomers do; its
+        servers wait in it.
+        """
         self.phase, self._progress = Phase.GATHERING, False
         commands: list[Command] = []
         for worker in self.roster.members:
@@ -472,7 +528,9 @@ class Rendezvous:
         if not self.workers:
             return self._end(outcome, reason)
         # Who is still starting would hear it seconds later, and has nothing to finish.
-        starting = [worker.id for worker in self.workers.values() if worker.state is WorkerState.STARTING]
+        starting = [
+            worker.id for worker in self.workers.values() if worker.state is WorkerState.STARTING
+        ]
         return [*map(Dismiss, self.workers), *map(Kill, starting)]
 
     def _fail(self, reason: str) -> list[Command]:

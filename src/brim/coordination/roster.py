@@ -9,8 +9,6 @@ from typing import NamedTuple
 from brim.coordination.membership import Worker, WorkerState
 from brim.coordination.places import Places
 
-__all__ = ["Newcomers", "Roster", "at_work", "serving"]
-
 
 def at_work(workers: Iterable[Worker]) -> list[Worker]:
     """Those that compute, or are to."""
@@ -65,28 +63,42 @@ class Roster:
     @property
     def alive(self) -> list[Worker]:
         """All but those that are on their way out."""
-        return [worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING]
+        return [
+            worker for worker in self.workers.values() if worker.state is not WorkerState.LEAVING
+        ]
 
     def ranked(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These in rank order: those of an agent are neighbours, its workers first; agents without workers are last."""
+        """These in rank order: those of an agent are neighbours, its workers first; agents without
+        workers are last.
+        """
         known = list(workers)
         order = {agent: index for index, agent in enumerate(self.agents)}
         computes = {worker.agent for worker in at_work(known)}
         return sorted(
-            known, key=lambda each: (each.agent not in computes, order[each.agent], each.serves, each.number)
+            known,
+            key=lambda each: (
+                each.agent not in computes,
+                order[each.agent],
+                each.serves,
+                each.number,
+            ),
         )
 
     def newcomers(self, target: int, servers: int) -> Newcomers:
         """Those who are ready and for whom there is room.
 
-        Each comes in as what it was started for. Where those do not suffice a spare one does, unless workers have
-        places: a place is a device.
+        Each comes in as what it was started for. Where those do not suffice a spare one does,
+        unless workers have places: a place is a device.
 
         Args:
             target: workers wanted in all.
             servers: wanted in all.
         """
-        there_at_work, there_serving, ready = at_work(self.staying), serving(self.staying), self.ready
+        there_at_work, there_serving, ready = (
+            at_work(self.staying),
+            serving(self.staying),
+            self.ready,
+        )
         workers = self.places.seated(at_work(ready), target, beside=there_at_work)
         chosen = self.places.attended(serving(ready), servers, beside=there_serving)
         if self.places:
@@ -98,7 +110,9 @@ class Roster:
         return Newcomers(workers, chosen)
 
     def call_back(self, target: int, servers: int) -> None:
-        """Keep members that were to leave but are still in the round and have a place after all; start no others."""
+        """Keep members that were to leave but are still in the round and have a place after all;
+        start no others.
+        """
         leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         willing = [worker for worker in leaving if not worker.wants_out]
         alive = self.alive

@@ -1,8 +1,10 @@
-"""One end of a conversation that outlives its connection: every message arrives once and in order. Pure.
+"""One end of a conversation that outlives its connection: every message arrives once and in order.
 
-Each end numbers what it says from 1, keeps it until the other end has acknowledged it, and says it again from there
-on a new connection. So neither a broken connection nor the restart of an end that has written down what it heard
-loses a message or hands one over twice.
+Pure.
+
+Each end numbers what it says from 1, keeps it until the other end has acknowledged it, and says it
+again from there on a new connection. So neither a broken connection nor the restart of an end that
+has written down what it heard loses a message or hands one over twice.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from brim.errors import ProtocolError
-
-__all__ = ["Outbox", "is_new"]
 
 T = TypeVar("T")
 
@@ -70,7 +70,8 @@ class Outbox(Generic[T]):
 
 
 def is_new(number: int, *, heard: int) -> bool:
-    """Return whether a message directly follows the last one received; one that was received before does not.
+    """Return whether a message directly follows the last one received; one that was received before
+    does not.
 
     Raises:
         ProtocolError: there is a gap.

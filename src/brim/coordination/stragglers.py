@@ -1,9 +1,12 @@
-"""Finds workers that are consistently slower than their peers, and shares that make up for it. Pure.
+"""Finds workers that are consistently slower than their peers, and shares that make up for it.
 
-What ranks report of each committed step goes in; advice comes out, rarely. Shares that look better are put on
-trial first: on the steps that follow, which they were not made from, they must save a tenth of the time, and many
-times what a new round costs. Noise looks like a straggler now and then, but does not keep it up. Each piece of
-advice doubles the price of the next, so shares cannot swing to and fro.
+Pure.
+
+What ranks report of each committed step goes in; advice comes out, rarely. Shares that look better
+are put on trial first: on the steps that follow, which they were not made from, they must save a
+tenth of the time, and many times what a new round costs. Noise looks like a straggler now and then,
+but does not keep it up. Each piece of advice doubles the price of the next, so shares cannot swing
+to and fro.
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ from typing import NamedTuple
 
 from brim.coordination.reduction import even_shares
 
-__all__ = ["Advice", "Bottleneck", "Load", "Stragglers", "Uneven", "best_shares", "shares_for"]
-
-_SETTLE = 3  # steps at the start of a round that are not typical: memory is touched for the first time
+_SETTLE = (
+    3  # steps at the start of a round that are not typical: memory is touched for the first time
+)
 _WINDOW = 15  # steps that a pace is the median of
 _PATIENCE = 30  # steps of a trial, at least
 _GAIN = 0.1  # of the step time: less is not worth a round
@@ -63,7 +66,8 @@ Advice = Uneven | Bottleneck
 def best_shares(parts: int, paces: Sequence[float]) -> tuple[int, ...]:
     """Shares of at least 1 with which the last rank is done soonest.
 
-    Each part goes to the rank that would be done with it first, which is optimal for parts of equal size.
+    Each part goes to the rank that would be done with it first, which is optimal for parts of equal
+    size.
 
     Args:
         parts: micro-batches of a step, at least one per rank.
@@ -80,7 +84,8 @@ def best_shares(parts: int, paces: Sequence[float]) -> tuple[int, ...]:
 
 
 def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
-    """Shares for ranks of which some are known to be slow or fast; of one that is not, nothing is assumed.
+    """Shares for ranks of which some are known to be slow or fast; of one that is not, nothing is
+    assumed.
 
     Where there are more ranks than parts, the last have none.
 
@@ -174,7 +179,9 @@ class Stragglers:
             return []
         looked_best = trial.shares if trial else shares
         better = _try(looked_best, self._usual(loads), other)
-        if better or trial is None:  # a trial of shares that were made while paces changed proves little
+        if (
+            better or trial is None
+        ):  # a trial of shares that were made while paces changed proves little
             self._trial = better
             return []
         now = max(load.seconds for load in loads)
@@ -195,7 +202,10 @@ class Stragglers:
 
     def _bottleneck(self, loads: Sequence[Load], other: float) -> list[Advice]:
         paces = self._usual(loads)
-        parts, slowest = sum(load.share for load in loads), max(range(len(paces)), key=paces.__getitem__)
+        parts, slowest = (
+            sum(load.share for load in loads),
+            max(range(len(paces)), key=paces.__getitem__),
+        )
         worker = loads[slowest].worker
         peers = [pace for rank, pace in enumerate(paces) if rank != slowest]
         at_best = _time(paces, best_shares(parts, paces)) + other
@@ -207,7 +217,11 @@ class Stragglers:
         if self._held_up[worker] < _PATIENCE or worker in self._told:
             return []
         self._told.add(worker)
-        return [Bottleneck(worker=worker, times=paces[slowest] / median(peers), speedup=at_best / without)]
+        return [
+            Bottleneck(
+                worker=worker, times=paces[slowest] / median(peers), speedup=at_best / without
+            )
+        ]
 
 
 def _try(shares: Sequence[int], paces: list[float], other: float) -> _Trial | None:
@@ -221,4 +235,8 @@ def _cause(paces: Sequence[tuple[str, float]]) -> str:
     """Why the shares change, in words."""
     worker, slowest = max(paces, key=lambda each: each[1])
     times = slowest / median(pace for name, pace in paces if name != worker)
-    return f"{worker} is {times:.1f} times slower" if times >= 1 + _GAIN else "all are equally fast again"
+    return (
+        f"{worker} is {times:.1f} times slower"
+        if times >= 1 + _GAIN
+        else "all are equally fast again"
+    )

@@ -1,9 +1,10 @@
 """Whose turn it is to apply a batch, and who has to wait for slower workers. Pure.
 
-Where training is asynchronous, each worker computes whole batches by itself. It asks for a turn once it has a batch's
-gradients; turns are granted one at a time, in the order in which they are asked for. The commit ends a turn and makes
-the batch count as the next step. Its answer is held back while the worker is too far ahead of the slowest that still
-has batches. A member's death grants nothing any more: the round is replaced instead.
+Where training is asynchronous, each worker computes whole batches by itself. It asks for a turn
+once it has a batch's gradients; turns are granted one at a time, in the order in which they are
+asked for. The commit ends a turn and makes the batch count as the next step. Its answer is held
+back while the worker is too far ahead of the slowest that still has batches. A member's death
+grants nothing any more: the round is replaced instead.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from brim.errors import ProtocolError
-
-__all__ = ["TURN", "Allotment", "Answer", "Applied", "Granted", "Proceed", "Turns"]
 
 TURN = "turn"  # the phase in which a worker waits for its turn
 
@@ -88,7 +87,9 @@ class Turns:
         self.level()
 
     def level(self) -> None:
-        """All members stand at one point, behind the last batch of each: from here on they count anew."""
+        """All members stand at one point, behind the last batch of each: from here on they count
+        anew.
+        """
         self._counts = dict.fromkeys(self._members, 0)
         self._resting.clear()
         self._held_back.clear()
@@ -103,7 +104,10 @@ class Turns:
         self._closed = True
 
     def lose(self, member: str) -> None:
-        """A member is dead. Who follows must find the state of the last commit: there are no more of this round."""
+        """A member is dead.
+
+        Who follows must find the state of the last commit: there are no more of this round.
+        """
         if member in self._members:
             self.close()
 
@@ -159,7 +163,8 @@ class Turns:
 
     def _proceed(self) -> list[Answer]:
         slowest = min(
-            (count for member, count in self._counts.items() if member not in self._resting), default=None
+            (count for member, count in self._counts.items() if member not in self._resting),
+            default=None,
         )
         free = [
             member
@@ -171,7 +176,8 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """Which batches the members of a round compute: each begins with one, and takes the next in its turn.
+    """Which batches the members of a round compute: each begins with one, and takes the next in its
+    turn.
 
     Who commits knows how many were taken before: so nothing is kept of it.
 
@@ -194,7 +200,9 @@ class Allotment:
         return self._at(rank)
 
     def next(self, step: int) -> int | None:
-        """Return the next batch of who applies one to the state after `step` steps; None where none is left."""
+        """Return the next batch of who applies one to the state after `step` steps; None where none
+        is left.
+        """
         return self._at(self.members + step - self.base)
 
     def _at(self, index: int) -> int | None:

@@ -1,19 +1,21 @@
-"""Tracks which workers are waited for, since when, and when to report or end a wait. Pure: the caller brings the time.
+"""Tracks which workers are waited for, since when, and when to report or end a wait.
 
-A worker is waited for if it has to act next: it was forked, named in a round or released from a barrier. A slow one is
-reported once, and again at growing intervals; after the limit it counts as hanging, and the wait for it ends.
+Pure: the caller brings the time.
+
+A worker is waited for if it has to act next: it was forked, named in a round or released from a
+barrier. A slow one is reported once, and again at growing intervals; after the limit it counts as
+hanging, and the wait for it ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Doing", "Hangs", "Hung", "Late", "Waits"]
-
-_FIRST = 8.0  # seconds until a wait is spoken of: with what it takes to ask for a stack, people hear of it within 10
-_AS_USUAL = (
-    2.0  # a wait is not spoken of before it is so many times as long as any of its kind that ended well
-)
+# seconds until a wait is spoken of: with what it takes to ask for a stack, people hear of it within
+# 10
+_FIRST = 8.0
+# a wait is not spoken of before it is so many times as long as any of its kind that ended well
+_AS_USUAL = 2.0
 _NEXT = 2.0  # and again when it is so many times as long as when it was spoken of
 
 
@@ -38,7 +40,9 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """It takes longer than usual and should be reported, with the seconds after which it is given up (None: never)."""
+    """It takes longer than usual and should be reported, with the seconds after which it is given
+    up (None: never).
+    """
 
     who: str
     doing: Doing
@@ -104,7 +108,9 @@ class Waits:
         self._waits.pop(who, None)
 
     def pause(self, seconds: float) -> None:
-        """Nobody looked for so long, since whoever does was stopped itself: this time is not held against anyone."""
+        """Nobody looked for so long, since whoever does was stopped itself: this time is not held
+        against anyone.
+        """
         for wait in self._waits.values():
             wait.since += seconds
 
@@ -134,7 +140,8 @@ class Waits:
 
 @dataclass(slots=True)
 class Hangs:
-    """Decides whose fault a hang is: the first can have any cause, a second in the same step is the user's code.
+    """Decides whose fault a hang is: the first can have any cause, a second in the same step is the
+    user's code.
 
     Workers that hang in one round hang together, and count once.
 
@@ -143,7 +150,9 @@ class Hangs:
     (False, False, True)
     """
 
-    _rounds: dict[int, int] = field(default_factory=dict)  # step -> round in which somebody hung there
+    _rounds: dict[int, int] = field(
+        default_factory=dict
+    )  # step -> round in which somebody hung there
 
     def again(self, *, step: int, round: int) -> bool:
         """Somebody hung; whether somebody had hung there before."""

@@ -1,4 +1,6 @@
-"""A world from those who are chosen for it: who gives whom the state of the job, and who computes what. Pure."""
+"""A world from those who are chosen for it: who gives whom the state of the job, and who computes
+what. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,12 @@ from brim.coordination.membership import Member, Worker, World
 from brim.coordination.roster import at_work
 from brim.coordination.stragglers import shares_for
 
-__all__ = ["world_of", "would_overtake"]
-
 
 def would_overtake(chosen: Sequence[Worker], workers: Iterable[Worker]) -> bool:
     """Return whether these would have to restore while a worker that had the state is still there.
 
-    It may be making a checkpoint official, and a run that went back behind it would meet it again later.
+    It may be making a checkpoint official, and a run that went back behind it would meet it again
+    later.
     """
     has_state = [worker for worker in workers if worker.has_state]
     return bool(has_state) and not any(worker in chosen for worker in has_state)

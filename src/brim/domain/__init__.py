@@ -1,1 +1,4 @@
-"""The glossary as types: frozen values and their arithmetic. Pure: no I/O, no clock, no hidden randomness."""
+"""The glossary as types: frozen values and their arithmetic.
+
+Pure: no I/O, no clock, no hidden randomness.
+"""

@@ -1,4 +1,5 @@
-"""Computes from a run's records how every sample was used, where the time went, and how fast it trained.
+"""Computes from a run's records how every sample was used, where the time went, and how fast it
+trained.
 
 Pure: records in, numbers out. Reading the files is `telemetry`'s work.
 """
@@ -14,25 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "STEP_PHASES",
-    "EpochLedger",
-    "Ledger",
-    "Part",
-    "Restore",
-    "Session",
-    "StepRecord",
-    "TableFacts",
-    "TableTraffic",
-    "as_plain",
-    "audit",
-    "lasting",
-    "sample_checksum",
-    "throughput",
-    "time_breakdown",
-]
-
-# Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64 array.
+# Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64
+# array.
 Order = Callable[[int, int, int], npt.NDArray[np.int64]]
 _ON_RECORD = np.dtype("<i8")
 STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
@@ -58,7 +42,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """A table of an embedding: `bytes` are those that it takes on each host, the optimizer's share among them."""
+    """A table of an embedding.
+
+    `bytes` are those that it takes on each host, the optimizer's share among them.
+    """
 
     name: str
     rows: int
@@ -72,7 +59,8 @@ class TableTraffic(NamedTuple):
     Args:
         read: distinct ones of each micro-batch.
         changed: that were applied.
-        hottest: a sample of one micro-batch: ids and how often each was looked up, most often first.
+        hottest: a sample of one micro-batch: ids and how often each was looked up, most often
+            first.
     """
 
     read: int
@@ -90,11 +78,11 @@ class StepRecord:
         epoch: which pass over the data, from 0.
         loss: mean over the step's samples; None where it was not a number.
         seconds: phase (of `STEP_PHASES`) -> seconds, mean over the ranks.
-        lr: the learning rate that it was applied with: one number where all parameter groups had the same, else that
-            of each. None where nobody said it.
+        lr: the learning rate that it was applied with: one number where all parameter groups had
+            the same, else that of each. None where nobody said it.
         tables: what all ranks had to do with each table of an embedding.
-        staleness: of asynchronous training, the steps that were applied between the state that its gradients were
-            computed on and its own.
+        staleness: of asynchronous training, the steps that were applied between the state that its
+            gradients were computed on and its own.
     """
 
     at: float
@@ -117,7 +105,9 @@ class StepRecord:
 
 
 class Restore(NamedTuple):
-    """Behind its first `commits` commits the run went back to the state after `step`: what is past it is undone."""
+    """Behind its first `commits` commits the run went back to the state after `step`: what is past
+    it is undone.
+    """
 
     step: int
     commits: int
@@ -137,8 +127,8 @@ class EpochLedger:
     Args:
         epoch: from 1, as people count.
         samples: how many there are.
-        applied_once, missing, repeated: how many were applied once, never, and more than once; they add up
-            to `samples`.
+        applied_once, missing, repeated: how many were applied once, never, and more than once; they
+            add up to `samples`.
         mismatched: micro-batches whose worker fed other samples than the epoch's order says.
     """
 
@@ -169,7 +159,8 @@ class Ledger:
 
     @property
     def exact(self) -> bool:
-        """Every sample of every planned epoch was applied exactly once, as the workers' checksums confirm.
+        """Every sample of every planned epoch was applied exactly once, as the workers' checksums
+        confirm.
 
         Where only positions were counted, each of them was.
         """
@@ -177,7 +168,8 @@ class Ledger:
 
 
 def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
-    """Return the checksum of a micro-batch's samples: crc32 of their indices as little-endian 64-bit integers.
+    """Return the checksum of a micro-batch's samples: crc32 of their indices as little-endian
+    64-bit integers.
 
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172
@@ -188,9 +180,9 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
 def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[StepRecord]:
     """The commits that still count, in order: those past the step of a later restore were undone.
 
-    What came first is told by the places of the records, not by their times: between two lives of a run, or between
-    two hosts, a clock may differ. A number that comes twice without a restore between stays twice, and the ledger
-    shows it.
+    What came first is told by the places of the records, not by their times: between two lives of a
+    run, or between two hosts, a clock may differ. A number that comes twice without a restore
+    between stays twice, and the ledger shows it.
 
     Args:
         steps: in the order in which they were committed.
@@ -221,9 +213,9 @@ def audit(
         steps: all records, undone ones too.
         samples_per_epoch: size of the training set.
         epochs: how many the run planned.
-        order: recomputes the order that the run must have followed, so that the workers' checksums are
-            compared with something that they did not write. None where it cannot be recomputed: then the uses of
-            every position are counted.
+        order: recomputes the order that the run must have followed, so that the workers' checksums
+            are compared with something that they did not write. None where it cannot be recomputed:
+            then the uses of every position are counted.
         last_epoch: samples of the last epoch, where the job was stopped within it; None: all.
     """
     by_epoch: dict[int, list[StepRecord]] = {}
@@ -252,13 +244,17 @@ def _audit_epoch(
     in_order = order(epoch, 0, size) if steps and order is not None else None
     for step in steps:
         for part in step.parts:
-            where = f"epoch {epoch + 1}, step {step.step}, micro-batch {part.micro} of rank {part.rank}"
+            where = (
+                f"epoch {epoch + 1}, step {step.step}, micro-batch {part.micro} of rank {part.rank}"
+            )
             if not 0 <= part.start <= part.stop <= size:
                 problems.append(f"{where}: positions {part.start} to {part.stop} of {size}")
                 continue
             # An order has each of its samples once: who counts its positions has counted those.
             uses[part.start : part.stop] += 1
-            if in_order is not None and part.crc32 != sample_checksum(in_order[part.start : part.stop]):
+            if in_order is not None and part.crc32 != sample_checksum(
+                in_order[part.start : part.stop]
+            ):
                 mismatched += 1
                 problems.append(f"{where}: fed other samples than the epoch's order says")
     return (
@@ -305,9 +301,10 @@ def time_breakdown(
 ) -> dict[str, float]:
     """Where the wall time of a run's sessions went, in seconds; the values add up to their length.
 
-    `start` is until the first step of each session, the phases are those of steps that lasted, `redone` is
-    steps that a restore undid, `re_forming` as measured, `stalled` what else lay between the steps around a
-    round (until a silent worker was given up), and `other` what is left: evaluation, checkpoints.
+    `start` is until the first step of each session, the phases are those of steps that lasted,
+    `redone` is steps that a restore undid, `re_forming` as measured, `stalled` what else lay
+    between the steps around a round (until a silent worker was given up), and `other` what is left:
+    evaluation, checkpoints.
 
     Args:
         re_forming: seconds of all rounds together.
@@ -339,7 +336,9 @@ def _phases(seconds: Mapping[str, float]) -> float:
 
 
 def _start_up(session: Session, steps: Sequence[StepRecord]) -> float:
-    """Seconds until the session's first step began; a step's record is written when it is committed."""
+    """Seconds until the session's first step began; a step's record is written when it is
+    committed.
+    """
     for step in steps:
         if session.start <= step.at <= session.end:
             return max(0.0, step.at - _phases(step.seconds) - session.start)

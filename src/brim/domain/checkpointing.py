@@ -1,4 +1,7 @@
-"""When checkpoints are written, and which of them are kept. Pure: clocks and stores are at the edge."""
+"""When checkpoints are written, and which of them are kept.
+
+Pure: clocks and stores are at the edge.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from dataclasses import dataclass
 
 from brim.domain.quantities import format_duration, parse_duration
 from brim.errors import SpecError
-
-__all__ = ["EACH_EPOCH", "Best", "Interval", "surplus"]
 
 _WITHIN_AN_EPOCH = 300.0  # seconds: what is lost at most where everybody who had the weights dies
 _SMALLER_IS_USUALLY_BETTER = ("loss", "error")
@@ -57,7 +58,9 @@ class Interval:
         except SpecError:
             seconds = 0.0
         if not seconds or text[-1:].isdigit():
-            raise SpecError(field, got=repr(text), need="a whole number of steps or a duration", hint=hint)
+            raise SpecError(
+                field, got=repr(text), need="a whole number of steps or a duration", hint=hint
+            )
         return cls(seconds=seconds)
 
 
@@ -99,11 +102,16 @@ class Best:
         return cls(metric=metric, largest=direction != "min")
 
     def of(self, metrics: Mapping[int, Mapping[str, float]]) -> int | None:
-        """Of checkpoints by step, the best that has the metric; the later of equals, None where none has it."""
-        known = [(values[self.metric], step) for step, values in metrics.items() if self.metric in values]
+        """Of checkpoints by step, the best that has the metric; the later of equals, None where
+        none has it.
+        """
+        known = [
+            (values[self.metric], step) for step, values in metrics.items() if self.metric in values
+        ]
         sign = 1 if self.largest else -1
         return max(
-            ((sign * value, step) for value, step in known if not math.isnan(value)), default=(0.0, None)
+            ((sign * value, step) for value, step in known if not math.isnan(value)),
+            default=(0.0, None),
         )[1]
 
 
@@ -114,12 +122,14 @@ def surplus(
     best: Best | None,
     unsound_since: int | None = None,
 ) -> list[int]:
-    """The steps of checkpoints that need not be kept: not the newest `keep`, the best, or the last sound one.
+    """The steps of checkpoints that need not be kept: not the newest `keep`, the best, or the last
+    sound one.
 
     Args:
         metrics: of each checkpoint, by its step; empty where none was measured on its weights.
-        unsound_since: the step whose loss was the first of those, up to now, that are no numbers. Its weights may
-            have been spoiled by the update before it, so the last sound checkpoint is one of an earlier step.
+        unsound_since: the step whose loss was the first of those, up to now, that are no numbers.
+            Its weights may have been spoiled by the update before it, so the last sound checkpoint
+            is one of an earlier step.
 
     >>> surplus({10: {"auc": 0.7}, 20: {"auc": 0.6}, 30: {}, 40: {}}, keep=2, best=Best(metric="auc"))
     [20]

@@ -1,4 +1,6 @@
-"""Small languages of clauses, such as `add 2 at step 60`: each form is both what is read and what is written. Pure."""
+"""Small languages of clauses, such as `add 2 at step 60`: each form is both what is read and what
+is written. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from typing import Generic, TypeVar
 
 from brim.domain.quantities import format_duration, parse_duration
 from brim.errors import SpecError, did_you_mean
-
-__all__ = ["Clauses"]
 
 K = TypeVar("K", bound=enum.StrEnum)
 
@@ -57,7 +57,8 @@ class Clauses(Generic[K]):
         """Clauses separated by `;`, in the order written: kind, clause, and its words by name.
 
         Raises:
-            SpecError: a clause that says nothing this language can say; the message quotes that clause.
+            SpecError: a clause that says nothing this language can say; the message quotes that
+                clause.
         """
         for clause in (" ".join(each.split()) for each in text.split(";")):
             if clause:
@@ -69,12 +70,16 @@ class Clauses(Generic[K]):
                 return kind, clause, found.groupdict()
         verbs = tuple(dict.fromkeys(form.split()[0] for form in self._forms.values()))
         verb = clause.split()[0].lower()
-        examples = [self.example(kind) for kind, form in self._forms.items() if form.split()[0] == verb]
+        examples = [
+            self.example(kind) for kind, form in self._forms.items() if form.split()[0] == verb
+        ]
         if not examples:
             need = "a clause that begins with " + ", ".join(verbs[:-1]) + f" or {verbs[-1]}"
             raise SpecError(self.field, got=repr(clause), need=need, hint=did_you_mean(verb, verbs))
         need = "a clause like " + " or ".join(map(repr, examples))
-        raise SpecError(self.field, got=repr(clause), need=need, hint=f'{self.field} "{examples[0]}"')
+        raise SpecError(
+            self.field, got=repr(clause), need=need, hint=f'{self.field} "{examples[0]}"'
+        )
 
     def example(self, kind: K) -> str:
         """A clause of this kind."""
@@ -85,7 +90,9 @@ class Clauses(Generic[K]):
         return parse_duration(text, field=f"{self.field} {clause!r}") if text else 0.0
 
     def write(self, kind: K, **values: object) -> str:
-        """The clause that `read` reads back as these values; spans are seconds, or words that stand for some."""
+        """The clause that `read` reads back as these values; spans are seconds, or words that stand
+        for some.
+        """
         words = {
             name: _duration(value) if name in self._spans and isinstance(value, float) else value
             for name, value in values.items()

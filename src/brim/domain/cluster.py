@@ -10,8 +10,6 @@ from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
-__all__ = ["Cluster", "ClusterSpec", "Node"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -44,13 +42,17 @@ class Cluster:
         except ValueError:
             numbers = []
         if len(numbers) not in (2, 3) or min(numbers) < 1:
-            raise SpecError("--cluster", got=repr(text), need="NODESxDEVICES", hint="--cluster 16x8")
+            raise SpecError(
+                "--cluster", got=repr(text), need="NODESxDEVICES", hint="--cluster 16x8"
+            )
         switches, nodes, devices = numbers if len(numbers) == 3 else [1, *numbers]
         return cls.uniform(nodes=switches * nodes, devices=devices, nodes_per_switch=nodes)
 
     @classmethod
     def uniform(cls, *, nodes: int, devices: int, nodes_per_switch: int | None = None) -> Cluster:
-        """`nodes` alike hosts of `devices` devices, `nodes_per_switch` below each switch (None: all)."""
+        """`nodes` alike hosts of `devices` devices, `nodes_per_switch` below each switch (None:
+        all).
+        """
         width = len(str(nodes - 1))
         below = nodes_per_switch or nodes
         return cls(
@@ -63,7 +65,9 @@ class Cluster:
     def without(self, lost: Collection[str]) -> Cluster:
         """The same nodes in the same order, but these have no devices now."""
         return Cluster(
-            nodes=tuple(replace(node, devices=0) if node.id in lost else node for node in self.nodes)
+            nodes=tuple(
+                replace(node, devices=0) if node.id in lost else node for node in self.nodes
+            )
         )
 
     @property
@@ -89,8 +93,8 @@ class ClusterSpec:
         keep_ended: seconds after which jobs that have ended are forgotten; None: never.
 
     Raises:
-        SpecError: a node twice, one without devices, a name that no directory can have, or nothing left for
-            training.
+        SpecError: a node twice, one without devices, a name that no directory can have, or nothing
+            left for training.
     """
 
     cluster: Cluster

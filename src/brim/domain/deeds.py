@@ -1,7 +1,7 @@
 """Requests to a cluster and faults of it, as a small language of clauses with times.
 
-`submit 1:4 of ads for 4 epochs by 40s at 0s; kill scheduler for 1s at 3s; kill agent of job 1 at 5s`. Pure: it names
-what is to be done and when; `brim chaos --cluster` does it.
+`submit 1:4 of ads for 4 epochs by 40s at 0s; kill scheduler for 1s at 3s; kill agent of job 1 at
+5s`. Pure: it names what is to be done and when; `brim chaos --cluster` does it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 from brim.domain.clauses import Clauses
 from brim.domain.job import WorkerRange
 from brim.errors import SpecError
-
-__all__ = ["BEFALLS", "ON_JOB", "SUBMITS", "Deed", "DeedKind", "describe_deed", "parse_deeds"]
 
 
 class DeedKind(enum.StrEnum):
@@ -56,14 +54,16 @@ class Deed:
     """One deed.
 
     Args:
-        at: when, seconds after the cluster came up; it waits for what it needs (a job that runs, a scheduler).
+        at: when, seconds after the cluster came up; it waits for what it needs (a job that runs, a
+            scheduler).
         job: which, in the order of submission, from 1.
         node: which, from 1.
         workers: that a job is submitted with, or resized to.
         tenant: whose job it is.
         epochs: that it trains.
         due: its deadline, seconds after its submission; 0 for none.
-        seconds: until what was stopped, suspended or killed goes on; a scheduler that was killed is brought up then.
+        seconds: until what was stopped, suspended or killed goes on; a scheduler that was killed is
+            brought up then.
         ads, web: devices that are guaranteed to these tenants from now on.
     """
 
@@ -81,7 +81,8 @@ class Deed:
 
 
 FIELD = "--faults"
-# Each form is both what is read and what is written; the longer one of two that begin alike comes first.
+# Each form is both what is read and what is written; the longer one of two that begin alike comes
+# first.
 _FORMS = {
     DeedKind.SUBMIT_BY: "submit {workers} of {tenant} for {epochs} epochs by {due} at {at}",
     DeedKind.SUBMIT: "submit {workers} of {tenant} for {epochs} epochs at {at}",
@@ -130,7 +131,9 @@ def parse_deeds(text: str) -> tuple[Deed, ...]:
                 FIELD, got=repr(describe_deed(deed)), need=f"a job that is submitted: 1 to {jobs}"
             )
         if deed.kind is DeedKind.KILL_NODE and not deed.node:
-            raise SpecError(FIELD, got=repr(describe_deed(deed)), need="a node: they are counted from 1")
+            raise SpecError(
+                FIELD, got=repr(describe_deed(deed)), need="a node: they are counted from 1"
+            )
     return tuple(deeds)
 
 

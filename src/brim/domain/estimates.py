@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "errors_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -37,7 +35,9 @@ def errors_of(first: Estimate | None, half: Estimate | None, ended: float) -> st
     'first estimate: 2.0 s late, 10.0 % of 20.0 s'
     """
     named = {"first estimate": first, "at half of its steps": half}
-    return "; ".join(f"{name}: {_error(each, ended)}" for name, each in named.items() if each is not None)
+    return "; ".join(
+        f"{name}: {_error(each, ended)}" for name, each in named.items() if each is not None
+    )
 
 
 def _error(estimate: Estimate, ended: float) -> str:

@@ -1,7 +1,9 @@
-"""Faults as a small language: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step 80`.
+"""Faults as a small language: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step
+80`.
 
-Pure: it names what is to be done and when. Two perform it: the job's own master, at the commit of the step, and for
-what no process of the job could do to itself (a cut network, a full disk) `brim chaos`, from outside.
+Pure: it names what is to be done and when. Two perform it: the job's own master, at the commit of
+the step, and for what no process of the job could do to itself (a cut network, a full disk) `brim
+chaos`, from outside.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from dataclasses import dataclass
 
 from brim.domain.clauses import Clauses
 from brim.errors import SpecError
-
-__all__ = ["FROM_OUTSIDE", "ON_NETWORK", "Fault", "FaultKind", "describe", "parse_faults"]
 
 
 class FaultKind(enum.StrEnum):
@@ -40,7 +40,8 @@ class Fault:
     Args:
         rank: the victim of kill, term and stop.
         count: how many workers `add` adds or `remove` removes.
-        host: whose agent is killed, whose cable is cut or delayed; hosts count from 1, the master's.
+        host: whose agent is killed, whose cable is cut or delayed; hosts count from 1, the
+            master's.
         seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
         by: seconds that packets are delayed, or that the clock jumps, which may be back.
     """
@@ -115,9 +116,14 @@ def describe(fault: Fault) -> str:
 
 
 def _fault(kind: FaultKind, clause: str, words: dict[str, str]) -> Fault:
-    for name, what in (("count", f"at least 1 worker to {kind}"), ("host", "a host; they count from 1")):
+    for name, what in (
+        ("count", f"at least 1 worker to {kind}"),
+        ("host", "a host; they count from 1"),
+    ):
         if words.get(name) and int(words[name]) == 0:
-            raise SpecError(FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{_LANGUAGE.example(kind)}"')
+            raise SpecError(
+                FIELD, got=repr(clause), need=what, hint=f'{FIELD} "{_LANGUAGE.example(kind)}"'
+            )
     for_ever = kind is FaultKind.STOP and words["seconds"] == "ever"
     by = words.get("by", "")
     backwards = kind is FaultKind.JUMP_CLOCK and by.startswith("-")

@@ -7,11 +7,8 @@ from typing import Literal
 
 from brim.domain.batch import Span
 
-__all__ = ["CHUNK", "Inference", "chunks_of_step", "steps_of"]
-
-CHUNK = (
-    2048  # samples of one forward pass: never of another size, so that no number depends on who computes it
-)
+# samples of one forward pass: never of another size, so that no number depends on who computes it
+CHUNK = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

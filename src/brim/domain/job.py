@@ -1,4 +1,7 @@
-"""A training job as its user specified it. Pure: parsing a command line or a file happens at the edge."""
+"""A training job as its user specified it.
+
+Pure: parsing a command line or a file happens at the edge.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,6 @@ from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
 from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
 from brim.domain.inference import Inference
 from brim.errors import SpecError, did_you_mean
-
-__all__ = [
-    "DEVICES",
-    "EMBEDDINGS",
-    "GLOBAL_BATCH_SIZE",
-    "LOG_LIMIT",
-    "ON_NAN",
-    "START_METHODS",
-    "TRANSPORTS",
-    "JobSpec",
-    "WorkerRange",
-    "default_micro_batches",
-    "fewest_micro_batches",
-]
 
 START_METHODS = ("auto", "fork", "spawn")
 TRANSPORTS = ("auto", "distributed")
@@ -53,7 +42,9 @@ class WorkerRange:
 
     def __str__(self) -> str:
         """As `parse` reads it."""
-        return f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
+        return (
+            f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
+        )
 
     @classmethod
     def parse(cls, text: str, *, field: str = "--workers") -> WorkerRange:
@@ -79,7 +70,8 @@ class WorkerRange:
 def default_micro_batches(workers: WorkerRange) -> int:
     """The parts of a step where nobody says: 8, so that runs with 1 to 8 workers agree bit for bit.
 
-    A job whose maximum is larger takes the next power of two at or above it, so that every worker has work.
+    A job whose maximum is larger takes the next power of two at or above it, so that every worker
+    has work.
 
     >>> default_micro_batches(WorkerRange.parse("1:4")), default_micro_batches(WorkerRange.parse("9"))
     (8, 16)
@@ -88,10 +80,11 @@ def default_micro_batches(workers: WorkerRange) -> int:
 
 
 def fewest_micro_batches(workers: WorkerRange) -> int:
-    """What `--micro-batches auto` stands for: the smallest power of two that has work for every worker.
+    """What `--micro-batches auto` stands for: the smallest power of two that has work for every
+    worker.
 
-    A step of few samples takes less time in few parts. The result is the same for 1 worker to as many as there are
-    parts, and for no more.
+    A step of few samples takes less time in few parts. The result is the same for 1 worker to as
+    many as there are parts, and for no more.
 
     >>> [fewest_micro_batches(WorkerRange.parse(workers)) for workers in ("1", "1:4", "3", "9")]
     [1, 4, 4, 16]
@@ -105,47 +98,53 @@ class JobSpec:
 
     Args:
         file: path of the training file (level 1), or empty where `command` is given.
-        command: a command that runs the user's own loop (level 2), for instance `("python", "loop.py")`.
+        command: a command that runs the user's own loop (level 2), for instance `("python",
+            "loop.py")`.
         parameters: the values of `--set`, by name.
         epochs: passes over the data; 0 stands for 1, or for what a command's own loop says.
-        global_batch_size: samples of a step; 0 stands for what the user's DataLoader or loop says, else 512.
-        env: environment variables of the template and the workers, set before any of the user's code runs.
+        global_batch_size: samples of a step; 0 stands for what the user's DataLoader or loop says,
+            else 512.
+        env: environment variables of the template and the workers, set before any of the user's
+            code runs.
         micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
             0 stands for `default_micro_batches(workers)` and is replaced by it here.
-        exact: canonical reduction (the same bits for any number of workers) or, if false, the sum over
-            one large batch per worker.
+        exact: canonical reduction (the same bits for any number of workers) or, if false, the sum
+            over one large batch per worker.
         clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
-        on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves it out, `stop` ends
-            the job.
+        on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves
+            it out, `stop` ends the job.
         threads: torch threads per worker.
-        loaders: processes on each host that read data beside the step, shared out among its workers; 0 reads in the
-            step, None does as a DataLoader says, and in the step where there is none.
-        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of each epoch, and every 5
-            minutes within it.
+        loaders: processes on each host that read data beside the step, shared out among its
+            workers; 0 reads in the step, None does as a DataLoader says, and in the step where
+            there is none.
+        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of
+            each epoch, and every 5 minutes within it.
         checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
         keep: how many of the newest are kept.
         keep_best: by which metric one more is kept, or None.
-        heartbeat_timeout: seconds of silence after which a worker whose process is stopped is declared lost and killed.
+        heartbeat_timeout: seconds of silence after which a worker whose process is stopped is
+            declared lost and killed.
         hang_timeout: seconds without progress after which a worker is killed; None: never.
-        memory: bytes that a worker may have, with the processes that it starts; a worker with more is ended and
-            replaced. None: no limit.
-        log_limit: bytes that the logs of its processes may have together, on each host; the oldest lines of the longest
-            logs go first.
+        memory: bytes that a worker may have, with the processes that it starts; a worker with more
+            is ended and replaced. None: no limit.
+        log_limit: bytes that the logs of its processes may have together, on each host; the oldest
+            lines of the longest logs go first.
         spares: warm workers kept ready beyond those that train, to replace a lost one at once.
         start_method: `fork` (from the warm template), `spawn`, or `auto`.
         transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
             (torch.distributed: NCCL on GPUs, else gloo).
         device: `cpu`, `cuda`, or `auto`.
         delay: steps that embeddings trained by rows change late.
-        embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same bits.
-        servers: members beside the workers that take no share of the batch, and own the tables of embeddings that are
-            trained by rows.
-        asynchronous: how many batches a worker may be ahead of the slowest, where each computes and applies whole
-            batches by itself; the result depends on timing, so `exact` is false then. None: all workers compute each
-            step together.
+        embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same
+            bits.
+        servers: members beside the workers that take no share of the batch, and own the tables of
+            embeddings that are trained by rows.
+        asynchronous: how many batches a worker may be ahead of the slowest, where each computes and
+            applies whole batches by itself; the result depends on timing, so `exact` is false then.
+            None: all workers compute each step together.
         agents: nodes to wait for before the first round.
-        directory: where relative paths of `file`, `command` and `parameters` begin; empty for wherever the job's
-            processes are started.
+        directory: where relative paths of `file`, `command` and `parameters` begin; empty for
+            wherever the job's processes are started.
         inference: what to do with a model that is trained already; None trains one.
     """
 
@@ -262,15 +261,19 @@ class JobSpec:
             if got > LARGEST_COUNT and name != "--seed":
                 raise SpecError(name, got=f"{got:,}", need=f"at most {LARGEST_COUNT:,}", hint=hint)
         if self.seed > LARGEST_SEED:
-            raise SpecError("--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0")
+            raise SpecError(
+                "--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0"
+            )
 
     def _check_batches(self) -> None:
         if 0 < self.global_batch_size < self.micro_batches:
             raise SpecError(
                 "--global-batch-size",
                 got=str(self.global_batch_size),
-                need=f"at least 1 sample for each of the {self.micro_batches} micro-batches of a step",
-                hint=f"--global-batch-size {self.micro_batches} or more, or a smaller --micro-batches",
+                need=f"at least 1 sample for each of the {self.micro_batches} micro-batches of a "
+                "step",
+                hint=f"--global-batch-size {self.micro_batches} or more, or a smaller "
+                "--micro-batches",
             )
         if self.exact and self.workers.maximum > self.micro_batches:
             raise SpecError(
@@ -290,7 +293,10 @@ class JobSpec:
         ):
             if got not in known:
                 raise SpecError(
-                    name, got=repr(got), need="one of " + ", ".join(known), hint=did_you_mean(got, known)
+                    name,
+                    got=repr(got),
+                    need="one of " + ", ".join(known),
+                    hint=did_you_mean(got, known),
                 )
 
     def _check_quantities(self) -> None:
@@ -343,18 +349,24 @@ class JobSpec:
                 raise SpecError(
                     "--ps",
                     got=f"{self.servers} beside {option}",
-                    need="embeddings that are trained by rows, in memory that servers share with workers",
+                    need="embeddings that are trained by rows, in memory that servers share with "
+                    "workers",
                     hint=f"leave out {option}, or --ps",
                 )
         if self.inference is not None:
-            raise SpecError("--ps", got=f"{self.servers} servers", need="a job that trains", hint="--ps 0")
+            raise SpecError(
+                "--ps", got=f"{self.servers} servers", need="a job that trains", hint="--ps 0"
+            )
 
     def _check_asynchronous(self) -> None:
         if self.asynchronous is None:
             return
         if not 0 <= self.asynchronous <= LARGEST_COUNT:
             raise SpecError(
-                "--async", got=str(self.asynchronous), need="a whole number from 0", hint="--async 4"
+                "--async",
+                got=str(self.asynchronous),
+                need="a whole number from 0",
+                hint="--async 4",
             )
         for name, got, need in (
             ("--transport distributed", self.transport == "distributed", "shared memory"),
@@ -366,7 +378,8 @@ class JobSpec:
                 raise SpecError(
                     "--async",
                     got=f"it beside {name}",
-                    need=f"{need}: asynchronous workers share the network in the memory of one host",
+                    need=f"{need}: asynchronous workers share the network in the memory of one "
+                    "host",
                     hint=f"leave out {name.split()[0]}, or --async",
                 )
 
@@ -379,7 +392,8 @@ class JobSpec:
                     "--faults",
                     got=repr(text),
                     need="a fault that the job can perform itself",
-                    hint=f"brim chaos FILE.py --kinds {fault.kind.replace(' ', '-')} performs it from outside",
+                    hint=f"brim chaos FILE.py --kinds {fault.kind.replace(' ', '-')} performs it "
+                    "from outside",
                 )
             wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
             wanted -= fault.kind is FaultKind.TERM

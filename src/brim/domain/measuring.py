@@ -1,7 +1,8 @@
-"""Measures the speed of a running job: seconds per step by number of workers, and the curve they make. Pure.
+"""Measures the speed of a running job: seconds per step by number of workers, and the curve they
+make. Pure.
 
-A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of a step that no
-worker can share: hopeful, so that it is given more workers and measured there.
+A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of
+a step that no worker can share: hopeful, so that it is given more workers and measured there.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from dataclasses import dataclass, field
 
 from brim.domain.scaling import ScalingCurve, ThroughputModel
 
-__all__ = ["PRIOR_RATE", "Measured", "curve_of", "divides"]
-
 PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only ratios matter then
 _SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
-_ENOUGH = 4.5  # steps at a size before it counts as measured: five, of which the older have faded a little
+# steps at a size before it counts as measured: five, of which the older have faded a little
+_ENOUGH = 4.5
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
-_STALL = (
-    3.0  # usual steps that one step counts for at most: whoever takes longer stood still for another reason
-)
+# usual steps that one step counts for at most: whoever takes longer stood still for another reason
+_STALL = 3.0
 _MEMORY = 500.0  # steps after which an older measurement counts for half
 
 
@@ -39,7 +38,8 @@ class Measured:
     def add(self, workers: int, seconds: float) -> None:
         """One step on so many workers took so long.
 
-        A process that was stopped for a while says nothing about a size. Who is slower from now on is believed soon.
+        A process that was stopped for a while says nothing about a size. Who is slower from now on
+        is believed soon.
         """
         steps, total = self.totals.get(workers, (0.0, 0.0))
         if steps >= _ENOUGH:
@@ -51,7 +51,9 @@ class Measured:
     def rates(self) -> dict[int, float]:
         """Steps per second by number of workers, where there is enough to tell."""
         found = {
-            n: steps / seconds for n, (steps, seconds) in self.totals.items() if steps >= _ENOUGH and seconds
+            n: steps / seconds
+            for n, (steps, seconds) in self.totals.items()
+            if steps >= _ENOUGH and seconds
         }
         return dict(sorted(found.items()))
 
@@ -69,7 +71,8 @@ class Measured:
 
 
 def divides(parts: int, workers: int) -> float:
-    """Return how many workers `workers` are worth if a step has `parts` that cannot be divided (0: it can be).
+    """Return how many workers `workers` are worth if a step has `parts` that cannot be divided (0:
+    it can be).
 
     >>> divides(8, 4), divides(8, 5), divides(8, 8), divides(0, 5)
     (4.0, 4.0, 8.0, 5.0)
@@ -78,7 +81,8 @@ def divides(parts: int, workers: int) -> float:
 
 
 def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: int) -> ScalingCurve:
-    """The curve of a job from what was measured: those points, and a fitted model between and beyond.
+    """The curve of a job from what was measured: those points, and a fitted model between and
+    beyond.
 
     Args:
         rates: steps per second by number of workers; may be empty.
@@ -96,12 +100,15 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
     if len(known) == 1:
         ((worth, rate),) = points
         alone = 1.0 / rate / (_SERIAL + (1.0 - _SERIAL) / worth)
-        model = ThroughputModel(fixed=_SERIAL * alone, compute=(1.0 - _SERIAL) * alone, tree=0.0, ring=0.0)
+        model = ThroughputModel(
+            fixed=_SERIAL * alone, compute=(1.0 - _SERIAL) * alone, tree=0.0, ring=0.0
+        )
     else:
         model = ThroughputModel.fit(points)
     return ScalingCurve(
         points=tuple(
-            (n, known.get(n) or model.rate(divides(parts, n))) for n in _sizes(known, parts, minimum, maximum)
+            (n, known.get(n) or model.rate(divides(parts, n)))
+            for n in _sizes(known, parts, minimum, maximum)
         ),
         stepped=bool(parts),
     )

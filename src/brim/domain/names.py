@@ -1,10 +1,10 @@
-"""What jobs, nodes and tenants may be called: a name is the name of a directory, and is shown to people. Pure."""
+"""What jobs, nodes and tenants may be called: a name is the name of a directory, and is shown to
+people. Pure.
+"""
 
 from __future__ import annotations
 
 from brim.errors import SpecError
-
-__all__ = ["check_name"]
 
 _LONGEST = 200  # bytes: a number may come behind it
 

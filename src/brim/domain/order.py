@@ -1,7 +1,10 @@
-"""The order of an epoch's samples: a permutation that is computed, never stored. Pure: numpy and arithmetic.
+"""The order of an epoch's samples: a permutation that is computed, never stored.
 
-Every rank computes the samples of its own positions from (seed, epoch, size) alone, so nobody sends a list of
-indices, a cursor is the only state of an epoch, and a resize cannot lose or repeat a sample.
+Pure: numpy and arithmetic.
+
+Every rank computes the samples of its own positions from (seed, epoch, size) alone, so nobody sends
+a list of indices, a cursor is the only state of an epoch, and a resize cannot lose or repeat a
+sample.
 """
 
 from __future__ import annotations
@@ -15,8 +18,6 @@ import numpy.typing as npt
 
 from brim.domain.seeds import mix
 
-__all__ = ["EpochOrder"]
-
 _ROUNDS = 6
 _MAXIMUM_SIZE = 1 << 62
 _BLOCKS, _SLOT, _INSIDE = 1, 2, 3  # which permutation a key is for
@@ -29,21 +30,24 @@ Numbers = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:
-    """A permutation of [0, size) that depends on (seed, epoch, size, block_size) and on nothing else.
+    """A permutation of [0, size) that depends on (seed, epoch, size, block_size) and on nothing
+    else.
 
     Args:
         seed: the job's seed; any whole number.
         epoch: which pass over the data; each has its own order.
         size: samples in the dataset, from 0.
-        block_size: 1 permutes single samples. A larger number shuffles by blocks, for files where random
-            access is dear: blocks of so many consecutive samples are permuted whole, and the samples inside a
-            block among themselves, so that a reader visits one block at a time. The last block may be short.
+        block_size: 1 permutes single samples. A larger number shuffles by blocks, for files where
+            random access is dear: blocks of so many consecutive samples are permuted whole, and the
+            samples inside a block among themselves, so that a reader visits one block at a time.
+            The last block may be short.
 
     Raises:
         ValueError: a negative size, or a block size below 1.
 
-    Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002: the generalised Feistel
-    network of section 5 over [0, a) x [0, b), with the cycle walking of section 3 where a * b exceeds size.
+    Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002: the generalised
+    Feistel network of section 5 over [0, a) x [0, b), with the cycle walking of section 3 where a *
+    b exceeds size.
 
     >>> EpochOrder(seed=0, epoch=0, size=10).samples(0, 10).tolist()
     [0, 6, 8, 2, 1, 5, 3, 7, 4, 9]
@@ -74,17 +78,22 @@ class EpochOrder:
             ValueError: positions outside the epoch.
         """
         if not 0 <= start <= stop <= self.size:
-            raise ValueError(f"positions: got [{start}, {stop}), need 0 <= start <= stop <= {self.size}")
+            raise ValueError(
+                f"positions: got [{start}, {stop}), need 0 <= start <= stop <= {self.size}"
+            )
         if start == stop:
             return np.empty(0, np.int64)
         if self.block_size == 1:
             key = np.array([self._key(_BLOCKS)], np.uint64)
-            return _permute(np.arange(start, stop, dtype=np.uint64), self.size, key).astype(np.int64)
+            return _permute(np.arange(start, stop, dtype=np.uint64), self.size, key).astype(
+                np.int64
+            )
         return self._by_blocks(start, stop).astype(np.int64)
 
     def _by_blocks(self, start: int, stop: int) -> Numbers:
-        # Whole blocks go through one permutation and the short last block is put between them at a slot of
-        # its own, so that a position's block follows by division and no permutation need ever be inverted.
+        # Whole blocks go through one permutation and the short last block is put between them at a
+        # slot of its own, so that a position's block follows by division and no permutation need
+        # ever be inverted.
         whole, rest = divmod(self.size, self.block_size)
         slot = mix(self._key(_SLOT)) % (whole + 1) if rest else whole
         short_start = slot * self.block_size
@@ -118,10 +127,13 @@ class EpochOrder:
 
 
 def _permute(numbers: Numbers, size: int, keys: Numbers) -> Numbers:
-    """The image of each number of [0, size) under the permutation of its key; `keys` has one, or one each."""
+    """The image of each number of [0, size) under the permutation of its key; `keys` has one, or
+    one each.
+    """
     left_size, right_size = _sides(size)
     images = _feistel(numbers, left_size, right_size, keys)
-    # The few images outside go through again until they land inside: still a bijection of [0, size).
+    # The few images outside go through again until they land inside: still a bijection of [0,
+    # size).
     outside = np.flatnonzero(images >= np.uint64(size))
     while outside.size:
         own_keys = keys if keys.size == 1 else keys[outside]
@@ -131,15 +143,16 @@ def _permute(numbers: Numbers, size: int, keys: Numbers) -> Numbers:
 
 
 def _feistel(numbers: Numbers, left_size: int, right_size: int, keys: Numbers) -> Numbers:
-    # Arithmetic is modulo 2**64 throughout; keys are an array, since numpy warns of overflow in scalars only.
+    # Arithmetic is modulo 2**64 throughout; keys are an array, since numpy warns of overflow in
+    # scalars only.
     sides = (np.uint64(left_size), np.uint64(right_size))
     halves = list(np.divmod(numbers, sides[1]))
     for turn in range(_ROUNDS):
         to = turn % 2
         keys = keys * _MIX + _SPREAD
         shifted = halves[to] + _scatter(halves[1 - to], keys, sides[to])
-        # Both addends are below the side, so one subtraction reduces; where it is one too many it wraps round
-        # to a huge number, and the minimum takes the other.
+        # Both addends are below the side, so one subtraction reduces; where it is one too many it
+        # wraps round to a huge number, and the minimum takes the other.
         halves[to] = np.minimum(shifted, shifted - sides[to])
     images: Numbers = halves[0] * sides[1] + halves[1]
     return images
@@ -161,12 +174,15 @@ def _scatter(half: Numbers, keys: Numbers, side: np.uint64) -> Numbers:
 
 @lru_cache(maxsize=256)
 def _sides(size: int) -> tuple[int, int]:
-    """The two sides of a rectangle that is at least `size` large, near square, and with little left over.
+    """The two sides of a rectangle that is at least `size` large, near square, and with little left
+    over.
 
     >>> _sides(72_000)
     (288, 250)
     """
     low = math.isqrt(max(size, 1) - 1) + 1
     # Sides far from a square (a prime by 1) would only rotate.
-    left = min(range(low, low + min(low // 4, 64) + 1), key=lambda left: (left * -(-size // left), left))
+    left = min(
+        range(low, low + min(low // 4, 64) + 1), key=lambda left: (left * -(-size // left), left)
+    )
     return left, -(-size // left)

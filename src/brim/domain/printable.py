@@ -1,4 +1,5 @@
-"""Text of others as a terminal may have it: nothing in it moves the cursor, answers questions or renames the window.
+"""Text of others as a terminal may have it: nothing in it moves the cursor, answers questions or
+renames the window.
 
 Pure.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable"]
-
 _COLOUR = "\x1b\\[[0-9;:]*m"
 _RESET = "\x1b[0m"
-# All that a terminal may take for an order, in either encoding of it, and what turns the direction of a line.
-_ORDERS = re.compile(f"{_COLOUR}|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# All that a terminal may take for an order, in either encoding of it, and what turns the direction
+# of a line.
+_ORDERS = re.compile(
+    f"{_COLOUR}|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 _COLOURED_LINE = re.compile(f".*{_COLOUR}.*")
 
 

@@ -1,7 +1,9 @@
-"""The profile of a model that nobody has measured: which number of workers comes next, and when it is enough. Pure.
+"""The profile of a model that nobody has measured: which number of workers comes next, and when it
+is enough. Pure.
 
-The first steps of such a job are made on 1, 2, 4 … workers, and they are steps like all others. The policy does not
-know: while a size is measured, the job is shown to it as one that may have no more workers.
+The first steps of such a job are made on 1, 2, 4 … workers, and they are steps like all others. The
+policy does not know: while a size is measured, the job is shown to it as one that may have no more
+workers.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from functools import lru_cache
 
 from brim.domain.measuring import Measured, curve_of, divides
 from brim.domain.quantities import counted
-
-__all__ = ["Profile", "advance", "sizes_to_measure"]
 
 _STEPS = 5  # at a size, at least,
 _SECONDS = 1.0  # and as many as fill this time, before it is measured
@@ -39,7 +39,8 @@ class Profile:
 
 @lru_cache(maxsize=256)
 def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ...]:
-    """The numbers of workers that a curve is measured at: each worth twice the one before, and the most that helps.
+    """The numbers of workers that a curve is measured at: each worth twice the one before, and the
+    most that helps.
 
     Args:
         parts: micro-batches of a step where ranks take whole ones, else 0.
@@ -56,9 +57,15 @@ def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ..
 
 
 def advance(
-    profile: Profile, measured: Measured, sizes: tuple[int, ...], *, now: float, deadline: float | None
+    profile: Profile,
+    measured: Measured,
+    sizes: tuple[int, ...],
+    *,
+    now: float,
+    deadline: float | None,
 ) -> tuple[Profile | None, str]:
-    """The profile as it goes on, or None where it is over; and what was measured or why it is over, in words.
+    """The profile as it goes on, or None where it is over; and what was measured or why it is over,
+    in words.
 
     Args:
         measured: in all, by this job and others like it; the job has made a step.
@@ -80,7 +87,8 @@ def advance(
     if now - profile.since > _PATIENCE:
         return (
             None,
-            f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for {_PATIENCE:.0f} s",
+            f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for "
+            f"{_PATIENCE:.0f} s",
         )
     return profile, ""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["PromiseAt"]
-
 
 class PromiseAt(enum.StrEnum):
     """When a deadline is promised at the earliest: the administrator's choice."""

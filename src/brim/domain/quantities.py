@@ -6,8 +6,6 @@ import re
 
 from brim.errors import SpecError
 
-__all__ = ["counted", "format_bytes", "format_duration", "parse_bytes", "parse_duration"]
-
 # Longest first, which is the order in which a duration is written out.
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {f"{prefix}iB": 1 << 10 * power for power, prefix in enumerate("KMGT", 1)}
@@ -47,7 +45,9 @@ def parse_duration(text: str, *, field: str) -> float:
             field,
             got=repr(text),
             need="a duration above 0, such as 500ms, 5s, 10m or 1h30m",
-            hint="units: ms, s, m (minutes), h, d" if seconds is None else "write a number and a unit: 3s",
+            hint="units: ms, s, m (minutes), h, d"
+            if seconds is None
+            else "write a number and a unit: 3s",
         )
     return round(seconds, 3)
 

@@ -1,4 +1,7 @@
-"""Draws at random what happens to a cluster. Pure: the same seed gives the same deeds, in every version."""
+"""Draws at random what happens to a cluster.
+
+Pure: the same seed gives the same deeds, in every version.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from brim.domain.deeds import BEFALLS, ON_JOB, Deed, DeedKind
 from brim.domain.job import WorkerRange
 from brim.domain.random_faults import Draws
 
-__all__ = ["random_deeds", "random_nodes"]
-
 _TENANTS = ("ads", "web")
 _LAST = 12.0  # seconds within which everything strikes: a few short jobs run for longer
-# What ends processes of a job by itself: five in a row without a step, and the job has failed, as it should.
+# What ends processes of a job by itself: five in a row without a step, and the job has failed, as
+# it should.
 _ENDING = (DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
 _MOST_ENDINGS = 4
 _MOST_NODES = 3
@@ -35,16 +37,18 @@ def random_nodes(seed: int, *, devices: int) -> int:
 def random_deeds(
     seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange, nodes: int = 1
 ) -> tuple[Deed, ...]:
-    """Two to four jobs, up to three things that their owners ask for, and two to five that befall them.
+    """Two to four jobs, up to three things that their owners ask for, and two to five that befall
+    them.
 
-    A third of these come within 0.3 s of the one before, while everything still recovers. At least one job is left
-    alone by its owner's change of mind: one is cancelled at most.
+    A third of these come within 0.3 s of the one before, while everything still recovers. At least
+    one job is left alone by its owner's change of mind: one is cancelled at most.
 
     Args:
         kinds: to draw from, beside submissions.
         epochs: of a short job; others train twice as many.
         workers: the range that those of jobs are drawn from; its maximum is the cluster's devices.
-        nodes: of the cluster; the same seed gives the same deeds on any number of them, but for which node is killed.
+        nodes: of the cluster; the same seed gives the same deeds on any number of them, but for
+            which node is killed.
 
     >>> from brim.domain.deeds import describe_deed
     >>> deeds = random_deeds(1, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=WorkerRange.parse("1:4"))
@@ -116,7 +120,9 @@ def _deed(kind: DeedKind, at: float, draws: Draws, jobs: int, workers: WorkerRan
         at=at,
         job=1 + draws.below(jobs) if kind in ON_JOB else 0,
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
-        workers=WorkerRange(minimum=1, maximum=1 + draws.below(most)) if kind is DeedKind.RESIZE else None,
+        workers=WorkerRange(minimum=1, maximum=1 + draws.below(most))
+        if kind is DeedKind.RESIZE
+        else None,
         ads=ads if kind is DeedKind.APPLY else 0,
         web=most - ads if kind is DeedKind.APPLY else 0,
     )

@@ -1,4 +1,7 @@
-"""Schedules of faults drawn by chance. Pure: the same seed gives the same schedule, in every version."""
+"""Schedules of faults drawn by chance.
+
+Pure: the same seed gives the same schedule, in every version.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import TypeVar
 from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind
 from brim.domain.job import WorkerRange
 from brim.domain.seeds import mix
-
-__all__ = ["Draws", "random_faults", "random_workers"]
 
 T = TypeVar("T")
 MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
@@ -22,7 +23,9 @@ _SECONDS = {
     FaultKind.DELAY: (0.5, 1.0, 2.0),
     FaultKind.FILL_DISK: (0.3, 1.0, 2.0),
     # The last is longer than anybody waits for a silent host.
-    **dict.fromkeys((FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 1.5, 20.0)),
+    **dict.fromkeys(
+        (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 1.5, 20.0)
+    ),
 }
 _BY = {
     FaultKind.DELAY: (0.005, 0.02, 0.05),
@@ -51,17 +54,26 @@ def random_workers(seed: int, within: WorkerRange) -> WorkerRange:
     '2'
     """
     draws = Draws(seed, 0)
-    low, high = sorted(within.minimum + draws.below(within.maximum - within.minimum + 1) for _ in range(2))
+    low, high = sorted(
+        within.minimum + draws.below(within.maximum - within.minimum + 1) for _ in range(2)
+    )
     return WorkerRange(minimum=low, maximum=high)
 
 
 def random_faults(
-    seed: int, *, kinds: Sequence[FaultKind], steps: int, workers: int, servers: int = 0, hosts: int = 1
+    seed: int,
+    *,
+    kinds: Sequence[FaultKind],
+    steps: int,
+    workers: int,
+    servers: int = 0,
+    hosts: int = 1,
 ) -> tuple[Fault, ...]:
     """One to four faults, in the order in which they strike.
 
-    A third of them strike at the step of the one before or at the next, while the job still recovers. There is
-    always a worker left that nobody told to go, and never more than there are micro-batches.
+    A third of them strike at the step of the one before or at the next, while the job still
+    recovers. There is always a worker left that nobody told to go, and never more than there are
+    micro-batches.
 
     Args:
         kinds: to draw from; what cannot be (a cut with one host) is left out.
@@ -77,7 +89,9 @@ def random_faults(
     draws = Draws(seed, 1)
     room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
     for step in _when(draws, steps):
-        possible = [kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)]
+        possible = [
+            kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)
+        ]
         if not possible:
             break
         kind = draws.one_of(possible)
@@ -111,7 +125,13 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return room > 0
         case FaultKind.REMOVE | FaultKind.TERM:
             return wanted > 1
-        case FaultKind.KILL_AGENT | FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO | FaultKind.DELAY:
+        case (
+            FaultKind.KILL_AGENT
+            | FaultKind.CUT
+            | FaultKind.CUT_FROM
+            | FaultKind.CUT_TO
+            | FaultKind.DELAY
+        ):
             return hosts > 1
         case _:
             return True
@@ -125,7 +145,9 @@ def _fault(
     return Fault(
         kind=kind,
         step=step,
-        rank=draws.below(wanted + servers) if kind not in FROM_OUTSIDE and kind not in counts else 0,
+        rank=draws.below(wanted + servers)
+        if kind not in FROM_OUTSIDE and kind not in counts
+        else 0,
         count=1 + draws.below(counts[kind]) if kind in counts else 0,
         host=2 + draws.below(hosts - 1) if on_host else 0,
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,

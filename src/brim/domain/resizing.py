@@ -7,24 +7,24 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["BELIEVED", "OVERHEADS", "Overheads", "clocks_agree", "measured_overheads"]
-
 _NEWEST = 15  # measurements of a cost that count
 _ENOUGH = 3  # of them, before they are believed
-_APART = 1.0  # seconds by which clocks that agree may seem to differ: what is told arrives a little later
+# seconds by which clocks that agree may seem to differ: what is told arrives a little later
+_APART = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Seconds without progress at a change, by the size it leads to: `fixed + per_doubling (1 + log2 n)`.
+    """Seconds without progress at a change, by the size it leads to: `fixed + per_doubling (1 +
+    log2 n)`.
 
     A job that stays as it is pays nothing, nor does one that is suspended: it pays when it resumes.
 
     Args:
         start: seconds at a start, where that is not what a resize costs.
         end: seconds from the last step to the end of the processes.
-        doubt: seconds that a plan may lose to what it cannot know, such as how long others take to give way. A
-            promise is made only with so much to spare.
+        doubt: seconds that a plan may lose to what it cannot know, such as how long others take to
+            give way. A promise is made only with so much to spare.
         recovery: seconds from a worker's death to the first new step, detection included.
         lost: seconds of work that a failure undoes (half a checkpoint interval, or a step).
 
@@ -43,7 +43,9 @@ class Overheads:
     lost: float = 0.0
 
     def cost(self, before: int, after: int, *, moved: bool = False) -> float:
-        """Seconds that going from `before` to `after` workers takes; `moved` if the devices differ."""
+        """Seconds that going from `before` to `after` workers takes;
+        `moved` if the devices differ.
+        """
         if after == 0 or (before == after and not moved):
             return 0.0
         if before == 0 and self.start is not None:
@@ -52,7 +54,8 @@ class Overheads:
 
     @property
     def paid_ahead(self) -> Overheads:
-        """As policies see them: the end of a job is paid with its last change, for it holds devices as well.
+        """As policies see them: the end of a job is paid with its last change, for it holds devices
+        as well.
 
         >>> BELIEVED.paid_ahead.cost(0, 4), BELIEVED.paid_ahead.cost(4, 2)
         (3.5, 0.8)
@@ -61,13 +64,15 @@ class Overheads:
         return replace(self, fixed=self.fixed + self.end, start=start) if self.end else self
 
 
-# `published`: the model of ElasticFlow's simulator without its cache of earlier placements (section 6.1: a
-# resize is 2 s plus 2 s for each level of the tree), which is dearer than the 0.7 to 4.2 s that its authors
-# measured (Fig 12b). The other three are for asking what elasticity itself is worth; where each figure
-# comes from is in docs/guides/simulate.md.
+# `published`: the model of ElasticFlow's simulator without its cache of earlier placements (section
+# 6.1: a resize is 2 s plus 2 s for each level of the tree), which is dearer than the 0.7 to 4.2 s
+# that its authors measured (Fig 12b). The other three are for asking what elasticity itself is
+# worth; where each figure comes from is in docs/guides/simulate.md.
 OVERHEADS: dict[str, Overheads] = {
     "none": Overheads(name="none"),
-    "published": Overheads(name="published", fixed=2.0, per_doubling=2.0, recovery=20.0, lost=300.0),
+    "published": Overheads(
+        name="published", fixed=2.0, per_doubling=2.0, recovery=20.0, lost=300.0
+    ),
     "brim": Overheads(name="brim", fixed=1.0, per_doubling=0.05, recovery=0.045, lost=0.014),
     "torchrun": Overheads(name="torchrun", fixed=6.5, per_doubling=0.0, recovery=5.6, lost=300.0),
     "restart": Overheads(name="restart", fixed=30.0, per_doubling=0.0, recovery=60.0, lost=300.0),
@@ -78,11 +83,12 @@ BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5, doubt=1.0)
 
 
 def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
-    """Return the measured costs of changes: medians of the newest, and of handovers nearly the longest.
+    """Return the measured costs of changes: medians of the newest, and of handovers nearly the
+    longest.
 
     Args:
-        seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the devices that others
-            had to give up for it (`handover`), the newest last.
+        seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the
+            devices that others had to give up for it (`handover`), the newest last.
 
     >>> measured_overheads({"start": [1.0, 9.0, 2.0], "end": [0.1]})
     Overheads(name='measured', fixed=0.3, per_doubling=0.0, start=2.0, end=0.5, doubt=1.0, recovery=0.0, lost=0.0)
@@ -104,9 +110,11 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
 
 
 def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
-    """Return whether the clock of the process that made a thing agrees with that of the process that looked for it.
+    """Return whether the clock of the process that made a thing agrees with that of the process
+    that looked for it.
 
-    Else the difference of the two, of which one was set after the other began, would be taken for what a change costs.
+    Else the difference of the two, of which one was set after the other began, would be taken for
+    what a change costs.
 
     Args:
         made: when it was made, by the one clock.

@@ -1,7 +1,7 @@
 """Who may do what with a scheduler: a table. Pure.
 
-A token is the administrator's or a tenant's. What belongs to a tenant is for it and the administrator alone: to all
-others it does not exist.
+A token is the administrator's or a tenant's. What belongs to a tenant is for it and the
+administrator alone: to all others it does not exist.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-
-__all__ = ["RIGHTS", "Caller", "Holder", "Right"]
 
 
 class Right(enum.StrEnum):

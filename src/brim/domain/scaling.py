@@ -1,4 +1,5 @@
-"""The speed of a job on n workers: measured points, a fitted model between and beyond them, the envelope.
+"""The speed of a job on n workers: measured points, a fitted model between and beyond them, the
+envelope.
 
 Pure: reading a profile from a file happens in `brim.backends.simulator.profiles`.
 """
@@ -15,13 +16,12 @@ import numpy as np
 
 from brim.errors import SpecError
 
-__all__ = ["ScalingCurve", "ThroughputModel", "concave_envelope"]
-
 _MOST_WORKERS = 1 << 20  # a curve has a number for each count up to its largest
 
 
 def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The corners of the smallest concave function above `points` that starts at the origin and never falls.
+    """The corners of the smallest concave function above `points` that starts at the origin and
+    never falls.
 
     Args:
         points: (workers, steps per second), in any order.
@@ -29,8 +29,8 @@ def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float
     >>> concave_envelope([(1, 1.0), (2, 3.0), (4, 4.0), (8, 3.5)])
     ((0.0, 0.0), (2.0, 3.0), (4.0, 4.0))
 
-    Source: the greedy step of ElasticFlow (section 4.2) is optimal only on concave curves; some measured
-    ones are not.
+    Source: the greedy step of ElasticFlow (section 4.2) is optimal only on concave curves; some
+    measured ones are not.
     """
     hull: list[tuple[float, float]] = [(0.0, 0.0)]
     for x, y in sorted((float(x), float(y)) for x, y in points):
@@ -49,8 +49,8 @@ def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float
 class ThroughputModel:
     """Seconds per step = `fixed` + `compute` / n + `tree` log2 n + `ring` n, with no term negative.
 
-    The terms: what no worker can share, the work that is divided, an all-reduce over a tree, and what grows
-    with every member (stragglers, all-to-all).
+    The terms: what no worker can share, the work that is divided, an all-reduce over a tree, and
+    what grows with every member (stragglers, all-to-all).
     """
 
     fixed: float
@@ -60,12 +60,12 @@ class ThroughputModel:
 
     @classmethod
     def fit(cls, points: Iterable[tuple[float, float]]) -> ThroughputModel:
-        """Least squares of relative step time over every subset of the four terms; the best without a
-        negative.
+        """Least squares of relative step time over every subset of the four terms; the best without
+        a negative.
 
         Args:
-            points: (workers, steps per second), rates above zero; at least one. Workers may be what they are worth
-                where work cannot be divided evenly, see `brim.domain.measuring`.
+            points: (workers, steps per second), rates above zero; at least one. Workers may be what
+                they are worth where work cannot be divided evenly, see `brim.domain.measuring`.
 
         Raises:
             SpecError: no usable point.
@@ -76,16 +76,22 @@ class ThroughputModel:
         """
         usable = sorted((n, 1.0 / rate) for n, rate in points if rate > 0 and n > 0)
         if not usable:
-            raise SpecError("scaling curve", got="no point with a positive rate", need="at least one")
+            raise SpecError(
+                "scaling curve", got="no point with a positive rate", need="at least one"
+            )
         workers = np.array([n for n, _ in usable], dtype=float)
         seconds = np.array([s for _, s in usable])
-        terms = np.stack([np.ones_like(workers), 1 / workers, np.log2(workers), workers - 1]) / seconds
+        terms = (
+            np.stack([np.ones_like(workers), 1 / workers, np.log2(workers), workers - 1]) / seconds
+        )
         best: tuple[float, tuple[float, ...]] | None = None
         for size in range(1, 5):
             for chosen in itertools.combinations(range(4), size):
                 if size > len(usable):
                     continue
-                weights, *_ = np.linalg.lstsq(terms[list(chosen)].T, np.ones_like(seconds), rcond=None)
+                weights, *_ = np.linalg.lstsq(
+                    terms[list(chosen)].T, np.ones_like(seconds), rcond=None
+                )
                 if np.any(weights < 0):
                     continue
                 error = float(np.sum((terms[list(chosen)].T @ weights - 1) ** 2))
@@ -113,16 +119,19 @@ class ScalingCurve:
 
     Args:
         points: (workers, steps per second) as measured, ascending in workers, rates above zero.
-        stepped: between two points it is as fast as at the lower one (work that is only shared out in whole parts).
+        stepped: between two points it is as fast as at the lower one (work that is only shared out
+            in whole parts).
 
     Attributes:
-        rates: steps per second by number of workers, `rates[0] == 0`, up to the largest measured one; between two
-            measured points the straight line, a lower bound wherever the curve is concave, unless it is `stepped`.
+        rates: steps per second by number of workers, `rates[0] == 0`, up to the largest measured
+            one; between two measured points the straight line, a lower bound wherever the curve is
+            concave, unless it is `stepped`.
         sizes: the measured counts up to the peak, the ones a policy of the paper may use.
         floor: the largest of `sizes` that is at most n, by n; 0 below the smallest.
         peak: the fewest workers that reach the highest measured rate.
         envelope: as `rates`, on the concave envelope; constant beyond the peak.
-        best: the highest rate with at most n workers, by n: an allocation never needs to slow a job down.
+        best: the highest rate with at most n workers, by n: an allocation never needs to slow a job
+            down.
 
     >>> curve = ScalingCurve(points=((1, 1.0), (2, 1.5), (4, 2.5), (8, 2.0)))
     >>> curve.peak, curve.sizes, curve.rates[3], curve.share_for(1.2)
@@ -156,7 +165,9 @@ class ScalingCurve:
         values = [r for _, r in self.points]
         # Below the smallest measured count the job cannot run (its batch does not fit).
         lower = np.array(values)[np.searchsorted(counts, grid, side="right") - 1]
-        line = np.where(grid >= counts[0], lower if self.stepped else np.interp(grid, counts, values), 0.0)
+        line = np.where(
+            grid >= counts[0], lower if self.stepped else np.interp(grid, counts, values), 0.0
+        )
         corners = concave_envelope(self.points)
         hull = np.interp(grid, [x for x, _ in corners], [y for _, y in corners])
         peak = max(self.points, key=lambda point: (point[1], -point[0]))[0]
@@ -166,17 +177,27 @@ class ScalingCurve:
             ("best", tuple(np.maximum.accumulate(line).tolist())),
             ("peak", peak),
             ("sizes", sizes := tuple(n for n in counts if n <= peak)),
-            ("floor", tuple(max((size for size in sizes if size <= n), default=0) for n in range(top + 1))),
+            (
+                "floor",
+                tuple(
+                    max((size for size in sizes if size <= n), default=0) for n in range(top + 1)
+                ),
+            ),
         ):
             object.__setattr__(self, name, value)
 
     @classmethod
     def linear(cls, *, rate: float, maximum: int) -> ScalingCurve:
-        """A job whose workers do not wait for each other: `rate` steps/s each, up to `maximum` workers."""
+        """A job whose workers do not wait for each other.
+
+        `rate` steps/s each, up to `maximum` workers.
+        """
         return cls(points=tuple((n, rate * n) for n in sorted({1, maximum})))
 
     def rate(self, workers: int) -> float:
-        """Steps per second on `workers` workers; beyond the last measured count, what that one reached."""
+        """Steps per second on `workers` workers; beyond the last measured count, what that one
+        reached.
+        """
         return self.rates[min(workers, len(self.rates) - 1)]
 
     @property
@@ -185,13 +206,17 @@ class ScalingCurve:
         return self.rates[self.peak]
 
     def share_for(self, rate: float) -> int | None:
-        """The fewest workers that run at `rate` steps per second or faster; None where no count does."""
+        """The fewest workers that run at `rate` steps per second or faster; None where no count
+        does.
+        """
         if rate > self.rates[self.peak]:
             return None
         return bisect_left(self.best, rate)
 
     def extended(self, *, up_to: int) -> ScalingCurve:
-        """The curve with powers of two up to `up_to` predicted by the fitted model where not measured."""
+        """The curve with powers of two up to `up_to` predicted by the fitted model where not
+        measured.
+        """
         model = ThroughputModel.fit(self.points)
         known = dict(self.points)
         wanted = {2**k for k in range(up_to.bit_length()) if 2**k <= up_to}

@@ -14,18 +14,6 @@ from brim.domain.resizing import Overheads
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 
-__all__ = [
-    "Admitted",
-    "Decision",
-    "JobState",
-    "Policy",
-    "Reason",
-    "Rejected",
-    "Snapshot",
-    "Standing",
-    "Verdict",
-]
-
 
 class Standing(enum.IntEnum):
     """How a job was judged."""
@@ -135,7 +123,8 @@ class Snapshot:
         now: seconds on the cluster's clock.
         cluster: all nodes, in an order that stays; one that is lost has no devices.
         capacity: devices that training may use now.
-        assured: devices that promises may count on, where that is not `capacity`: what is borrowed is not.
+        assured: devices that promises may count on, where that is not `capacity`: what is borrowed
+            is not.
         jobs: every unfinished job that was not refused, by order of submission then id.
         arrived: ids of the jobs to judge in this cycle, in order of submission then id.
         tenants: who owns how much; empty where nobody owns anything.
@@ -165,8 +154,8 @@ class Decision:
         wake: when to ask again even if nothing happens; None if only events matter.
         reasons: why a job has what it has, by job id, where the policy says.
         pinned: ids of jobs that cannot afford a migration now.
-        needed: workers by job that today's promises take, for a policy that can shrink what it gives beyond
-            them; None where sizes are fixed, and the policy alone picks who gives way.
+        needed: workers by job that today's promises take, for a policy that can shrink what it
+            gives beyond them; None where sizes are fixed, and the policy alone picks who gives way.
         moved: ids of jobs that keep their number of workers but go to other devices.
         nodes: workers by node id, by job, where they are placed.
         memory: handed back in the next snapshot.

@@ -1,8 +1,8 @@
-"""Seeds derived from seeds: what is random in a job follows from its seed and from where it happens. Pure."""
+"""Seeds derived from seeds: what is random in a job follows from its seed and from where it
+happens. Pure.
+"""
 
 from __future__ import annotations
-
-__all__ = ["mix"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -11,8 +11,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 def mix(*parts: int) -> int:
     """One 64-bit seed from several whole numbers, for instance (job seed, step, micro-batch).
 
-    The order and the number of the parts matter; neighbouring parts give unrelated seeds. The values are part
-    of a job's identity: they never change between versions.
+    The order and the number of the parts matter; neighbouring parts give unrelated seeds. The
+    values are part of a job's identity: they never change between versions.
 
     Args:
         parts: whole numbers of any sign; only their lowest 64 bits count.
@@ -20,8 +20,8 @@ def mix(*parts: int) -> int:
     Returns:
         A number in [0, 2**64).
 
-    Source: SplitMix64's finaliser, Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-    OOPSLA 2014, section 4; absorbed part by part.
+    Source: SplitMix64's finaliser, Steele, Lea and Flood, "Fast splittable pseudorandom number
+    generators", OOPSLA 2014, section 4; absorbed part by part.
 
     >>> mix(1, 2) == mix(2, 1)
     False

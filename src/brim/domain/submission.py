@@ -9,9 +9,9 @@ from brim.domain.job import JobSpec
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["FARTHEST_DEADLINE", "NO_TENANT", "Submission", "fingerprint", "parse_priority"]
-
-FARTHEST_DEADLINE = 10 * 365 * 86_400.0  # seconds from the submission; what is later was meant otherwise
+FARTHEST_DEADLINE = (
+    10 * 365 * 86_400.0
+)  # seconds from the submission; what is later was meant otherwise
 NO_TENANT = "default"  # of who names none
 
 
@@ -61,6 +61,9 @@ def parse_priority(text: str) -> Priority:
     known = {priority.name.lower(): priority for priority in Priority}
     if text.lower() not in known:
         raise SpecError(
-            "--priority", got=repr(text), need="one of " + ", ".join(known), hint=did_you_mean(text, known)
+            "--priority",
+            got=repr(text),
+            need="one of " + ", ".join(known),
+            hint=did_you_mean(text, known),
         )
     return known[text.lower()]

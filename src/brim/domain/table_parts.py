@@ -1,8 +1,10 @@
-"""What the checkpoint of a large table consists of: a base, which has every row, and deltas upon it. Pure.
+"""What the checkpoint of a large table consists of: a base, which has every row, and deltas upon
+it. Pure.
 
-A delta has the rows that changed since the part before it. Rows that are gone are in no list: a row goes when no step
-has written to it for long, so a checkpoint only says of which steps rows are still there. Several checkpoints may name
-the same part; so a file of a part may go once nobody names it any more.
+A delta has the rows that changed since the part before it. Rows that are gone are in no list: a row
+goes when no step has written to it for long, so a checkpoint only says of which steps rows are
+still there. Several checkpoints may name the same part; so a file of a part may go once nobody
+names it any more.
 """
 
 from __future__ import annotations
@@ -10,18 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-__all__ = [
-    "FOLDER",
-    "Lineage",
-    "Part",
-    "PartFile",
-    "StoredTable",
-    "disused",
-    "is_chain",
-    "later",
-    "outweighs",
-]
 
 FOLDER = "tables"  # where the files of parts lie, beside the folders of checkpoints
 _MOST_OF_BASE = 0.5  # what deltas may weigh together
@@ -43,8 +33,8 @@ class Part:
 
     Args:
         since: the step of the part that a delta builds upon; None: a base.
-        step: committed steps. Its rows are as of that step; those of a base that was read while training went on may
-            be newer, and then the next part has them too.
+        step: committed steps. Its rows are as of that step; those of a base that was read while
+            training went on may be newer, and then the next part has them too.
         rows: how many it has.
         files: with the rows, by ascending keys.
     """
@@ -68,8 +58,9 @@ class StoredTable:
         name: of the parameter.
         rows: that the table had; some of those in its parts may be gone.
         parts: the base, then deltas, each built upon the one before.
-        oldest: of each of so many even ranges of keys, a power of two, the first step whose rows are still there: those
-            that earlier steps wrote last are gone. None where none ever goes.
+        oldest: of each of so many even ranges of keys, a power of two, the first step whose rows
+            are still there: those that earlier steps wrote last are gone. None where none ever
+            goes.
     """
 
     name: str
@@ -87,8 +78,8 @@ class StoredTable:
 class Lineage:
     """The history that a state has behind it: whoever restores a checkpoint begins a new one.
 
-    Rows that changed since a checkpoint can be put upon it only by a state that once was what it holds. A worker that
-    was cut off may publish one of a history that the others have left.
+    Rows that changed since a checkpoint can be put upon it only by a state that once was what it
+    holds. A worker that was cut off may publish one of a history that the others have left.
 
     Args:
         id: told apart from all others; empty before anybody began one.
@@ -124,14 +115,15 @@ def is_chain(parts: Sequence[Part]) -> bool:
 
 
 def outweighs(parts: Sequence[Part], coming: int = 0) -> bool:
-    """Return whether the deltas weigh more than half of the base: then the next checkpoint begins a new one.
+    """Return whether the deltas weigh more than half of the base: then the next checkpoint begins a
+    new one.
 
     Args:
         parts: a base, and deltas.
         coming: bytes of one more delta.
 
-    So what is read to restore is at most about one and a half times the table and one delta, and what is written
-    beside the deltas is one base for as many bytes of them as half of it.
+    So what is read to restore is at most about one and a half times the table and one delta, and
+    what is written beside the deltas is one base for as many bytes of them as half of it.
     """
     base, *deltas = parts
     return coming + sum(each.size_bytes for each in deltas) > _MOST_OF_BASE * base.size_bytes
@@ -146,7 +138,9 @@ def later(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     if not one or not other:
         return one or other
     count = max(len(one), len(other))
-    return tuple(max(one[at * len(one) // count], other[at * len(other) // count]) for at in range(count))
+    return tuple(
+        max(one[at * len(one) // count], other[at * len(other) // count]) for at in range(count)
+    )
 
 
 def disused(
@@ -162,7 +156,8 @@ def disused(
     Args:
         files: that there are; the name of each begins with its writer's.
         named: by official checkpoints and drafts.
-        dropped: what checkpoints named that are gone now: their files are no drafts, whoever wrote them.
+        dropped: what checkpoints named that are gone now: their files are no drafts, whoever wrote
+            them.
         writers: who may be about to name what they wrote.
         at_hand: what this process is about to name.
 
@@ -173,7 +168,9 @@ def disused(
     return sorted(
         name
         for name in files
-        if name not in named and name not in at_hand and (name in dropped or _writer_of(name) not in writers)
+        if name not in named
+        and name not in at_hand
+        and (name in dropped or _writer_of(name) not in writers)
     )
 
 

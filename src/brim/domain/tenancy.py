@@ -1,12 +1,13 @@
-"""Ownership of the cluster: tenants, and cohorts of tenants that lend to each other. Pure values."""
+"""Ownership of the cluster: tenants, and cohorts of tenants that lend to each other.
+
+Pure values.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from brim.errors import SpecError
-
-__all__ = ["Tenant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +22,10 @@ class Tenant:
         weight: its part of the surplus, against the weights of others.
         user: the account that its jobs run as; empty: that of the scheduler.
 
-    The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability are
-    guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are guaranteed /
-    guaranteed - exclusive / limit - guaranteed; KAI's quota / limit / overQuotaWeight are guaranteed / limit
-    / weight.
+    The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability
+    are guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are
+    guaranteed / guaranteed - exclusive / limit - guaranteed; KAI's quota / limit / overQuotaWeight
+    are guaranteed / limit / weight.
 
     Raises:
         SpecError: unless 0 <= exclusive <= guaranteed <= limit and weight > 0.
@@ -46,7 +47,8 @@ class Tenant:
         if not 0 <= self.exclusive <= self.guaranteed <= top or self.weight <= 0:
             raise SpecError(
                 f"tenant {self.id}",
-                got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, limit {self.limit}, "
+                got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, limit "
+                f"{self.limit}, "
                 f"weight {self.weight}",
                 need="0 <= exclusive <= guaranteed <= limit and weight above 0",
             )

@@ -1,4 +1,7 @@
-"""A job as a scheduler sees it: an amount of work, a scaling curve, a deadline, rights. Pure values."""
+"""A job as a scheduler sees it: an amount of work, a scaling curve, a deadline, rights.
+
+Pure values.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports numpy, which no client of a scheduler should have to wait for
     from brim.domain.scaling import ScalingCurve
 
-__all__ = ["Job", "Priority"]
-
 
 class Priority(enum.IntEnum):
     """Decides which jobs may take workers from others; a higher one comes first.
 
-    `ONLINE` is a service and never a victim; `PRESERVED` may wait, but once it runs only gives back what it
-    borrowed; `PREEMPTIBLE` gives way to both.
+    `ONLINE` is a service and never a victim; `PRESERVED` may wait, but once it runs only gives back
+    what it borrowed; `PREEMPTIBLE` gives way to both.
     """
 
     PREEMPTIBLE = 0
@@ -57,10 +58,14 @@ class Job:
 
     @property
     def ceiling(self) -> int:
-        """The most workers worth giving: the curve's peak, or the user's maximum where that is lower."""
+        """The most workers worth giving: the curve's peak, or the user's maximum where that is
+        lower.
+        """
         return self.curve.peak if self.maximum is None else min(self.maximum, self.curve.peak)
 
     @property
     def shortest(self) -> float:
-        """Seconds alone on as many workers as help: no policy finishes it sooner after its start."""
+        """Seconds alone on as many workers as help:
+        no policy finishes it sooner after its start.
+        """
         return self.work / self.curve.best[self.ceiling]

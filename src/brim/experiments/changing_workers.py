@@ -1,4 +1,6 @@
-"""Experiment 3: a job whose workers come and go with an online service's load, and the same job undisturbed."""
+"""Experiment 3: a job whose workers come and go with an online service's load, and the same job
+undisturbed.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,6 @@ from brim.experiments.course import Course
 from brim.experiments.measure import measure
 from brim.experiments.prediction import Learnt, Predicted, predict
 from brim.experiments.scale import Scale
-
-__all__ = ["ChangingWorkers", "changing_workers"]
 
 _LIMIT = 900.0  # seconds for the job
 
@@ -53,7 +53,10 @@ def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1)
         learnt = measure(cluster, tell)
         rounds = [_beside_a_service(cluster, tell) for _ in range(repeat)]
     tell("undisturbed runs, for the digests and the AUC")
-    fixed = [calm_run(scale, folder / "calm", f"fixed-{workers}", workers=workers) for workers in scale.fixed]
+    fixed = [
+        calm_run(scale, folder / "calm", f"fixed-{workers}", workers=workers)
+        for workers in scale.fixed
+    ]
     predicted = predict(
         {"elastic": 0.0},
         policy="brim",
@@ -63,7 +66,9 @@ def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1)
         learnt=learnt,
         capacity=scale.capacity(until=_LIMIT),
     )
-    return ChangingWorkers(scale=scale, learnt=learnt, rounds=rounds, predicted=predicted, fixed=fixed)
+    return ChangingWorkers(
+        scale=scale, learnt=learnt, rounds=rounds, predicted=predicted, fixed=fixed
+    )
 
 
 def _beside_a_service(cluster: DemoCluster, tell: Tell) -> Course:

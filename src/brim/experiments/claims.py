@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from brim.experiments.course import Course, makespan
 from brim.experiments.prediction import Predicted
 
-__all__ = ["Claim", "changing_workers", "error", "in_all", "two_jobs"]
-
 _OF_PREDICTION = 0.05
 _TO_FIRST_STEP = 2.0
 
@@ -42,7 +40,9 @@ def in_all(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
     """
     return [
         replace(
-            each[0], got="; ".join(dict.fromkeys(one.got for one in each)), held=all(one.held for one in each)
+            each[0],
+            got="; ".join(dict.fromkeys(one.got for one in each)),
+            held=all(one.held for one in each),
         )
         for each in zip(*rounds, strict=True)
     ]
@@ -95,7 +95,9 @@ def _same_weights(courses: Sequence[Course], calm: Mapping[str, str]) -> Claim:
     other = [course.name for course in courses if course.digest != calm[course.name]]
     return Claim(
         claim="the weights are those of undisturbed runs, bit for bit",
-        got=f"others in {', '.join(other)}" if other else f"the same in {len(courses)} of {len(courses)}",
+        got=f"others in {', '.join(other)}"
+        if other
+        else f"the same in {len(courses)} of {len(courses)}",
         need="the same",
         held=not other,
     )

@@ -1,4 +1,6 @@
-"""A scheduler of an experiment's own: started, handed jobs, watched and ended; and plain runs beside it."""
+"""A scheduler of an experiment's own: started, handed jobs, watched and ended; and plain runs
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,6 @@ from brim.telemetry.history import RunHistory, read_history
 from brim.telemetry.records import RoundFormed
 from brim.wire.cluster import JobView, Submit
 
-__all__ = ["DemoCluster", "Tell", "calm_run", "demo_cluster"]
-
 _LOOK = 0.2
 _NODE, _METRIC = "demo", "auc"
 _TO_ANSWER = 180.0  # seconds that `brim up`, `brim down` and a first step may take
@@ -35,7 +35,9 @@ Tell = Callable[[str], None]
 
 @contextlib.contextmanager
 def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster]:
-    """A scheduler with its state in `folder`; it and its jobs end with the context, however that ends."""
+    """A scheduler with its state in `folder`; it and its jobs end with the context, however that
+    ends.
+    """
     described = folder / "cluster.yaml"
     nodes = [{"name": _NODE, "workers": scale.slots}]
     described.write_text(json.dumps({"nodes": nodes, "policy": "brim"}) + "\n")  # JSON is YAML
@@ -85,7 +87,8 @@ class DemoCluster:
         return view
 
     def warm_up(self) -> None:
-        """Run a job to its first step: the first one of a new node's agent waits until that has imported torch.
+        """Run a job to its first step: the first one of a new node's agent waits until that has
+        imported torch.
 
         Raises:
             EnvironmentFault: it does not come to it.
@@ -109,7 +112,8 @@ class DemoCluster:
         return self._clock.wall()
 
     def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[Course]:
-        """Watch jobs to their ends, and tell what they do; what they did, in seconds since `origin`.
+        """Watch jobs to their ends, and tell what they do; what they did, in seconds since
+        `origin`.
 
         Raises:
             EnvironmentFault: one failed, or it took longer than `timeout` seconds.
@@ -119,7 +123,9 @@ class DemoCluster:
             views = [self.client.job(job.job) for job in jobs]
             for view in views:
                 if view.state in ("failed", "cancelled", "refused"):
-                    raise EnvironmentFault(f"{view.job} {view.state}: {view.problem or view.detail}")
+                    raise EnvironmentFault(
+                        f"{view.job} {view.state}: {view.problem or view.detail}"
+                    )
             line = " · ".join(f"{view.job} {_standing(view)}" for view in views)
             if line != told:
                 self._tell(line)
@@ -170,13 +176,29 @@ def _course_of(
 
 
 def calm_run(scale: Scale, folder: Path, name: str, *, workers: int, seed: int = 0) -> Course:
-    """The same job, undisturbed, by `brim train`: nothing of it waits, for waiting changes no bit."""
+    """The same job, undisturbed, by `brim train`:
+    nothing of it waits, for waiting changes no bit.
+    """
     run = folder / name
     words = [f"--set={key}={value}" for key, value in {**scale.parameters, "wait": "0"}.items()]
     _brim(
-        *("train", str(scale.file), *words, "--run-dir", str(run), "--json", "--workers", str(workers)),
+        *(
+            "train",
+            str(scale.file),
+            *words,
+            "--run-dir",
+            str(run),
+            "--json",
+            "--workers",
+            str(workers),
+        ),
         *("--epochs", str(scale.epochs), "--seed", str(seed), "--spares", "0"),
-        *("--global-batch-size", str(scale.global_batch_size), "--micro-batches", str(scale.micro_batches)),
+        *(
+            "--global-batch-size",
+            str(scale.global_batch_size),
+            "--micro-batches",
+            str(scale.micro_batches),
+        ),
     )
     history = read_history(run)
     assert history.started is not None

@@ -1,4 +1,7 @@
-"""What a job did, seen from its submission: steps, workers, metrics; and what its changes cost it. Pure."""
+"""What a job did, seen from its submission: steps, workers, metrics; and what its changes cost it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import NamedTuple
 
 from brim.domain.resizing import Overheads
 from brim.errors import EnvironmentFault
-
-__all__ = ["Course", "Request", "Workers", "makespan", "overheads_of"]
 
 _SETTLED = 4  # steps of a new world after which its change is over
 
@@ -27,7 +28,8 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """One job from its submission to its end; times are seconds since the first submission of its experiment.
+    """One job from its submission to its end; times are seconds since the first submission of its
+    experiment.
 
     Args:
         steps: when each was committed, in order.
@@ -62,11 +64,14 @@ def makespan(courses: Iterable[Course]) -> float:
     return max(course.ended for course in courses) - min(course.submitted for course in courses)
 
 
-def overheads_of(course: Course, requests: Sequence[Request], rates: Mapping[int, float]) -> Overheads:
+def overheads_of(
+    course: Course, requests: Sequence[Request], rates: Mapping[int, float]
+) -> Overheads:
     """What starts and changes of workers cost this job, in seconds without progress.
 
     Args:
-        requests: the submission, and those for other numbers of workers, each granted before the next.
+        requests: the submission, and those for other numbers of workers, each granted before the
+            next.
         rates: steps per second by number of workers.
 
     Raises:
@@ -90,7 +95,9 @@ def overheads_of(course: Course, requests: Sequence[Request], rates: Mapping[int
 
 
 def _lost(course: Course, request: Request, rates: Mapping[int, float]) -> float:
-    """Seconds from a request to some steps of the world that it asked for, less what these steps take there."""
+    """Seconds from a request to some steps of the world that it asked for, less what these steps
+    take there.
+    """
     asked, workers = request
     formed = next((at for at, count in course.workers if at >= asked and count == workers), None)
     if formed is None:
@@ -102,7 +109,9 @@ def _lost(course: Course, request: Request, rates: Mapping[int, float]) -> float
 
 
 def _begun(course: Course, at: float) -> float:
-    """The part of a step that was done at a time, by the length of that step; 0 before the first."""
+    """The part of a step that was done at a time, by the length of that step;
+    0 before the first.
+    """
     done = course.steps_by(at)
     if not 0 < done < len(course.steps):
         return 0.0

@@ -1,4 +1,6 @@
-"""Draws an experiment: workers over time, live as areas, simulated as dashed lines; and the AUC by step."""
+"""Draws an experiment: workers over time, live as areas, simulated as dashed lines; and the AUC by
+step.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from matplotlib.figure import Figure
 from brim.experiments.changing_workers import ChangingWorkers
 from brim.experiments.course import Course, Workers, makespan
 from brim.experiments.two_jobs import SIDES, TwoJobs
-
-__all__ = ["changing_workers_figure", "draw_changing_workers", "draw_two_jobs", "two_jobs_figure"]
 
 _SIZE = (9.0, 6.0)  # inches
 
@@ -66,7 +66,9 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     for place, fixed in enumerate(found.fixed):
         steps, values = zip(*fixed.metric, strict=True)
         size, workers = 13 - 4 * place, found.scale.fixed[place]
-        below.plot(steps, values, "o", markersize=size, fillstyle="none", label=f"{workers} workers, fixed")
+        below.plot(
+            steps, values, "o", markersize=size, fillstyle="none", label=f"{workers} workers, fixed"
+        )
     steps, values = zip(*course.metric, strict=True)
     below.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
     below.set(xlabel="step", ylabel="AUC of the test split")

@@ -1,4 +1,7 @@
-"""Which flights arrive late? The job of `brim demo`: a micro-batch mostly waits, as it would for an accelerator."""
+"""Which flights arrive late?
+
+The job of `brim demo`: a micro-batch mostly waits, as it would for an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from brim import data, models, param
 from brim.errors import SpecError
 
 WAIT = param("wait", 0.7e-3)
-"""Seconds that a sample waits, so that more workers than there are cores can be as fast as on a GPU each."""
+"""Seconds that a sample waits, so that more workers than there are cores can be as fast
+as on a GPU each.
+"""
 
 MONTHS = param("months", 12)  # of 2013: fewer for a quick look
 
@@ -50,7 +55,9 @@ def dataset(split: str) -> Any:
         flights_file(),
         columns=COLUMNS,
         target=data.target("arr_delay", above=15),
-        keep=data.where("arr_delay", "month", by=lambda delay, month: np.isfinite(delay) & (month <= MONTHS)),
+        keep=data.where(
+            "arr_delay", "month", by=lambda delay, month: np.isfinite(delay) & (month <= MONTHS)
+        ),
         split=split,
         test=data.sample(0.1, by="time_hour"),
     )

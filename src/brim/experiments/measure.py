@@ -1,4 +1,6 @@
-"""Measures the job of an experiment before it: its speed at several sizes, and what starts and changes cost."""
+"""Measures the job of an experiment before it: its speed at several sizes, and what starts and
+changes cost.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from brim.errors import EnvironmentFault
 from brim.experiments.cluster import DemoCluster, Tell
 from brim.experiments.course import Request, overheads_of
 from brim.experiments.prediction import Learnt
-
-__all__ = ["measure"]
 
 _LOOK = 0.1
 _LIMIT = 300.0  # seconds for one size
@@ -56,7 +56,8 @@ def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:
         there = watch.round is not None and watch.round.world_size == size
         if (
             there
-            and watch.measured.totals.get(size, (0.0, 0.0))[0] >= before + cluster.scale.steps_each - 0.5
+            and watch.measured.totals.get(size, (0.0, 0.0))[0]
+            >= before + cluster.scale.steps_each - 0.5
         ):
             return
         if cluster.wall() > end or watch.failed or watch.summary:

@@ -1,4 +1,7 @@
-"""What `brim demo` and the benchmark say of an experiment: claims, numbers, a table and a sentence. Pure."""
+"""What `brim demo` and the benchmark say of an experiment: claims, numbers, a table and a sentence.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from brim.experiments.changing_workers import ChangingWorkers
 from brim.experiments.claims import error
 from brim.experiments.course import makespan
 from brim.experiments.two_jobs import SIDES, TwoJobs
-
-__all__ = ["numbers_of", "sentence_of", "table_of"]
 
 
 def numbers_of(found: TwoJobs | ChangingWorkers) -> dict[str, Any]:
@@ -27,14 +28,28 @@ def table_of(found: TwoJobs | ChangingWorkers) -> tuple[Sequence[str], list[list
     """A heading and rows, of the last repetition."""
     if isinstance(found, ChangingWorkers):
         return _changing(found)
-    names = ("run", "makespan s", "simulated s", "live / simulated", "second's first step after s", "weights")
+    names = (
+        "run",
+        "makespan s",
+        "simulated s",
+        "live / simulated",
+        "second's first step after s",
+        "weights",
+    )
     rows = []
     for side in SIDES:
         courses, predicted = found.rounds[-1][side], found.predicted[side].makespan
         same = all(course.digest == found.calm[course.name] for course in courses)
         live = makespan(courses)
         times = [f"{live:.1f}", f"{predicted:.1f}", f"{error(live, predicted):+.1%}"]
-        rows.append([side, *times, f"{courses[1].to_first_step:.1f}", "as undisturbed" if same else "OTHERS"])
+        rows.append(
+            [
+                side,
+                *times,
+                f"{courses[1].to_first_step:.1f}",
+                "as undisturbed" if same else "OTHERS",
+            ]
+        )
     return names, rows
 
 
@@ -45,22 +60,31 @@ def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
     ):
         sizes = sorted({count for _, count in course.workers if count})
         auc = f"{course.metric[-1][1]:.6f}"
-        rows.append([text, str(len(course.workers) - 2), " ".join(map(str, sizes)), auc, course.digest[:12]])
+        rows.append(
+            [text, str(len(course.workers) - 2), " ".join(map(str, sizes)), auc, course.digest[:12]]
+        )
     return ("workers", "changes", "sizes", "AUC", "weights"), rows
 
 
 def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
     """What it shows, or what did not hold."""
-    broken = [f"{claim.claim}: {claim.got} (need: {claim.need})" for claim in found.claims if not claim.held]
+    broken = [
+        f"{claim.claim}: {claim.got} (need: {claim.need})"
+        for claim in found.claims
+        if not claim.held
+    ]
     if broken:
         return "\n".join(["It does not show what it claims:", *broken])
     if isinstance(found, TwoJobs):
         gang, elastic = (makespan(found.rounds[-1][side]) for side in ("gang", "elastic"))
         return (
-            f"Elastic jobs share the cluster: both are done after {elastic:.0f} s instead of {gang:.0f} s "
-            f"({error(elastic, gang):+.0%}), the second does not wait, and the weights are the same, bit for bit."
+            f"Elastic jobs share the cluster: both are done after {elastic:.0f} s instead of "
+            f"{gang:.0f} s "
+            f"({error(elastic, gang):+.0%}), the second does not wait, and the weights are the "
+            "same, bit for bit."
         )
     return (
-        f"{len(found.rounds[-1].workers) - 2} changes of workers leave no trace: after each epoch the AUC, and at the "
+        f"{len(found.rounds[-1].workers) - 2} changes of workers leave no trace: after each epoch "
+        "the AUC, and at the "
         "end the weights, are those of the runs at fixed numbers, bit for bit."
     )

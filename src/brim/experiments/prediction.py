@@ -1,4 +1,7 @@
-"""What the simulator says that an experiment's jobs will do: the policies are the scheduler's own. Pure."""
+"""What the simulator says that an experiment's jobs will do: the policies are the scheduler's own.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from brim.experiments.course import Workers
 from brim.experiments.scale import Scale
 from brim.policies.named import POLICIES
 
-__all__ = ["Learnt", "Predicted", "predict"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What was measured of a job before: steps per second by number of workers, and what changes cost."""
+    """What was measured of a job before: steps per second by number of workers, and what changes
+    cost.
+    """
 
     rates: Mapping[int, float]
     overheads: Overheads

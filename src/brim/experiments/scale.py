@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["CHANGING_WORKERS", "JOB_FILE", "QUICK_CHANGING_WORKERS", "QUICK_TWO_JOBS", "TWO_JOBS", "Scale"]
-
 JOB_FILE = Path(__file__).with_name("flights.py")
 
 
@@ -18,13 +16,13 @@ class Scale:
     Args:
         slots: worker slots of the cluster.
         workers: the most that a job wants.
-        micro_batches: of a step; a number that the worker counts of the experiment divide, so that no worker waits
-            for another.
+        micro_batches: of a step; a number that the worker counts of the experiment divide, so that
+            no worker waits for another.
         wait: seconds that a sample waits; see `brim.experiments.flights`.
         sizes: worker counts at which the job is measured before, `steps_each` steps each.
         gap: seconds between the two submissions of experiment 1.
-        service: slots that the online service of experiment 3 takes, one after the other and again from the start,
-            for `every` seconds each.
+        service: slots that the online service of experiment 3 takes, one after the other and again
+            from the start, for `every` seconds each.
         fixed: worker counts of the undisturbed runs that an elastic one is compared with.
         file: the training file, with its `parameters`; it has a parameter `wait`.
     """

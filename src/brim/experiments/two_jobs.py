@@ -15,8 +15,6 @@ from brim.experiments.measure import measure
 from brim.experiments.prediction import Learnt, Predicted, predict
 from brim.experiments.scale import Scale
 
-__all__ = ["SIDES", "TwoJobs", "two_jobs"]
-
 SIDES = {"gang": "fifo-gang", "elastic": "brim"}
 """The two ways to run the jobs, and the policy of each."""
 

@@ -1,6 +1,8 @@
-"""Sends a run's records on, to TensorBoard, MLflow, W&B or a logger of one's own: each step once, whatever dies.
+"""Sends a run's records on, to TensorBoard, MLflow, W&B or a logger of one's own: each step once,
+whatever dies.
 
-Law: nothing of a job waits for this package. It reads the files that the master writes, in a process of its own.
+Law: nothing of a job waits for this package. It reads the files that the master writes, in a
+process of its own.
 """
 
 from brim.loggers.protocol import Entry, LoggedRun, Logger

@@ -1,4 +1,6 @@
-"""`python -m brim.loggers RUN_DIR LOGGER`: tells one logger of one run, until its standard input ends."""
+"""`python -m brim.loggers RUN_DIR LOGGER`: tells one logger of one run, until its standard input
+ends.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
 from brim.process import be_called, die_with_parent, readable
 
-__all__ = ["main"]
-
 INTERVAL = 0.5  # seconds between two looks: a logger has no need to be quicker
 
 
 def follow(run_dir: Path, name: str) -> None:
-    """Tell the logger what there is and what comes, until nobody writes to our standard input any more."""
+    """Tell the logger what there is and what comes, until nobody writes to our standard input any
+    more.
+    """
     follower = Follower(run_dir, name, partial(make_logger, name))
     over = False
     while not over:
@@ -33,7 +35,9 @@ def follow(run_dir: Path, name: str) -> None:
 
 
 def _left_alone(patience: float) -> bool:
-    """Whether whoever started us closed our standard input, waiting for that at most so many seconds."""
+    """Whether whoever started us closed our standard input, waiting for that at most so many
+    seconds.
+    """
     return bool(readable([sys.stdin.fileno()], patience)) and not os.read(sys.stdin.fileno(), 1)
 
 

@@ -1,4 +1,6 @@
-"""From a run's two record files to what loggers are told, in an order that does not depend on when one looks."""
+"""From a run's two record files to what loggers are told, in an order that does not depend on when
+one looks.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from brim.domain.accounting import STEP_PHASES, StepRecord
 from brim.loggers.protocol import Entry
 from brim.telemetry.records import EpochEnded, Event, Restored, ValuesLogged
 
-__all__ = ["Batch", "Merge", "Rewind", "gather"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
@@ -22,11 +22,12 @@ class Rewind:
 
 
 class Merge:
-    """Merges the events of a run into its steps, without the clock: two lives of a run may disagree about that.
+    """Merges the events of a run into its steps, without the clock: two lives of a run may disagree
+    about that.
 
-    A restore says behind how many commits it stands; what is about a step stands behind that step. `events` and `steps`
-    count what was given out: with these many records of each file again, a new `Merge` is where this one is. `step` is
-    the last one that counts.
+    A restore says behind how many commits it stands; what is about a step stands behind that step.
+    `events` and `steps` count what was given out: with these many records of each file again, a new
+    `Merge` is where this one is. `step` is the last one that counts.
     """
 
     def __init__(self) -> None:
@@ -42,8 +43,12 @@ class Merge:
         """Steps that were added."""
         return self.steps + len(self._steps)
 
-    def add(self, steps: Iterable[StepRecord], events: Iterable[Event], *, more: bool = False) -> None:
-        """New records. The steps must have been read before the events: then none of these is behind its time.
+    def add(
+        self, steps: Iterable[StepRecord], events: Iterable[Event], *, more: bool = False
+    ) -> None:
+        """New records.
+
+        The steps must have been read before the events: then none of these is behind its time.
 
         Args:
             more: there are further steps, so that an event may have to wait for its own.
@@ -87,14 +92,18 @@ class Merge:
                 self.step = step
                 yield Rewind(step)
             case EpochEnded(metrics=metrics):
-                yield from _valued(event, {f"test/{name}": value for name, value in metrics.items()})
+                yield from _valued(
+                    event, {f"test/{name}": value for name, value in metrics.items()}
+                )
             case ValuesLogged(values=values):
                 yield from _valued(event, values)
             case _:
                 pass
 
 
-def _valued(event: EpochEnded | ValuesLogged, values: Mapping[str, float | None]) -> Iterator[Entry]:
+def _valued(
+    event: EpochEnded | ValuesLogged, values: Mapping[str, float | None]
+) -> Iterator[Entry]:
     """The values that are numbers, where there are any."""
     numbers = {name: value for name, value in values.items() if value is not None}
     if numbers:
@@ -116,7 +125,9 @@ def _of_step(record: StepRecord) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came of a stretch of records: first go back to `rewind`, where that is a step, then log `entries`."""
+    """What came of a stretch of records: first go back to `rewind`, where that is a step, then log
+    `entries`.
+    """
 
     rewind: int | None
     entries: list[Entry]

@@ -1,4 +1,6 @@
-"""Follows a run's records and tells a logger, so that it has each step once, whoever of them is killed when."""
+"""Follows a run's records and tells a logger, so that it has each step once, whoever of them is
+killed when.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,6 @@ from brim.loggers.protocol import Entry, LoggedRun, Logger
 from brim.storage.files import lock, write_whole
 from brim.telemetry.events import follow_events, follow_steps
 from brim.telemetry.records import Event, RunEnded, RunStarted
-
-__all__ = ["FOLDER", "Follower", "place_of", "recorded_loggers"]
 
 FOLDER = "loggers"  # in the run's directory
 _AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
@@ -101,7 +101,9 @@ class Follower:
         told = 0
         logger = self._logger
         if logger is None:
-            started = next((each for each in self._waiting_events if isinstance(each, RunStarted)), None)
+            started = next(
+                (each for each in self._waiting_events if isinstance(each, RunStarted)), None
+            )
             if started is None:
                 return 0
             logger, told = self._begin(started)

@@ -1,4 +1,6 @@
-"""MLflow: one MLflow run for a run, found again by a tag; of each metric what is newer than what is there."""
+"""MLflow: one MLflow run for a run, found again by a tag; of each metric what is newer than what is
+there.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,17 @@ from mlflow.entities import Metric, Param
 
 from brim.loggers.protocol import Entry, LoggedRun, Newest
 
-__all__ = ["MLflow"]
-
 _TAG = "brim.run"
 _AT_ONCE = 1000  # metrics that the server takes in one request
 _STATUS = {"done": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
 class MLflow:
-    """Logs to where `MLFLOW_TRACKING_URI` says, in the experiment `MLFLOW_EXPERIMENT_NAME` (else: brim).
+    """Logs to where `MLFLOW_TRACKING_URI` says, in the experiment `MLFLOW_EXPERIMENT_NAME` (else:
+    brim).
 
-    MLflow takes nothing back. So steps that the run did again keep the values of the first time, which in exact
-    training are the same.
+    MLflow takes nothing back. So steps that the run did again keep the values of the first time,
+    which in exact training are the same.
     """
 
     def begin(self, run: LoggedRun) -> int | None:
@@ -34,7 +35,9 @@ class MLflow:
         return None
 
     def _find(self, run: LoggedRun) -> str | None:
-        found = self._client.search_runs([self._experiment()], f"tags.`{_TAG}` = '{run.id}'", max_results=1)
+        found = self._client.search_runs(
+            [self._experiment()], f"tags.`{_TAG}` = '{run.id}'", max_results=1
+        )
         return found[0].info.run_id if found else None
 
     def _experiment(self) -> str:
@@ -53,7 +56,11 @@ class MLflow:
     def _newest_steps(self) -> dict[str, int]:
         names = self._client.get_run(self._run).data.metrics
         history = {name: self._client.get_metric_history(self._run, name) for name in names}
-        return {name: max(metric.step for metric in metrics) for name, metrics in history.items() if metrics}
+        return {
+            name: max(metric.step for metric in metrics)
+            for name, metrics in history.items()
+            if metrics
+        }
 
     def rewind(self, step: int) -> None:
         pass  # see the docstring
@@ -77,6 +84,8 @@ def _params(spec: Mapping[str, Any]) -> dict[str, str]:
     """What was asked for, in words; `--set` by its own names."""
     flat = {**spec, **spec.get("parameters", {})}
     plain = {
-        name: value for name, value in flat.items() if isinstance(value, (str, int, float)) and value != ""
+        name: value
+        for name, value in flat.items()
+        if isinstance(value, (str, int, float)) and value != ""
     }
     return {name: str(value)[:500] for name, value in sorted(plain.items())}

@@ -12,8 +12,6 @@ from brim.errors import SpecError, did_you_mean
 from brim.from_file import is_in_file, load_callable, split
 from brim.loggers.protocol import Logger
 
-__all__ = ["LOGGERS", "canonical", "check_logger", "check_loggers", "make_logger"]
-
 # name -> (module, class, the package that must be installed, the extra that brings it)
 LOGGERS = {
     "tensorboard": ("brim.loggers.tensorboard", "TensorBoard", "tensorboard", "tensorboard"),
@@ -36,7 +34,8 @@ def check_logger(name: str, *, field: str = "--logger") -> None:
     """Refuse a logger that could not be started.
 
     Raises:
-        SpecError: there is no such logger, its package is not installed, or the file has none of that name.
+        SpecError: there is no such logger, its package is not installed, or the file has none of
+            that name.
         UserCodeError: the user's file raises.
     """
     if is_in_file(name):

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Entry", "LoggedRun", "Logger", "Newest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
@@ -36,8 +34,9 @@ class Entry:
     Args:
         step: which step of the run, from 1; 0: before the first.
         at: wall clock, seconds.
-        values: by name. Each step has `train/loss`, `train/samples_per_second`, `train/workers` and `train/epoch`; the
-            end of an epoch has `test/…`; values that the script logged have their own names.
+        values: by name. Each step has `train/loss`, `train/samples_per_second`, `train/workers` and
+            `train/epoch`; the end of an epoch has `test/…`; values that the script logged have
+            their own names.
     """
 
     step: int
@@ -46,23 +45,27 @@ class Entry:
 
 
 class Logger(Protocol):
-    """Receives what a run recorded. An exception ends the logger's process, which is restarted after a while."""
+    """Receives what a run recorded.
+
+    An exception ends the logger's process, which is restarted after a while.
+    """
 
     def begin(self, run: LoggedRun) -> int | None:
         """Begin to log a run, or resume. `rewind` follows.
 
         Returns:
-            The last step that the logger is sure to have completely (-1: none), if it knows better than brim; None if
-            everything that was flushed has arrived.
+            The last step that the logger is sure to have completely (-1: none), if it knows better
+            than brim; None if everything that was flushed has arrived.
         """
         ...
 
     def rewind(self, step: int) -> None:
-        """Forget every value of the steps after `step` (-1: all of them): they will be logged again.
+        """Forget every value of the steps after `step` (-1: all of them): they will be logged
+        again.
 
-        Called after `begin`, since a logger that was killed may have lost part of the last values, and when the run
-        itself went back to a checkpoint. A logger that cannot take values back should skip those that it has already
-        (`brim.loggers.protocol.Newest`).
+        Called after `begin`, since a logger that was killed may have lost part of the last values,
+        and when the run itself went back to a checkpoint. A logger that cannot take values back
+        should skip those that it has already (`brim.loggers.protocol.Newest`).
         """
         ...
 
@@ -84,7 +87,8 @@ class Logger(Protocol):
 
 
 class Newest:
-    """For loggers that cannot take values back: tracks the last step of each name, and selects what is newer.
+    """For loggers that cannot take values back: tracks the last step of each name, and selects what
+    is newer.
 
     >>> newest = Newest({"train/loss": 3})
     >>> newest.only_new(Entry(step=3, at=0.0, values={"train/loss": 0.5, "mine": 1.0}))
@@ -95,7 +99,13 @@ class Newest:
         self._steps = dict(steps)
 
     def only_new(self, entry: Entry) -> dict[str, float]:
-        """The values of `entry` that are of a later step than any that was seen under their names."""
-        new = {name: value for name, value in entry.values.items() if entry.step > self._steps.get(name, -1)}
+        """The values of `entry` that are of a later step than any that was seen under
+        their names.
+        """
+        new = {
+            name: value
+            for name, value in entry.values.items()
+            if entry.step > self._steps.get(name, -1)
+        }
         self._steps.update(dict.fromkeys(new, entry.step))
         return new

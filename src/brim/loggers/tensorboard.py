@@ -1,4 +1,6 @@
-"""TensorBoard: event files in the run's directory, whose restarts say from which step on older values are void."""
+"""TensorBoard: event files in the run's directory, whose restarts say from which step on older
+values are void.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,14 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from brim.loggers.protocol import Entry, LoggedRun
 
-__all__ = ["TensorBoard"]
-
 _NUMBER = re.compile(r"events\.out\.tfevents\.(\d+)\.")
 
 
 class TensorBoard:
     """Writes `tensorboard/` in the run's directory: `tensorboard --logdir runs` shows every run.
 
-    torch's SummaryWriter would write the same files from a thread, by names that two starts within a second may sort
-    the wrong way round; readers go by the order of names.
+    torch's SummaryWriter would write the same files from a thread, by names that two starts within
+    a second may sort the wrong way round; readers go by the order of names.
     """
 
     def begin(self, run: LoggedRun) -> None:
@@ -40,7 +40,9 @@ class TensorBoard:
         self._write(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def log(self, entry: Entry) -> None:
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in entry.values.items()]
+        values = [
+            Summary.Value(tag=name, simple_value=value) for name, value in entry.values.items()
+        ]
         self._write(Event(wall_time=entry.at, step=entry.step, summary=Summary(value=values)))
 
     def flush(self) -> None:
@@ -54,6 +56,8 @@ class TensorBoard:
 
 
 def _next_number(folder: Path) -> int:
-    """Seconds since 1970, as the names of such files have them, but behind every file that is there."""
+    """Seconds since 1970, as the names of such files have them, but behind every file that is
+    there.
+    """
     found = [int(match[1]) for path in folder.iterdir() if (match := _NUMBER.match(path.name))]
     return max([int(time.time()), *(number + 1 for number in found)])

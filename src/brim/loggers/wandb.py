@@ -1,4 +1,6 @@
-"""W&B: one W&B run for a run, by an id that follows from it; offline, its newest directory has everything."""
+"""W&B: one W&B run for a run, by an id that follows from it; offline, its newest directory has
+everything.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,14 @@ import wandb
 
 from brim.loggers.protocol import Entry, LoggedRun
 
-__all__ = ["WandB"]
-
 
 class WandB:
-    """Logs to the project `WANDB_PROJECT` (else: brim), or to files in the run's directory where `WANDB_MODE=offline`.
+    """Logs to the project `WANDB_PROJECT` (else: brim), or to files in the run's directory where
+    `WANDB_MODE=offline`.
 
-    W&B sends what it is given in its own time and cannot be asked to hurry. So what it has is found out at each start:
-    online the service knows the last step that it got, offline what an earlier process left is replaced. Steps that
-    the run did again keep the values of the first time.
+    W&B sends what it is given in its own time and cannot be asked to hurry. So what it has is found
+    out at each start: online the service knows the last step that it got, offline what an earlier
+    process left is replaced. Steps that the run did again keep the values of the first time.
     """
 
     def begin(self, run: LoggedRun) -> int | None:
@@ -53,6 +54,8 @@ class WandB:
 
 
 def _remove_earlier(run: LoggedRun) -> None:
-    """What an earlier process wrote offline of this run: the end of it may be missing, and all of it comes again."""
+    """What an earlier process wrote offline of this run: the end of it may be missing, and all of
+    it comes again.
+    """
     for folder in Path(run.directory, "wandb").glob(f"offline-run-*-{run.id}"):
         shutil.rmtree(folder, ignore_errors=True)  # whoever wrote it may not have ended yet

@@ -23,8 +23,6 @@ from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.job_file import digest_of_source, keep_source, read_job
 from brim.wire.control import JobServer
 
-__all__ = ["main"]
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a master is started with.
@@ -34,7 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         local: `unix:PATH`, where the agent of this host finds it.
         listen: `HOST:PORT` at which other hosts find it, or None.
         listener: descriptor of the socket that listens there, held open by whoever starts masters.
-        attempt: names this start of the job; with the same one, a master takes over from one that died.
+        attempt: names this start of the job; with the same one, a master takes over from one that
+            died.
         started: seconds since 1970 when the user typed the command.
         places: workers by agent, to begin with; empty where it does not matter on which they are.
     """
@@ -71,7 +70,9 @@ async def serve(settings: Settings, *, token: str) -> None:
     decisions = records.open(settings.attempt, begin, clock)
     master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
     remote = socket.socket(fileno=settings.listener) if settings.listener is not None else None
-    server = JobServer(settings.local, remote, token=token, converse=master.converse, answer=master.answer)
+    server = JobServer(
+        settings.local, remote, token=token, converse=master.converse, answer=master.answer
+    )
     await server.start()
     contact = Contact(
         address=settings.listen or settings.local, token=token, pid=os.getpid(), keeper=os.getppid()
@@ -104,7 +105,9 @@ def main() -> None:
     parser.add_argument("--listen", help="HOST:PORT at which other hosts find it")
     parser.add_argument("--listener", type=int, help="descriptor of the socket that listens there")
     parser.add_argument("--attempt", required=True, help="names this start of the job")
-    parser.add_argument("--started", type=float, required=True, help="when the user typed the command")
+    parser.add_argument(
+        "--started", type=float, required=True, help="when the user typed the command"
+    )
     parser.add_argument("--places", type=json.loads, default={}, help="workers by agent, as JSON")
     parser.add_argument(
         "--keeper", type=int, default=os.getppid(), help="process that starts another in its place"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from brim.domain.job import LARGEST_COUNT, JobSpec
 from brim.wire.messages import Ask
 
-__all__ = ["refusal"]
-
 
 def refusal(question: Ask, spec: JobSpec, *, is_stopping: bool) -> str:
     """Why they cannot have what they ask for; empty where they can."""
@@ -17,7 +15,8 @@ def refusal(question: Ask, spec: JobSpec, *, is_stopping: bool) -> str:
     most, places, servers = spec.micro_batches, question.places, question.servers
     if servers is not None and not spec.servers:
         return (
-            "servers: this run began without any, and its model may not be one for them; start it with --ps"
+            "servers: this run began without any, and its model may not be one for them; start "
+            "it with --ps"
         )
     if servers is not None and not 0 <= servers <= LARGEST_COUNT:
         return f"servers: got {servers}, need a whole number from 0"

@@ -1,8 +1,9 @@
-"""What a master decides, as a function of its journal: the same entries always give the same effects. Pure.
+"""What a master decides, as a function of its journal: the same entries always give the same
+effects. Pure.
 
-Entries come in, effects go out; messages to agents are kept in their sessions' outboxes until they are acknowledged.
-Nothing in here reads a clock, draws a number or touches a file, so a master that takes over from a dead one comes to
-stand exactly where that one stood.
+Entries come in, effects go out; messages to agents are kept in their sessions' outboxes until they
+are acknowledged. Nothing in here reads a clock, draws a number or touches a file, so a master that
+takes over from a dead one comes to stand exactly where that one stood.
 """
 
 from __future__ import annotations
@@ -74,11 +75,8 @@ from brim.master.strikes import Strikes
 from brim.master.telling import MORE_MEMORY, Telling
 from brim.wire import messages as wire
 
-__all__ = ["Decisions"]
-
-_GRACE = (
-    10.0  # seconds that a run which is to end waits for its next boundary, before it does without who is late
-)
+# seconds that a run which is to end waits for its next boundary, before it does without who is late
+_GRACE = 10.0
 _AGAIN = 1.0  # and until it looks again
 
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
@@ -99,7 +97,11 @@ class Decisions:
         self._rendezvous = state.rendezvous
         self._stragglers = state.stragglers
         self._out = Effects(
-            sizes=state.sizes, commits=state.commits, at=state.at, now=state.now, agents=state.agents
+            sizes=state.sizes,
+            commits=state.commits,
+            at=state.at,
+            now=state.now,
+            agents=state.agents,
         )
         self._rounds = state.rounds
         self._root = Root(out=self._out, hosts=state.hosts, barrier=state.barrier)
@@ -161,9 +163,13 @@ class Decisions:
         return self._rendezvous.phase is Phase.ENDING
 
     def goes_on_without(self, agent: str) -> bool:
-        """Whether a round is under way that has workers of other agents: these have all that is committed."""
+        """Whether a round is under way that has workers of other agents: these have all that is
+        committed.
+        """
         workers = at_work(self._rendezvous.roster.members)
-        return self._rendezvous.phase is Phase.RUNNING and any(each.agent != agent for each in workers)
+        return self._rendezvous.phase is Phase.RUNNING and any(
+            each.agent != agent for each in workers
+        )
 
     def has_started(self, worker: str) -> bool:
         """Whether a worker of this name ever had a process."""
@@ -214,7 +220,7 @@ class Decisions:
                 assert_never(entry)
         return self._out.end()
 
-    # Agents ------------------------------------------------------------------------------------------------
+    # Agents ---------------------------------------------------------------------------------------
 
     def _hear(self, agent: str, number: int, message: wire.AgentMessage) -> None:
         session = self.agents[agent]
@@ -237,7 +243,9 @@ class Decisions:
     def _lose_workers_of(self, agent: str) -> None:
         for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == agent]:
             self._late.pop(worker, None)
-            self._out.event("worker", worker=worker, state="lost", agent=agent, reason="its agent is gone")
+            self._out.event(
+                "worker", worker=worker, state="lost", agent=agent, reason="its agent is gone"
+            )
 
     def _replace_agent(self, name: str, session: AgentSession) -> None:
         """Nobody hears any more what was said to the process that was killed."""
@@ -245,13 +253,17 @@ class Decisions:
         if self.outcome is not None:
             self._out.tell(name, wire.EndRun(well=self.outcome is not Outcome.FAILED))
             return
-        self._out.event("warning", message=f"the agent of {session.host} was killed; another one goes on")
+        self._out.event(
+            "warning", message=f"the agent of {session.host} was killed; another one goes on"
+        )
         self._lose_workers_of(name)
         self._rounds.notice(now=self._out.now)
         self._handle(AgentReplaced(name))
 
     def _on_declined(self, agent: str, failure: wire.Failed) -> None:
-        """A host cannot take part: a job that is under way does without it, one that has not begun was asked for it."""
+        """A host cannot take part: a job that is under way does without it, one that has not begun
+        was asked for it.
+        """
         if not self._rendezvous.round:
             self._on_failed(agent, failure)
             return
@@ -293,7 +305,7 @@ class Decisions:
             case _:
                 assert_never(message)
 
-    # Workers -----------------------------------------------------------------------------------------------
+    # Workers --------------------------------------------------------------------------------------
 
     def _on_worker(self, worker: str, message: wire.WorkerMessage) -> None:
         match message:
@@ -312,12 +324,17 @@ class Decisions:
             case wire.Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
             case wire.CheckpointDrafted(step=step):
-                # Its agent sent every commit before these words: what becomes official is on record, and on disk.
+                # Its agent sent every commit before these words: what becomes official is on
+                # record, and on disk.
                 self._out.secure()
                 writers = sorted(self._rendezvous.workers)
                 self._telling.worker(worker, wire.Publish(step=step, writers=writers))
-            case wire.CheckpointMade(step=step, path=path, size_bytes=size, seconds=seconds, pause=pause):
-                self._out.event("checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause)
+            case wire.CheckpointMade(
+                step=step, path=path, size_bytes=size, seconds=seconds, pause=pause
+            ):
+                self._out.event(
+                    "checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause
+                )
             case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
@@ -352,7 +369,9 @@ class Decisions:
         self._telling.state_of(worker, "suspect" if silent else usual)
 
     def _on_lost(self, lost: wire.LoseWorker) -> None:
-        """A worker's process has ended; whatever it did that another would do again is the user's to mend."""
+        """A worker's process has ended; whatever it did that another would do again is the user's
+        to mend.
+        """
         reason = f"ended by itself with {lost.reason}" if lost.by_itself else lost.reason
         if lost.by_itself:
             self._ended_by_itself += 1
@@ -383,17 +402,21 @@ class Decisions:
         self._handle(WorkerGone(worker, reason))
 
     def _on_failed(self, source: str, failure: wire.Failed) -> None:
-        if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED) and not self._spoils_the_end(failure):
+        if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED) and not self._spoils_the_end(
+            failure
+        ):
             return
         self._failure_told = True
         self._out.event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
 
     def _spoils_the_end(self, failure: wire.Failed) -> bool:
-        """Whether a script that has trained to the end of its loop fails behind it: then it is not done."""
+        """Whether a script that has trained to the end of its loop fails behind it: then it is not
+        done.
+        """
         return self._goes_on_behind_loop and self.is_ending and failure.who in ("user", "spec")
 
-    # Steps -------------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def _on_arrival(self, agent: str, arrival: wire.ArriveTogether) -> None:
         record = self._root.arrive(agent, arrival)
@@ -416,7 +439,11 @@ class Decisions:
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Without canonical reduction every rank has one part: there is nothing to move."""
-        if self._rounds.world is None or record.round != self._rounds.world.round or not self.spec.exact:
+        if (
+            self._rounds.world is None
+            or record.round != self._rounds.world.round
+            or not self.spec.exact
+        ):
             return
         loads, other = loads_of(self._rounds.world, reports)
         for advice in self._stragglers.committed(record.round, loads, other=other):
@@ -434,9 +461,11 @@ class Decisions:
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))
-        # Who restored may speak later than who had it from there, and this directory may know nothing of the job.
+        # Who restored may speak later than who had it from there, and this directory may know
+        # nothing of the job.
         if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
-            # Its time is that of the naming: the round's first commit may be older than this message.
+            # Its time is that of the naming: the round's first commit may be older than this
+            # message.
             self._out.restored(step, at=self._rounds.named_at, path=restored_from)
         re_formed = self._rounds.install(worker, round, step, now=self._out.now)
         if re_formed is None:
@@ -448,7 +477,7 @@ class Decisions:
             self.progress.re_forming += re_formed.seconds
             self._out.event("re_formed", round=round, seconds=re_formed.seconds, redone=redone)
 
-    # Commands ----------------------------------------------------------------------------------------------
+    # Commands -------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
         if self.outcome is not None:
@@ -490,7 +519,8 @@ class Decisions:
     def _end(self, outcome: Outcome, reason: str) -> None:
         self.outcome = outcome
         if outcome is Outcome.FAILED and not self._failure_told:
-            # Another start would end as this one, wherever a worker has too little by its user's own words.
+            # Another start would end as this one, wherever a worker has too little by its user's
+            # own words.
             theirs = bool(self._too_large) and reason.endswith(self._too_large)
             who, hint = ("user", f"; {MORE_MEMORY}") if theirs else ("environment", "")
             self._out.event("failed", who=who, message=f"{reason}{hint}", trace="")
@@ -499,7 +529,7 @@ class Decisions:
         for agent in self.agents:
             self._out.tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
 
-    # People ------------------------------------------------------------------------------------------------
+    # People ---------------------------------------------------------------------------------------
 
     def _on_asked(self, question: wire.Ask) -> None:
         match question.verb:
@@ -509,7 +539,9 @@ class Decisions:
                 self._stop(question.reason or "brim suspend")
 
     def _stop(self, reason: str) -> None:
-        """End at the next step boundary, with a checkpoint; where all steps are done, end the scripts as well."""
+        """End at the next step boundary, with a checkpoint; where all steps are done, end the
+        scripts as well.
+        """
         if self.is_ending and self._goes_on_behind_loop:
             self._end_who_overstays(hurried=True)
         self._handle(Stop(reason))
@@ -525,7 +557,11 @@ class Decisions:
     def _on_grace_over(self) -> None:
         """A run that is to end has waited: it goes on without those who are late."""
         self.grace_ends = self._out.now + _AGAIN if self._waits_for_boundary else None
-        late = {worker: doing for worker, doing in self._late.items() if worker in self._rendezvous.workers}
+        late = {
+            worker: doing
+            for worker, doing in self._late.items()
+            if worker in self._rendezvous.workers
+        }
         if late and self.grace_ends is not None:
             self._late.clear()
             self._handle(Hurry(late))
@@ -544,7 +580,9 @@ class Decisions:
         return bool(self.spec.command) and self.progress.weights_sha256 is not None
 
     def _end_who_overstays(self, *, hurried: bool) -> None:
-        """Kill who was dismissed and stays; but a user's own script may have work to do behind its loop."""
+        """Kill who was dismissed and stays; but a user's own script may have work to do behind its
+        loop.
+        """
         if not self.is_ending:
             return
         workers = list(self._rendezvous.workers)
@@ -552,7 +590,9 @@ class Decisions:
             if not self._patience_told:
                 self._patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._out.event("warning", message=f"{text}; brim suspend {self.progress.run} ends them")
+                self._out.event(
+                    "warning", message=f"{text}; brim suspend {self.progress.run} ends them"
+                )
             return
         for worker in workers:
             self._telling.signal(worker, signal.SIGKILL)

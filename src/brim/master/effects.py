@@ -1,4 +1,6 @@
-"""What comes of a master's decisions: lines of the record files, and messages in the outboxes of its sessions. Pure."""
+"""What comes of a master's decisions: lines of the record files, and messages in the outboxes of
+its sessions. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ import msgspec
 from brim.coordination.session import Outbox
 from brim.telemetry.events import EVENTS, STEPS
 from brim.wire.messages import MasterMessage
-
-__all__ = ["AgentSession", "Effect", "Effects", "Record", "Secure"]
 
 
 @dataclass(frozen=True, slots=True)

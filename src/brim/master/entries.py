@@ -1,7 +1,7 @@
 """What a master writes into its journal: everything that its decisions follow from, in order. Pure.
 
-`at` is seconds since 1970, for people; `now` is the host's monotonic clock, for spans of time: it goes on where a
-master dies and another takes its place, and does not jump.
+`at` is seconds since 1970, for people; `now` is the host's monotonic clock, for spans of time: it
+goes on where a master dies and another takes its place, and does not jump.
 """
 
 from __future__ import annotations
@@ -12,23 +12,6 @@ from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
-
-__all__ = [
-    "Asked",
-    "Before",
-    "Began",
-    "Entry",
-    "GraceOver",
-    "Heard",
-    "Joined",
-    "Lost",
-    "Overstayed",
-    "Replaced",
-    "Restated",
-    "TookOver",
-    "decode",
-    "encode",
-]
 
 
 class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -54,7 +37,8 @@ class Began(_Entry, frozen=True):
     """The first entry.
 
     Args:
-        attempt: names this start of the job among those of its run; a master that takes over has the same.
+        attempt: names this start of the job among those of its run; a master that takes over has
+            the same.
         life: counts the masters of a run.
         started: seconds since 1970 when the user typed the command.
         note: a warning for those who follow the run, or nothing.
@@ -127,7 +111,9 @@ class GraceOver(_Entry, frozen=True):
     """A run that is to end has waited for its next boundary."""
 
 
-Entry = Began | Restated | TookOver | Joined | Heard | Lost | Replaced | Asked | Overstayed | GraceOver
+Entry = (
+    Began | Restated | TookOver | Joined | Heard | Lost | Replaced | Asked | Overstayed | GraceOver
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Entry)

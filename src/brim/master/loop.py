@@ -18,13 +18,12 @@ from brim.master.records import Records
 from brim.wire import messages as wire
 from brim.wire.control import Reply
 
-__all__ = ["Master"]
-
 _TICK, _LEAST = 0.2, 0.001  # seconds between two looks at the time, and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 _TO_CALL_AGAIN = 0.3  # and where others go on without it: one that lives calls again after 0.05 s
-_TO_END = 15.0  # seconds that dismissed workers may take before they are killed, and agents to say goodbye
+# seconds that dismissed workers may take before they are killed, and agents to say goodbye
+_TO_END = 15.0
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Master:
         """How the job ended; a job that has not, or that cannot be recorded, has failed."""
         return Outcome.FAILED if self._unrecorded else self._decisions.outcome or Outcome.FAILED
 
-    # Entries -----------------------------------------------------------------------------------------------
+    # Entries --------------------------------------------------------------------------------------
 
     def _take(self, entry: Entry) -> None:
         """Write an entry down, then let it have its effects."""
@@ -93,14 +92,18 @@ class Master:
             connection.news.set()
 
     def _give_up(self, error: Exception, said: dict[str, int]) -> None:
-        """What is not on record did not happen: a run that cannot be recorded any more ends, at once.
+        """What is not on record did not happen: a run that cannot be recorded any more ends, at
+        once.
 
         Args:
             error: what is in the way.
-            said: the number of the last message to each agent before the entry that is not on record.
+            said: the number of the last message to each agent before the entry that is not on
+                record.
         """
         self._unrecorded = True
-        message = f"cannot write the records of this run: {error}; brim resume goes on once they can be"
+        message = (
+            f"cannot write the records of this run: {error}; brim resume goes on once they can be"
+        )
         self._records.lament(message, self._clock)
         for agent, session in self._decisions.agents.items():
             session.outbox.take_back(said.get(agent, 0))
@@ -110,7 +113,7 @@ class Master:
     def _stamp(self) -> dict[str, float]:
         return {"at": self._clock.wall(), "now": self._clock.now()}
 
-    # Agents ------------------------------------------------------------------------------------------------
+    # Agents ---------------------------------------------------------------------------------------
 
     async def converse(self, requests: AsyncIterator[wire.FromAgent], reply: Reply) -> None:
         """Serve one stream of an agent until it breaks, or the agent is gone."""
@@ -125,7 +128,9 @@ class Master:
             await reply(wire.FromMaster(0, 0, refused))
             return
         name, session = join.agent, self._decisions.agents[join.agent]
-        connection = self._connections[name] = _Connection()  # a stream that was there before is of no effect
+        connection = self._connections[name] = (
+            _Connection()
+        )  # a stream that was there before is of no effect
         session.outbox.acknowledge(join.heard)
         self._returning.forget(name)
         self._liveness.beat(name, now=self._clock.now())
@@ -164,18 +169,24 @@ class Master:
         if known is not None and join.agent in self._connections:
             return wire.Refused(reason=f"there is an agent named {join.agent} already")
         if join.life:
-            return wire.Refused(reason="it was away for too long, and is counted as lost", lost=True)
+            return wire.Refused(
+                reason="it was away for too long, and is counted as lost", lost=True
+            )
         if known is not None:
             self._hear_unheard(join.agent, known, join.unheard)
         if join.agent in self._decisions.agents:
-            self._take(Replaced(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
+            self._take(
+                Replaced(agent=join.agent, session=join.session, host=join.host, **self._stamp())
+            )
             return None
         if self.ended.is_set():
             return wire.Refused(reason="the job has ended")
         self._take(Joined(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
         return None
 
-    def _hear_unheard(self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]) -> None:
+    def _hear_unheard(
+        self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]
+    ) -> None:
         """Hear what an agent that was killed had still to say, before it counts as replaced."""
         for each in unheard:
             if self._decisions.agents.get(agent) is not session:
@@ -183,25 +194,35 @@ class Master:
             number = each.number or session.heard + 1
             if each.session not in ("", session.session) or number <= session.heard:
                 continue
-            # Both the agent and its worker may have left the last commit; all else that workers leave may come twice.
+            # Both the agent and its worker may have left the last commit; all else that workers
+            # leave may come twice.
             left = each.message if not each.number else None
-            if isinstance(left, wire.Commits) and left.records[0].step != self._decisions.progress.step + 1:
+            if (
+                isinstance(left, wire.Commits)
+                and left.records[0].step != self._decisions.progress.step + 1
+            ):
                 continue
             self._take(Heard(agent=agent, number=number, message=each.message, **self._stamp()))
 
     def _on_parcel(self, agent: str, session: AgentSession, parcel: wire.FromAgent) -> None:
         session.outbox.acknowledge(parcel.heard)
         if not parcel.number:
-            self._connections[agent].news.set()  # a heartbeat: answer it, if only with what was heard
+            self._connections[
+                agent
+            ].news.set()  # a heartbeat: answer it, if only with what was heard
             if isinstance(parcel.message, wire.Printed) and self._decisions.has_started(
                 parcel.message.worker
             ):
                 self._records.keep_prints(parcel.message)
         elif parcel.number > session.heard:
-            entry = Heard(agent=agent, number=parcel.number, message=parcel.message, **self._stamp())
+            entry = Heard(
+                agent=agent, number=parcel.number, message=parcel.message, **self._stamp()
+            )
             self._take(entry)
 
-    async def _send(self, session: AgentSession, connection: _Connection, reply: Reply, sent: int) -> None:
+    async def _send(
+        self, session: AgentSession, connection: _Connection, reply: Reply, sent: int
+    ) -> None:
         """Say everything from `sent` on, and with it what was heard; ends when the stream does."""
         decisions = self._decisions
         hello = wire.Configure(
@@ -222,9 +243,13 @@ class Master:
                 await connection.news.wait()
 
     async def tick(self) -> None:
-        """Notice agents that are gone, and workers that do not go when they are told to; runs until cancelled."""
+        """Notice agents that are gone, and workers that do not go when they are told to; runs until
+        cancelled.
+        """
         while True:
-            await asyncio.sleep(min(_TICK, max(_LEAST, self._returning.left(now=self._clock.now()))))
+            await asyncio.sleep(
+                min(_TICK, max(_LEAST, self._returning.left(now=self._clock.now())))
+            )
             self.look()
 
     def look(self) -> None:
@@ -265,7 +290,7 @@ class Master:
         for listening in self._listening:
             listening.cancel()  # so that streams end here, and are not cut off with the server
 
-    # People ------------------------------------------------------------------------------------------------
+    # People ---------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
         """End the job at its next step boundary, with a checkpoint."""

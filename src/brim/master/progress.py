@@ -1,4 +1,7 @@
-"""What the master knows of a run's progress, and the summary it ends with. No I/O: records in, numbers out."""
+"""What the master knows of a run's progress, and the summary it ends with.
+
+No I/O: records in, numbers out.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Any
 from brim.coordination.membership import Outcome
 from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 
-__all__ = ["Progress", "step_fields"]
-
 
 def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
     """A line of `steps.jsonl` from what the ranks reported of a committed step."""
-    parts = sorted((part for report in reports for part in report.parts), key=lambda part: part.micro)
+    parts = sorted(
+        (part for report in reports for part in report.parts), key=lambda part: part.micro
+    )
     samples = sum(part.stop - part.start for part in parts)
     fields = {
         "at": record.at,
@@ -87,7 +90,9 @@ class Progress:
     first_installed: float = 0.0
     samples: int = 0
     epochs: int = 0  # the last that was told to be over
-    _logged: dict[str, int] = field(default_factory=dict)  # the step that each value was logged of last
+    _logged: dict[str, int] = field(
+        default_factory=dict
+    )  # the step that each value was logged of last
 
     def committed(self, fields: dict[str, Any]) -> None:
         self.step, self.epoch, self.loss = fields["step"], fields["epoch"], fields["loss"]
@@ -96,7 +101,9 @@ class Progress:
         self.samples += fields["samples"]
 
     def ended(self, epoch: int, metrics: dict[str, float]) -> bool:
-        """An epoch is over; whether that is news: every member says so, and a life after a restore again."""
+        """An epoch is over; whether that is news: every member says so, and a life after a restore
+        again.
+        """
         if epoch <= self.epochs:
             return False
         self.epochs, self.metrics = epoch, metrics or self.metrics

@@ -1,4 +1,6 @@
-"""What a master leaves behind: its journal, and the files that people read, which follow from it."""
+"""What a master leaves behind: its journal, and the files that people read,
+which follow from it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from brim.storage.journal import Journal
 from brim.telemetry.events import EVENTS, STEPS, RecordFile
 from brim.wire.messages import Printed
 
-__all__ = ["JOURNAL", "Records"]
-
 JOURNAL = "journal"
 Begin = Callable[[int, Before], Began]
-_LONGEST = 16 << 20  # bytes of a journal before it is put more briefly: its replay takes about a second
+_LONGEST = (
+    16 << 20
+)  # bytes of a journal before it is put more briefly: its replay takes about a second
 _steps = msgspec.json.Decoder(StepRecord)
 
 
@@ -48,12 +50,14 @@ class Records:
     def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
         """Go on with the attempt that the journal is of, or begin another one.
 
-        What the last master decided and did not come to record is recorded now. A journal of an earlier attempt that
-        cannot be followed, such as one of another version, is put aside: checkpoints do not need it.
+        What the last master decided and did not come to record is recorded now. A journal of an
+        earlier attempt that cannot be followed, such as one of another version, is put aside:
+        checkpoints do not need it.
 
         Args:
             attempt: names this start of the job.
-            begin: makes the first entry from the life that it begins, and what there is of attempts before it.
+            begin: makes the first entry from the life that it begins, and what there is of attempts
+                before it.
             clock: stamps the entry.
 
         Raises:
@@ -70,7 +74,9 @@ class Records:
         return Decisions(began)
 
     def keep_prints(self, printed: Printed) -> None:
-        """Put what a worker of another host printed where logs of this host's workers are, if that can be done."""
+        """Put what a worker of another host printed where logs of this host's workers are, if that
+        can be done.
+        """
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
             with (self._logs / f"{printed.worker}.log").open("a") as log:
@@ -94,13 +100,18 @@ class Records:
             if self._attempt == attempt:
                 raise
             aside = self._journal.set_aside()
-            text = f"the journal of an earlier attempt cannot be followed: {error}; it is {aside} now"
+            text = (
+                f"the journal of an earlier attempt cannot be followed: {error}; it is {aside} now"
+            )
             self._note("warning", clock, message=text)
             return None
 
     def _replay(self) -> Decisions | None:
         decisions = None
-        written, self._journal.written = self._journal.written, []  # the file has it: nobody needs it twice
+        written, self._journal.written = (
+            self._journal.written,
+            [],
+        )  # the file has it: nobody needs it twice
         for payload in written:
             entry = decode(payload)
             if isinstance(entry, Began | Restated):
@@ -125,11 +136,16 @@ class Records:
         self._perform(decisions.take(entry))
         if self._journal.size > self._longest:
             state = freeze(decisions)
-            self._put_instead(Restated(at=entry.at, now=entry.now, attempt=decisions.attempt, state=state))
+            self._put_instead(
+                Restated(at=entry.at, now=entry.now, attempt=decisions.attempt, state=state)
+            )
             self._longest = max(_LONGEST, 2 * self._journal.size)
 
     def _put_instead(self, entry: Began | Restated) -> None:
-        """Replace the journal. What it led to must be on disk before: nothing could write that again."""
+        """Replace the journal.
+
+        What it led to must be on disk before: nothing could write that again.
+        """
         for file in self._files.values():
             file.sync()
         self._journal.replace(encode(entry))
@@ -145,7 +161,9 @@ class Records:
                     assert_never(effect)
 
     def lament(self, message: str, clock: Clock) -> None:
-        """Say why nothing more will be recorded, where that can still be said; no journal has it."""
+        """Say why nothing more will be recorded, where that can still be said;
+        no journal has it.
+        """
         with contextlib.suppress(OSError):
             self._note("failed", clock, who="environment", message=message, trace="")
 

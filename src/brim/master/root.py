@@ -1,4 +1,7 @@
-"""Where a round spans agents, the master is the root of its barriers: its release is the commit. Pure."""
+"""Where a round spans agents, the master is the root of its barriers: its release is the commit.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,21 @@ from brim.coordination.membership import World
 from brim.master.effects import Effects
 from brim.wire import messages as wire
 
-__all__ = ["Root"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Root:
-    """The barriers of the current round, whose members may all be on one host: then its hub is the root."""
+    """The barriers of the current round, whose members may all be on one host: then its hub is the
+    root.
+    """
 
     out: Effects
     hosts: list[str] = field(default_factory=list)
     barrier: Barrier = field(default_factory=Barrier)
 
     def begin(self, world: World) -> None:
-        """Also where this is not the root: a late arrival must not complete, and commit, the round before."""
+        """Also where this is not the root: a late arrival must not complete, and commit, the round
+        before.
+        """
         self.hosts = list(world.hosts)
         self.barrier.begin(world.round, self.hosts)
 
@@ -49,7 +54,9 @@ class Root:
         if release is None:
             return None
         payloads = [
-            each for part in release.payloads for each in msgspec.msgpack.decode(part, type=list[bytes])
+            each
+            for part in release.payloads
+            for each in msgspec.msgpack.decode(part, type=list[bytes])
         ]
         if point.phase != COMMIT:
             self._release(release, payloads)

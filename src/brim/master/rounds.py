@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from brim.coordination.membership import World
 from brim.errors import InternalError
 
-__all__ = ["ReFormed", "RoundAccount"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReFormed:
@@ -47,8 +45,15 @@ class RoundAccount:
         self.world, self.named_at, self._steps = world, at, {}
 
     def is_first_restored(self, round: int) -> bool:
-        """Whether nobody has said yet what this round was restored to: who restored may die before its own words."""
-        return self.world is not None and round == self.world.round and self.world.restore and not self._steps
+        """Whether nobody has said yet what this round was restored to: who restored may die before
+        its own words.
+        """
+        return (
+            self.world is not None
+            and round == self.world.round
+            and self.world.restore
+            and not self._steps
+        )
 
     def install(self, worker: str, round: int, step: int, *, now: float) -> ReFormed | None:
         """A member has the state as of `step`; what that took, once all have it.

@@ -1,4 +1,6 @@
-"""The decisions of a job as bytes: a long journal is replaced by one of these, so that its replay stays short."""
+"""The decisions of a job as bytes: a long journal is replaced by one of these, so that its replay
+stays short.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.errors import EnvironmentFault
 from brim.master.decisions import Decisions
 from brim.master.entries import Began
 from brim.master.state import State
-
-__all__ = ["freeze", "thaw"]
 
 
 class _Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,9 @@ _snapshots = msgspec.msgpack.Decoder(_Snapshot)
 
 
 def freeze(decisions: Decisions) -> bytes:
-    return _encoder.encode(_Snapshot(version=brim.__version__, began=decisions.began, state=decisions.state))
+    return _encoder.encode(
+        _Snapshot(version=brim.__version__, began=decisions.began, state=decisions.state)
+    )
 
 
 def thaw(data: bytes) -> Decisions:
@@ -43,7 +45,9 @@ def thaw(data: bytes) -> Decisions:
     try:
         version = _versions.decode(data).version
         if version != brim.__version__:
-            raise EnvironmentFault(f"the journal's snapshot is of brim {version}, this is {brim.__version__}")
+            raise EnvironmentFault(
+                f"the journal's snapshot is of brim {version}, this is {brim.__version__}"
+            )
         snapshot = _snapshots.decode(data)
     except UNDECODABLE as error:
         raise EnvironmentFault(f"the journal's snapshot cannot be read: {error}") from error

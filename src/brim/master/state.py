@@ -1,4 +1,6 @@
-"""All that a master's decisions follow from besides its next entry, as a value that can be written down. Pure."""
+"""All that a master's decisions follow from besides its next entry, as a value that can be written
+down. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from brim.master.effects import AgentSession
 from brim.master.entries import Began
 from brim.master.progress import Progress
 from brim.master.rounds import RoundAccount
-
-__all__ = ["State"]
 
 
 @dataclass(slots=True, kw_only=True)

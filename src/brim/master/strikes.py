@@ -10,8 +10,6 @@ from brim.domain.job import JobSpec
 from brim.master.rounds import RoundAccount
 from brim.master.telling import Telling
 
-__all__ = ["Strikes"]
-
 _SIGNALS = {
     FaultKind.KILL: signal.SIGKILL,
     FaultKind.TERM: signal.SIGTERM,
@@ -39,7 +37,9 @@ class Strikes:
         return due
 
     def perform(self, fault: Fault, *, step: int) -> int | None:
-        """Strike; the number of workers that the job is to go to, where the fault is a change of it."""
+        """Strike; the number of workers that the job is to go to, where the fault is a change of
+        it.
+        """
         if fault.kind not in (FaultKind.ADD, FaultKind.REMOVE):
             self._signal_rank(fault, step)
             return None

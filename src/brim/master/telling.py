@@ -16,8 +16,6 @@ from brim.master.effects import Effects
 from brim.master.pace import bottleneck_warning, given_up_warning
 from brim.wire import messages as wire
 
-__all__ = ["MORE_MEMORY", "Telling"]
-
 MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
 
 
@@ -41,7 +39,9 @@ class Telling:
         if known is not None:
             self.out.tell(known.agent, wire.ToWorker(worker=worker, message=message))
 
-    def signal(self, worker: str, number: int, *, resume_after: float = 0.0, reason: str = "") -> None:
+    def signal(
+        self, worker: str, number: int, *, resume_after: float = 0.0, reason: str = ""
+    ) -> None:
         """Have a worker sent a signal, if it is in the job."""
         known = self.rendezvous.workers.get(worker)
         if known is not None:
@@ -50,7 +50,9 @@ class Telling:
             )
             self.out.tell(known.agent, message)
 
-    def state_of(self, worker: str, state: str, *, rank: int | None = None, reason: str = "") -> None:
+    def state_of(
+        self, worker: str, state: str, *, rank: int | None = None, reason: str = ""
+    ) -> None:
         """Record what became of a worker."""
         known = self.rendezvous.workers.get(worker)
         self.out.event(
@@ -75,7 +77,8 @@ class Telling:
             step=step,
             cause=cause,
         )
-        # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the records by now.
+        # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the
+        # records by now.
         recorded = step if step or self.out.commits else None
         for agent in world.hosts:
             self.out.tell(agent, wire.InstallRound(world=world, recorded=recorded, still=still))
@@ -87,7 +90,9 @@ class Telling:
     def bottleneck(self, slow: Bottleneck, spec: JobSpec) -> None:
         """Warn of a worker that holds everyone up."""
         host = self._host_of(self.rendezvous.workers[slow.worker].agent)
-        self.out.event("warning", message=bottleneck_warning(slow, host=host, parts=spec.micro_batches))
+        self.out.event(
+            "warning", message=bottleneck_warning(slow, host=host, parts=spec.micro_batches)
+        )
 
     def given_up(self, given_up: GiveUpOn, run: str, spec: JobSpec) -> None:
         """Warn of a host that gets no more workers."""
@@ -95,12 +100,25 @@ class Telling:
         self.out.event("warning", message=text)
 
     def late(self, agent: str, late: wire.Late) -> None:
-        """Warn of a wait: who is waited for, at what, for how long, when it ends, and what its stack is."""
-        who = self._name_of(late.worker) if late.worker else f"the template process on {self._host_of(agent)}"
-        given_up = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
-        text = f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is {given_up}"
+        """Warn of a wait: who is waited for, at what, for how long, when it ends, and what its
+        stack is.
+        """
+        who = (
+            self._name_of(late.worker)
+            if late.worker
+            else f"the template process on {self._host_of(agent)}"
+        )
+        given_up = (
+            "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
+        )
+        text = (
+            f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is "
+            f"{given_up}"
+        )
         stack = (
-            f"its stack, the most recent call last:\n{late.stack}" if late.stack else "it shows no stack yet"
+            f"its stack, the most recent call last:\n{late.stack}"
+            if late.stack
+            else "it shows no stack yet"
         )
         self.out.event("warning", message=f"{text} (--hang-timeout); {stack}")
 
@@ -110,16 +128,20 @@ class Telling:
         where = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
         return wire.Failed(
             who="user",
-            message=f"{self._name_of(lost.worker)} hangs: {lost.reason}, as another worker before it; mend what "
+            message=f"{self._name_of(lost.worker)} hangs: {lost.reason}, as another worker before "
+            "it; mend what "
             f"{where} waits for, or give it longer: --hang-timeout",
             trace=f"Stack (most recent call last):\n{lost.hang.stack}" if lost.hang.stack else "",
         )
 
     def ended_again(self, worker: str, reason: str) -> wire.Failed:
-        """What the run fails with where a second worker ends without an error, and before the job."""
+        """What the run fails with where a second worker ends without an error,
+        and before the job.
+        """
         return wire.Failed(
             who="user",
-            message=f"{self._name_of(worker)} {reason}, as another worker before it; let the loop over batches end "
+            message=f"{self._name_of(worker)} {reason}, as another worker before it; let the loop "
+            "over batches end "
             "by itself, and take exit() and os._exit() out of it",
         )
 
@@ -130,7 +152,8 @@ class Telling:
             text = f"{self._name_of(lost.worker)} was ended, {lost.reason}; {MORE_MEMORY}"
         else:
             text = (
-                f"{self._name_of(lost.worker)} on {host} is lost, {lost.reason}; run fewer workers there, have them "
+                f"{self._name_of(lost.worker)} on {host} is lost, {lost.reason}; run fewer workers "
+                "there, have them "
                 "do less at a time (--micro-batches), or end what else takes memory"
             )
         self.out.event("warning", message=text)
@@ -184,6 +207,7 @@ class Telling:
 def _as_it_is(spec: JobSpec, facts: wire.Facts) -> dict[str, Any]:
     """The spec with what a loop of one's own says itself."""
     own = {
-        name: getattr(facts, name) for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
+        name: getattr(facts, name)
+        for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
     }
     return {**msgspec.to_builtins(spec), **own}

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
 
-__all__ = ["DeepFM"]
-
 
 class DeepFM(nn.Module):
     """Binary classifier over categorical fields and numbers.
@@ -22,8 +20,8 @@ class DeepFM(nn.Module):
         hidden: units of each hidden layer.
         dropout: probability of dropping a hidden unit in training.
 
-    Source: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction", IJCAI 2017,
-    equations 1 to 4.
+    Source: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
+    IJCAI 2017, equations 1 to 4.
     """
 
     def __init__(
@@ -49,7 +47,8 @@ class DeepFM(nn.Module):
 
 
 def _pairs(embedded_BFD: Tensor) -> Tensor:
-    # The sum of all inner products <e_i, e_j>, i < j, in O(F D): half of (square of sum - sum of squares).
+    # The sum of all inner products <e_i, e_j>, i < j, in O(F D): half of (square of sum - sum of
+    # squares).
     square_of_sum_BD = embedded_BFD.sum(1).square()
     sum_of_squares_BD = embedded_BFD.square().sum(1)
     return 0.5 * (square_of_sum_BD - sum_of_squares_BD).sum(1)

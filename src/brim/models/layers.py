@@ -12,19 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Inputs", "Linear", "Perceptron", "Table", "dense_layers", "flat_inputs"]
-
 Inputs = Mapping[str, Tensor]
 
 
 class Table(nn.Embedding):
     """An embedding table, initialised from N(0, 0.01²), whose lookup is quick on a CPU.
 
-    There `index_select` and its backward pass take 0.8 of the time of `F.embedding` (39 fields, dim 16,
-    batches of 512 and 4096, one thread). On a GPU its backward pass adds in no fixed order: not used there.
+    There `index_select` and its backward pass take 0.8 of the time of `F.embedding` (39 fields, dim
+    16, batches of 512 and 4096, one thread). On a GPU its backward pass adds in no fixed order: not
+    used there.
     """
 
-    by_rows = True  # `forward` looks up rows of `weight` and does nothing else with it, nor with the ids
+    by_rows = (
+        True  # `forward` looks up rows of `weight` and does nothing else with it, nor with the ids
+    )
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=0.01)
@@ -65,7 +66,9 @@ class Perceptron(nn.Sequential):
 
 
 def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Linear layers from one width to the next; between them ReLU, and dropout where it is above 0."""
+    """Linear layers from one width to the next;
+    between them ReLU, and dropout where it is above 0.
+    """
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
         layers += [nn.ReLU()] if layers else []
@@ -75,6 +78,8 @@ def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
 
 
 def flat_inputs(embedded_BFD: Tensor, inputs: Inputs) -> Tensor:
-    """What the perceptron sees of a sample: its embeddings side by side, then its numbers, if any."""
+    """What the perceptron sees of a sample: its embeddings side by side, then its numbers,
+    if any.
+    """
     flat_BH = embedded_BFD.flatten(1)
     return torch.cat([flat_BH, inputs["numbers"]], 1) if "numbers" in inputs else flat_BH

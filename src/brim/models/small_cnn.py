@@ -1,10 +1,10 @@
-"""A small convolutional network for images of 28 x 28, with BatchNorm, whose buffers must stay in step."""
+"""A small convolutional network for images of 28 x 28, with BatchNorm, whose buffers must stay in
+step.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
-
-__all__ = ["SmallCNN"]
 
 
 class SmallCNN(nn.Module):
@@ -29,7 +29,10 @@ class SmallCNN(nn.Module):
             nn.ReLU(),
         )
         self.classifier = nn.Sequential(
-            nn.Linear(2 * channels * 7 * 7, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, classes)
+            nn.Linear(2 * channels * 7 * 7, 64),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(64, classes),
         )
 
     def forward(self, image_B1HW: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Two towers: users and items are embedded apart, and the items for a user are those whose vectors are nearest."""
+"""Two towers: users and items are embedded apart, and the items for a user are those whose vectors
+are nearest.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +12,27 @@ from torch.nn import functional
 
 from brim.models.layers import Inputs, Table, dense_layers
 
-__all__ = ["TwoTower", "in_batch_softmax"]
-
 
 class TwoTower(nn.Module):
-    """Scores of users for items: the cosine of what a tower makes of each, divided by a temperature.
+    """Scores of users for items: the cosine of what a tower makes of each, divided by a
+    temperature.
 
     Args:
         vocabulary_size: ids over all fields, as a brim dataset counts them.
         user_fields: fields of the user, which come first in a sample's ids.
         item_fields: fields of the item, which come behind them.
         dim: embedding dimension.
-        units: units of each layer of a tower; the last layer's are the vector of a user, or an item.
+        units: units of each layer of a tower; the last layer's are the vector of a user, or an
+            item.
         dropout: probability of dropping a hidden unit in training.
         temperature: what cosines are divided by.
-        counts: of each id in the training rows, [vocabulary_size]. With it the model is for `in_batch_softmax`: in
-            training it scores each user of a batch for each item of it, less the logarithm of how often the item
-            (the first of its fields) occurs, since popular items are in more batches. Ones correct nothing.
+        counts: of each id in the training rows, [vocabulary_size]. With it the model is for
+            `in_batch_softmax`: in training it scores each user of a batch for each item of it, less
+            the logarithm of how often the item (the first of its fields) occurs, since popular
+            items are in more batches. Ones correct nothing.
 
-    Source: Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
-    section 3; here the counts are known before.
+    Source: Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+    Recommendations", RecSys 2019, section 3; here the counts are known before.
     """
 
     log_counts: Tensor | None
@@ -56,7 +59,8 @@ class TwoTower(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Logits [B] of inputs `ids` [B, F]: of each sample's user for its item.
 
-        With `counts`, in training: [B, B], of user i for item j; -inf where j is another sample of i's own item.
+        With `counts`, in training: [B, B], of user i for item j; -inf where j is another sample of
+        i's own item.
         """
         ids_BF, embedded_BFD = inputs["ids"], self.embedding(inputs["ids"])
         user_BV = _vectors(self.user_tower, embedded_BFD[:, : self.user_fields])
@@ -77,13 +81,16 @@ class TwoTower(nn.Module):
 
 
 def in_batch_softmax(score_BB: Tensor, reward_B: Tensor) -> Tensor:
-    """The loss of a user's own item among those of the whole batch, times the sample's reward; the mean of all.
+    """The loss of a user's own item among those of the whole batch, times the sample's reward; the
+    mean of all.
 
-    Under brim the batch is a micro-batch: its size decides how many items compete, the number of workers does not.
+    Under brim the batch is a micro-batch: its size decides how many items compete, the number of
+    workers does not.
 
     Args:
         score_BB: of user i for item j.
-        reward_B: such as 1 for a click; a sample of reward 0 only gives others its item to compete with.
+        reward_B: such as 1 for a click; a sample of reward 0 only gives others its item to compete
+            with.
 
     Source: Yi et al. 2019 (see `TwoTower`), section 3.
     """

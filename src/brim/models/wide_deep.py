@@ -1,4 +1,6 @@
-"""Wide & Deep: a linear model that memorises and a perceptron that generalises, trained together."""
+"""Wide & Deep: a linear model that memorises and a perceptron that generalises,
+trained together.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,6 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
-
-__all__ = ["WideDeep"]
 
 
 class WideDeep(nn.Module):

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
 
-__all__ = ["XDeepFM"]
-
 
 class XDeepFM(nn.Module):
     """Binary classifier over categorical fields and numbers.
@@ -24,8 +22,8 @@ class XDeepFM(nn.Module):
         dropout: probability of dropping a hidden unit in training.
         cin: feature maps of each CIN layer; even, except for the last.
 
-    Source: Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
-    Systems", KDD 2018, section 3.
+    Source: Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for
+    Recommender Systems", KDD 2018, section 3.
     """
 
     def __init__(
@@ -55,13 +53,15 @@ class XDeepFM(nn.Module):
 class CompressedInteractions(nn.Module):
     """The CIN: layer k mixes all products of a field with a feature map of layer k - 1; logits [B].
 
-    Half of a layer's maps goes on to the next layer and half to the output, as in the authors' code; the last
-    layer's maps all go to the output. Features come first in every array ([F, B * D]), so that a product of
-    two maps is one long contiguous multiplication and the mixing is one matrix product for the whole batch.
-    The first layer multiplies the fields by themselves and needs each pair once.
+    Half of a layer's maps goes on to the next layer and half to the output, as in the authors'
+    code; the last layer's maps all go to the output. Features come first in every array ([F, B *
+    D]), so that a product of two maps is one long contiguous multiplication and the mixing is one
+    matrix product for the whole batch. The first layer multiplies the fields by themselves and
+    needs each pair once.
 
-    A batch goes through in slices of 64 samples, whose products (3 MB for 39 fields of dim 16) stay in a core's
-    cache: 1.3 times as fast at a batch of 512, and five times at 4096, as the whole batch at once.
+    A batch goes through in slices of 64 samples, whose products (3 MB for 39 fields of dim 16) stay
+    in a core's cache: 1.3 times as fast at a batch of 512, and five times at 4096, as the whole
+    batch at once.
     """
 
     slice_size = 64
@@ -82,7 +82,9 @@ class CompressedInteractions(nn.Module):
         self.register_buffer("pairs", torch.triu_indices(fields, fields), persistent=False)
 
     def forward(self, embedded_BFD: Tensor) -> Tensor:
-        slices = [self._forward(slice_BFD) for slice_BFD in torch.split(embedded_BFD, self.slice_size)]
+        slices = [
+            self._forward(slice_BFD) for slice_BFD in torch.split(embedded_BFD, self.slice_size)
+        ]
         return slices[0] if len(slices) == 1 else torch.cat(slices)
 
     def _forward(self, embedded_BFD: Tensor) -> Tensor:

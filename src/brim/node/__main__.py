@@ -11,16 +11,19 @@ from brim.control_groups import groups_of, make_group
 from brim.node.loop import NodeAgent
 from brim.wire.nodes import listen_on_node
 
-__all__ = ["main"]
-
-_TO_END = 10.0  # seconds for what an earlier life left: one in an uninterruptible sleep ends when it can
+_TO_END = (
+    10.0  # seconds for what an earlier life left: one in an uninterruptible sleep ends when it can
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.node", description=__doc__)
     parser.add_argument("folder", type=Path, help="has its lock, its socket and its log")
     parser.add_argument(
-        "--lock", type=int, required=True, help="descriptor of the lock that it holds while it lives"
+        "--lock",
+        type=int,
+        required=True,
+        help="descriptor of the lock that it holds while it lives",
     )
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

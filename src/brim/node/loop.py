@@ -1,7 +1,8 @@
 """The node agent: forks agents of jobs from itself, warm, and takes them along when it dies.
 
-It has imported whatever the processes of a job import, torch above all; so between a submission and its first step
-only the user's own file and data are left. It starts no thread and touches no GPU, so that forking it is safe.
+It has imported whatever the processes of a job import, torch above all; so between a submission and
+its first step only the user's own file and data are left. It starts no thread and touches no GPU,
+so that forking it is safe.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ from brim.process import (
     with_equal_hashes,
 )
 from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
-
-__all__ = ["NodeAgent"]
 
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
@@ -85,7 +84,9 @@ class NodeAgent:
             self._watch.unregister(source)
             source.wait()
             self._left |= {job for job, agent in self._agents.items() if agent is source}
-            self._agents = {job: agent for job, agent in self._agents.items() if agent is not source}
+            self._agents = {
+                job: agent for job, agent in self._agents.items() if agent is not source
+            }
             self._sweep_until = time.monotonic() + _TO_LEAVE
         elif not self._serve(source):
             self._watch.unregister(source)
@@ -95,7 +96,9 @@ class NodeAgent:
         """Agents that have ended left it: user code started it, and it may still use devices."""
         agents = {key.data for key in self._watch.get_map().values()}
         orphans = (pid for pid in children_of(os.getpid()) if pid not in agents)
-        end_family(pid for pid in orphans if name_of(pid) != MASTER)  # it may have to write how the run ended
+        end_family(
+            pid for pid in orphans if name_of(pid) != MASTER
+        )  # it may have to write how the run ended
 
     def _end_groups(self) -> None:
         """Whatever is in them still, by whatever name: there has been time for last words."""
@@ -141,7 +144,8 @@ class NodeAgent:
         self._parting = False
         stdin, output, *keep = descriptors
         if request.job in self._agents:
-            # A job has one agent here; whoever asks for another has lost the lock of this one with its directory.
+            # A job has one agent here; whoever asks for another has lost the lock of this one with
+            # its directory.
             self._agents[request.job].kill()
         self._left.discard(request.job)
         self._end_group(request.job, patience=_TO_BE_GONE)
@@ -175,7 +179,9 @@ class NodeAgent:
         main(fork)
 
     def _is_as_asked(self, request: Begin) -> bool:
-        """Whether a fork of this process is what a new one would be: interpreters read variables as they start."""
+        """Whether a fork of this process is what a new one would be: interpreters read variables as
+        they start.
+        """
         if request.user:
             return False  # this process has seen what other tenants' jobs were started with
         mine = self._warm, (sys.executable, brim.__version__), self._environment
@@ -188,7 +194,10 @@ def _of_consequence(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _warm_up() -> bool:
-    """Import what jobs will; whether this process may be forked then. Without torch there is nothing to import."""
+    """Import what jobs will; whether this process may be forked then.
+
+    Without torch there is nothing to import.
+    """
     try:
         import brim.agent.__main__
         import brim.master.__main__

@@ -1,4 +1,6 @@
-"""From plans to workers: what each job has now, by its plan, by what is free beside the plans, and steadily. Pure."""
+"""From plans to workers: what each job has now, by its plan, by what is free beside the plans, and
+steadily. Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,8 @@ from brim.policies.promises import Promise, workers_now
 from brim.policies.surplus import Claim, share_out
 from brim.policies.timeline import Need
 
-__all__ = ["MARGIN", "Plans", "allot"]
-
-# Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a migration.
+# Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a
+# migration.
 MARGIN = 3.0
 # A worker that a job already holds counts this many times: jobs of nearly equal return do not swap.
 _STAY = 1.5
@@ -29,7 +30,8 @@ class Plans(NamedTuple):
     """What was planned.
 
     Attributes:
-        promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in time.
+        promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in
+            time.
         due: what every promised job needs, those included that will be late.
     """
 
@@ -49,7 +51,9 @@ class _Allotment:
     def __init__(self, snapshot: Snapshot, plans: Plans) -> None:
         self.snapshot, self.now, self.plans = snapshot, snapshot.now, plans
         self.states = {state.job.id: state for state in snapshot.jobs}
-        self.base = {name: workers_now(promise, self.now) for name, promise in plans.promised.items()}
+        self.base = {
+            name: workers_now(promise, self.now) for name, promise in plans.promised.items()
+        }
         self.free = snapshot.capacity - sum(self.base.values())
 
     def made(self) -> tuple[dict[str, int], dict[str, tuple[Reason, str]]]:
@@ -70,7 +74,9 @@ class _Allotment:
         self.free -= count
 
     def _measure(self) -> None:
-        """Who cannot be judged before it was measured runs now, on what promises leave: that takes seconds."""
+        """Who cannot be judged before it was measured runs now, on what promises leave: that takes
+        seconds.
+        """
         for state in self.snapshot.jobs:
             if state.unmeasured and state.job.minimum <= self.free:
                 self._give(state.job.id, state.job.minimum)
@@ -84,14 +90,17 @@ class _Allotment:
     def _begin_early(self) -> None:
         """Promises that are to begin later and have little to spare begin now, if devices are free.
 
-        That costs them nothing: their plan pays for a start when they are to begin. What is late takes what there is.
+        That costs them nothing: their plan pays for a start when they are to begin. What is late
+        takes what there is.
         """
         if self.free <= 0:
             return
         for name, need in sorted(self.plans.due.items(), key=lambda one: (one[1].due, one[0])):
             promise = self.plans.promised.get(name)
             if promise is not None:
-                begins = next((piece.start for piece in promise.pieces if piece.stop > self.now), self.now)
+                begins = next(
+                    (piece.start for piece in promise.pieces if piece.stop > self.now), self.now
+                )
                 enough = promise.spare >= MARGIN * need.change
                 if self.base[name] or enough or begins < self.now + need.change:
                     continue
@@ -102,8 +111,8 @@ class _Allotment:
     def _keep_running(self) -> None:
         """What runs keeps its gang for a while; where devices can be reclaimed, always.
 
-        So nobody is stopped for less than a change or two costs, and a tenant that must give devices back
-        shrinks all its jobs before it stops one.
+        So nobody is stopped for less than a change or two costs, and a tenant that must give
+        devices back shrinks all its jobs before it stops one.
         """
         always = bool(self.snapshot.tenants)
         running = [state for state in self.snapshot.jobs if state.workers]
@@ -118,7 +127,9 @@ class _Allotment:
     def _with_surplus(self) -> dict[str, int]:
         if self.free <= 0:  # who has none is told why, all the same
             return dict.fromkeys(self.states, 0) | self.base
-        claims = [claim for state in self.snapshot.jobs if (claim := self._claim(state)) is not None]
+        claims = [
+            claim for state in self.snapshot.jobs if (claim := self._claim(state)) is not None
+        ]
         return self.base | share_out(claims, self.free, stay=_STAY)
 
     def _claim(self, state: JobState) -> Claim | None:
@@ -132,7 +143,13 @@ class _Allotment:
             if promise.spare < change - 1e-6:
                 return None
         return Claim(
-            job.id, job.curve, base, state.workers, job.minimum, ceiling, state.remaining / state.pace
+            job.id,
+            job.curve,
+            base,
+            state.workers,
+            job.minimum,
+            ceiling,
+            state.remaining / state.pace,
         )
 
     def _steady(self, granted: Mapping[str, int]) -> dict[str, int]:
@@ -142,7 +159,9 @@ class _Allotment:
         for state in self.snapshot.jobs:
             name, holds = state.job.id, state.workers
             goal = workers.get(name, 0)
-            least = max(self.base.get(name, 0), state.job.minimum)  # which its owner may have raised
+            least = max(
+                self.base.get(name, 0), state.job.minimum
+            )  # which its owner may have raised
             if goal > holds >= least and not self._worthwhile(state, goal):
                 workers[name] = holds
                 spare += goal - holds
@@ -168,7 +187,10 @@ class _Allotment:
         if count > base:
             return Reason.SURPLUS, f"{base} needed, {count - base} from the surplus"
         if count and name in self.plans.hoped:
-            return Reason.HOPE, f"its deadline needs {counted(count, 'worker')}, and is not promised yet"
+            return (
+                Reason.HOPE,
+                f"its deadline needs {counted(count, 'worker')}, and is not promised yet",
+            )
         if count:
             return Reason.MINIMUM_SHARE, f"its deadline needs {counted(count, 'worker')}"
         plan = self.plans.promised.get(name) or self.plans.hoped.get(name)

@@ -1,16 +1,17 @@
-"""The default policy: as many deadlines as can be met, those that are promised among them, and surplus where it
-is used well.
+"""The default policy: as many deadlines as can be met, those that are promised among them, and
+surplus where it is used well.
 
-Pure. One plan holds every job whose deadline is promised and as many of the others as still can be in time
-(`joint`); these are *hoped for*: they run by the plan, but may be given up for cheaper ones. A job that is hoped for
-is promised as soon as it is cheap (`price`), which it becomes as it runs. Devices that the plan leaves go out by
-efficiency (`allotment`, `surplus`).
+Pure. One plan holds every job whose deadline is promised and as many of the others as still can be
+in time (`joint`); these are *hoped for*: they run by the plan, but may be given up for cheaper
+ones. A job that is hoped for is promised as soon as it is cheap (`price`), which it becomes as it
+runs. Devices that the plan leaves go out by efficiency (`allotment`, `surplus`).
 
-Why no promise breaks while profiles are right and nothing fails: the plan of a cycle, without the jobs that are
-hoped for, is a plan for all promised jobs within capacity, and a job is promised only where the plan has it. If no new
-plan is found for all that were promised, the last one goes on, and hope gets what is free beside it. So each cycle
-leaves a plan in which every promised job is done in time, and `promises` proves that the next one can go on with it.
-Jobs without a promise run on devices that no promise needs at that moment; what they hold is taken back at once.
+Why no promise breaks while profiles are right and nothing fails: the plan of a cycle, without the
+jobs that are hoped for, is a plan for all promised jobs within capacity, and a job is promised only
+where the plan has it. If no new plan is found for all that were promised, the last one goes on, and
+hope gets what is free beside it. So each cycle leaves a plan in which every promised job is done in
+time, and `promises` proves that the next one can go on with it. Jobs without a promise run on
+devices that no promise needs at that moment; what they hold is taken back at once.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ from brim.policies.promises import (
     workers_now,
 )
 
-__all__ = ["Remembered", "brim"]
-
 # Jobs that are planned anew in each cycle, which takes a few milliseconds; each further one
 _FEW = 100
-# may be as long planned as this many seconds: so making plans takes a thousandth of a processor's time.
+# may be as long planned as this many seconds: so making plans takes a thousandth of a processor's
+# time.
 _AGE = 0.1
 # Jobs that may be hoped for: the cheapest; and those tried in a cycle that goes on with its plan.
 _HOPED, _TRIED = 400, 8
@@ -87,7 +87,9 @@ class _Cycle:
         self.snapshot, self.now = snapshot, snapshot.now
         # Promises count on what is assured; what is borrowed only ever adds to the surplus.
         self.devices = (
-            snapshot.capacity if snapshot.assured is None else min(snapshot.assured, snapshot.capacity)
+            snapshot.capacity
+            if snapshot.assured is None
+            else min(snapshot.assured, snapshot.capacity)
         )
         self.last: Remembered = snapshot.memory or Remembered()
         self.states = {state.job.id: state for state in snapshot.jobs}
@@ -115,15 +117,21 @@ class _Cycle:
             reasons=reasons,
             # A plan has to have so much to spare before a migration may disturb it.
             pinned=frozenset(
-                name for name, plan in self.plans.items() if plan.spare < MARGIN * due[name].change - 1e-6
+                name
+                for name, plan in self.plans.items()
+                if plan.spare < MARGIN * due[name].change - 1e-6
             ),
             needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
             memory=Remembered(
-                plans=both, arrivals=arrivals, planned=planned, devices=self.devices, paces=self.paces
+                plans=both,
+                arrivals=arrivals,
+                planned=planned,
+                devices=self.devices,
+                paces=self.paces,
             ),
         )
 
-    # What is wanted ----------------------------------------------------------------------------------------
+    # What is wanted -------------------------------------------------------------------------------
 
     def _wanted(self, state: JobState, *, doubt: float) -> Wanted:
         bare = need_of(state, now=self.now, overheads=self.snapshot.overheads, doubt=doubt)
@@ -151,7 +159,7 @@ class _Cycle:
                 found.append((cost, one.job, one._replace(cost=cost)))
         return {job: one for _, job, one in sorted(found)}
 
-    # The plan ----------------------------------------------------------------------------------------------
+    # The plan -------------------------------------------------------------------------------------
 
     def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
         """Find a plan; returns when it was made as a whole."""
@@ -163,7 +171,9 @@ class _Cycle:
         return self.now
 
     def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
-        """Go on with the last plan, and fit in what arrives; False where it no longer keeps each promise."""
+        """Go on with the last plan, and fit in what arrives; False where it no longer keeps each
+        promise.
+        """
         if self.devices < self.last.devices:
             return False
         plans = {}
@@ -192,7 +202,11 @@ class _Cycle:
 
     def _plan_anew(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> None:
         doubt = self.snapshot.overheads.doubt
-        careful = [self._wanted(self.states[one.job], doubt=doubt) for one in promised] if doubt else promised
+        careful = (
+            [self._wanted(self.states[one.job], doubt=doubt) for one in promised]
+            if doubt
+            else promised
+        )
         hopes = list(hopeful.values())[:_HOPED]
         plans = self._jointly([*careful, *hopes])
         if plans is None:
@@ -226,14 +240,19 @@ class _Cycle:
         if plans is not None and len(plans) == len(needs):
             return plans
         bare = [(name, need, need) for name, _, need in needs]
-        plans = plan_all(needs, now=now, devices=devices) or plan_all(bare, now=now, devices=devices)
+        plans = plan_all(needs, now=now, devices=devices) or plan_all(
+            bare, now=now, devices=devices
+        )
         if plans is not None:
             return plans
         # A failure, a wrong profile or lost capacity: keep as many as can be kept.
-        mended, fitted = mend(last, bare, now=now, devices=devices), plan_most(bare, now=now, devices=devices)
+        mended, fitted = (
+            mend(last, bare, now=now, devices=devices),
+            plan_most(bare, now=now, devices=devices),
+        )
         return mended if len(mended) >= len(fitted) else fitted
 
-    # Verdicts ----------------------------------------------------------------------------------------------
+    # Verdicts -------------------------------------------------------------------------------------
 
     def _joined(self, hopeful: Mapping[str, Wanted]) -> Arrivals:
         costs = [hopeful[name].cost or 0.0 for name in self.snapshot.arrived if name in hopeful]
@@ -243,7 +262,10 @@ class _Cycle:
         """Promise what is planned and cheap; say to every arrival how it stands."""
         prices = Prices(arrivals, now=self.now, devices=self.devices)
         fresh = frozenset(self.snapshot.arrived)
-        for name in [*self.snapshot.arrived, *(name for name in list(self.hoped) if name not in fresh)]:
+        for name in [
+            *self.snapshot.arrived,
+            *(name for name in list(self.hoped) if name not in fresh),
+        ]:
             one = hopeful.get(name)
             no = self._no(name) if one is None else self._not_yet(one, prices)
             if no is None:
@@ -256,7 +278,10 @@ class _Cycle:
         pieces, deadline = self.plans[name].pieces, self.states[name].job.deadline
         share, finish = max(piece.workers for piece in pieces), pieces[-1].stop
         assert deadline is not None
-        text = f"{counted(share, 'worker')} will do: done {deadline - finish:.0f} s before the deadline"
+        text = (
+            f"{counted(share, 'worker')} will do: done {deadline - finish:.0f} s before the "
+            "deadline"
+        )
         return Admitted(job=name, reason=Reason.FITS, share=share, finish=finish, detail=text)
 
     def _no(self, name: str) -> Verdict:
@@ -278,7 +303,8 @@ class _Cycle:
         state, cost = self.states[one.job], one.cost or 0.0
         if one.job not in self.hoped or self.broken:
             text = (
-                f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in time for all"
+                f"with {len(self.plans)} promised jobs on {self.devices} devices no plan is in "
+                "time for all"
             )
             return Rejected(job=one.job, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
         if self.snapshot.promise is PromiseAt.MEASURED and not is_measured(state):
@@ -286,14 +312,16 @@ class _Cycle:
             return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
         if one.slower > 1.0 and as_planned(self.hoped[one.job], one.doubtful, self.now) is None:
             text = (
-                f"is planned to be in time, and promised once its own speed was measured: jobs were up to "
+                "is planned to be in time, and promised once its own speed was measured: jobs "
+                "were up to "
                 f"{one.slower - 1.0:.0%} slower than their profiles"
             )
             return Rejected(job=one.job, reason=Reason.TO_MEASURE, detail=text, runs=True)
         highest = prices.highest(one.bare.due - self.now)
         if cost > highest:
             text = (
-                f"is planned to be in time, and promised once it needs {highest:.0f} device-seconds, not "
+                f"is planned to be in time, and promised once it needs {highest:.0f} "
+                "device-seconds, not "
                 f"{cost:.0f}: jobs as cheap as that keep coming"
             )
             return Rejected(job=one.job, reason=Reason.LEAVES_ROOM, detail=text, runs=True)

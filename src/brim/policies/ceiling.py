@@ -1,7 +1,8 @@
 """What no policy can exceed: the share of deadlines that could be met at all. Pure.
 
-Two bounds. Per job: the whole cluster to itself, at once. With capacity: a linear relaxation in which jobs
-may be met in part and devices are handed out as a fluid, so that every real schedule is among its solutions.
+Two bounds. Per job: the whole cluster to itself, at once. With capacity: a linear relaxation in
+which jobs may be met in part and devices are handed out as a fluid, so that every real schedule is
+among its solutions.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from brim.domain.workload import Job
-
-__all__ = ["ceiling_per_job", "ceiling_with_capacity", "least_device_time"]
 
 # Most time buckets of the relaxation; fewer make it faster and the bound looser, never wrong.
 _BUCKETS = 1000
@@ -28,16 +27,19 @@ def _possible(job: Job, devices: int) -> bool:
 
 
 def ceiling_per_job(jobs: Sequence[Job], *, devices: int) -> float | None:
-    """Share of the deadlines that a job alone on `devices` devices would meet; None without any deadline."""
+    """Share of the deadlines that a job alone on `devices` devices would meet; None without any
+    deadline.
+    """
     wanted = [job for job in jobs if job.deadline is not None]
     return sum(_possible(job, devices) for job in wanted) / len(wanted) if wanted else None
 
 
 def least_device_time(job: Job) -> float:
-    """The least device-seconds with which the job can be done between its submission and its deadline.
+    """The least device-seconds with which the job can be done between its submission and its
+    deadline.
 
-    On a concave curve an even pace needs least (Jensen), so it is the window times the workers whose
-    envelope is the average speed that the window asks for; fractions of a worker allowed.
+    On a concave curve an even pace needs least (Jensen), so it is the window times the workers
+    whose envelope is the average speed that the window asks for; fractions of a worker allowed.
 
     Source: our own; the argument for uniform shares is in ElasticFlow, section 4.1.
     """
@@ -52,7 +54,9 @@ def least_device_time(job: Job) -> float:
 
 
 class _Programme(NamedTuple):
-    """Rows of the relaxation in compressed form: for each row its bounds and its (column, factor) pairs."""
+    """Rows of the relaxation in compressed form: for each row its bounds and its (column, factor)
+    pairs.
+    """
 
     upper: list[float]
     starts: list[int]
@@ -66,11 +70,15 @@ class _Programme(NamedTuple):
         self.factors.extend(factor for _, factor in terms)
 
 
-def ceiling_with_capacity(jobs: Sequence[Job], *, devices: int, buckets: int = _BUCKETS) -> float | None:
-    """Share of the deadlines that any policy could meet on `devices` devices together; None without any.
+def ceiling_with_capacity(
+    jobs: Sequence[Job], *, devices: int, buckets: int = _BUCKETS
+) -> float | None:
+    """Share of the deadlines that any policy could meet on `devices` devices together; None without
+    any.
 
-    Maximise the number of jobs met, in parts, such that each gets its least device-time inside its window, no
-    faster than its most workers allow, and no bucket of time gives more than its devices.
+    Maximise the number of jobs met, in parts, such that each gets its least device-time inside its
+    window, no faster than its most workers allow, and no bucket of time gives more than its
+    devices.
     """
     wanted = [job for job in jobs if job.deadline is not None]
     if not wanted:
@@ -78,15 +86,22 @@ def ceiling_with_capacity(jobs: Sequence[Job], *, devices: int, buckets: int = _
     able = [job for job in wanted if _possible(job, devices)]
     moments = sorted({t for job in able for t in (job.submitted, job.deadline or 0.0)})
     if len(moments) > buckets:
-        moments = [moments[k] for k in np.linspace(0, len(moments) - 1, buckets).round().astype(int).tolist()]
+        moments = [
+            moments[k]
+            for k in np.linspace(0, len(moments) - 1, buckets).round().astype(int).tolist()
+        ]
     used: list[list[tuple[int, float]]] = [[] for _ in moments]
     rows = _Programme([], [], [], [])
-    column = len(able)  # columns: one for each job's part that is met, then device-time per job and bucket
+    column = len(
+        able
+    )  # columns: one for each job's part that is met, then device-time per job and bucket
     for k, job in enumerate(able):
         assert job.deadline is not None
         terms = [(k, least_device_time(job))]
         most = min(job.ceiling, devices)
-        for bucket in range(bisect_right(moments, job.submitted) - 1, bisect_left(moments, job.deadline)):
+        for bucket in range(
+            bisect_right(moments, job.submitted) - 1, bisect_left(moments, job.deadline)
+        ):
             overlap = min(moments[bucket + 1], job.deadline) - max(moments[bucket], job.submitted)
             rows.add(0.0, [(column, 1.0), (k, -most * overlap)])
             used[bucket].append((column, 1.0))

@@ -1,8 +1,9 @@
-"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme; the rest is best
-effort.
+"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme; the rest is
+best effort.
 
-Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their deadlines;
-one that does not fit is degraded to best effort, never refused; each lease a MILP picks who runs.
+Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their
+deadlines; one that does not fit is degraded to best effort, never refused; each lease a MILP picks
+who runs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from brim.policies.gang import pack, size_of
-
-__all__ = ["chronus"]
 
 _LEASE = 240.0  # seconds
 _PADDING = 1.1  # of the estimated duration
@@ -31,9 +39,13 @@ class _Lease(NamedTuple):
 
 
 def chronus(snapshot: Snapshot) -> Decision:
-    """Judge arrivals by the latest leases that would do, then let a knapsack pick who runs this one."""
+    """Judge arrivals by the latest leases that would do, then let a knapsack pick who runs this
+    one.
+    """
     fresh = frozenset(snapshot.arrived)
-    promised = [s for s in snapshot.jobs if s.standing is Standing.ADMITTED and s.job.id not in fresh]
+    promised = [
+        s for s in snapshot.jobs if s.standing is Standing.ADMITTED and s.job.id not in fresh
+    ]
     verdicts: list[Verdict] = []
     for state in snapshot.jobs:
         if state.job.id not in fresh:
@@ -45,7 +57,9 @@ def chronus(snapshot: Snapshot) -> Decision:
             )
         else:
             text = "no whole leases of its gang are left before the deadline"
-            verdicts.append(Rejected(job=state.job.id, reason=Reason.NO_CAPACITY, detail=text, runs=True))
+            verdicts.append(
+                Rejected(job=state.job.id, reason=Reason.NO_CAPACITY, detail=text, runs=True)
+            )
     kept = frozenset(state.job.id for state in promised)
     leases = [_lease(state, snapshot, state.job.id in kept) for state in snapshot.jobs]
     chosen = _knapsack(leases, snapshot.capacity)
@@ -83,7 +97,10 @@ def _lease(state: JobState, snapshot: Snapshot, promised: bool) -> _Lease:
         return _Lease(state, size, size * (0.1 + 0.05 * (state.workers > 0) + 1e-7 * waited), False)
     spare = (state.job.deadline - snapshot.now) // _LEASE - _leases_needed(state, snapshot.capacity)
     return _Lease(
-        state, size, size * (1.0 + 1.0 / (1.0 + max(spare, 0.0)) + 0.1 * (state.workers > 0)), spare <= 0
+        state,
+        size,
+        size * (1.0 + 1.0 / (1.0 + max(spare, 0.0)) + 0.1 * (state.workers > 0)),
+        spare <= 0,
     )
 
 
@@ -97,8 +114,14 @@ def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("mip_max_nodes", 200)
     solver.setOptionValue("threads", 1)
-    runs = [solver.addBinary(obj=-(lease.value + 1e3 * lease.size * lease.must)) for lease in leases]
-    solver.addConstr(sum(lease.size * run for lease, run in zip(leases, runs, strict=True)) <= capacity)
+    runs = [
+        solver.addBinary(obj=-(lease.value + 1e3 * lease.size * lease.must)) for lease in leases
+    ]
+    solver.addConstr(
+        sum(lease.size * run for lease, run in zip(leases, runs, strict=True)) <= capacity
+    )
     solver.minimize()
     values = solver.getSolution().col_value
-    return frozenset(lease.state.job.id for lease, value in zip(leases, values, strict=True) if value > 0.5)
+    return frozenset(
+        lease.state.job.id for lease, value in zip(leases, values, strict=True) if value > 0.5
+    )

@@ -2,17 +2,18 @@
 
 Who can take devices from whom, and why that ends:
 
-* An owner takes back what it lent: from a borrower, which by definition is above its guarantee. The borrower
-  cannot take them back, for they are not its own; it gets them again when the owner stops asking.
+* An owner takes back what it lent: from a borrower, which by definition is above its guarantee. The
+  borrower cannot take them back, for they are not its own; it gets them again when the owner stops
+  asking.
 * A higher priority takes from a lower one of the same tenant, never the other way round.
-* Among equals a policy decides. Under `brim` a device goes from job B to job A only if its return with A is
-  more
-  than `stay` (1.5) times that with B (`brim.policies.surplus`). A return is a slope of a fixed curve over the
-  work that is left: while A runs it can only grow, and while B waits it stays. For B to take the device back
-  its return would have to exceed 1.5 times A's, thus 2.25 times itself.
+* Among equals a policy decides. Under `brim` a device goes from job B to job A only if its return
+  with A is more
+  than `stay` (1.5) times that with B (`brim.policies.surplus`). A return is a slope of a fixed
+  curve over the work that is left: while A runs it can only grow, and while B waits it stays. For B
+  to take the device back its return would have to exceed 1.5 times A's, thus 2.25 times itself.
 
-The first two relations are strict orders and the third cannot go round, so no two jobs preempt each other in
-a loop; new arrivals and changed rights can start a new sequence, but only once each.
+The first two relations are strict orders and the third cannot go round, so no two jobs preempt each
+other in a loop; new arrivals and changed rights can start a new sequence, but only once each.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from brim.policies.placement import Block, Placement, place
 from brim.policies.quota import allowances
 from brim.policies.reclaim import Holding, give_back
 
-__all__ = ["Memory", "cycle"]
-
 _EVERYONE = Tenant(id="default")
 
 
@@ -41,7 +40,8 @@ class Memory:
 
 
 def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decision:
-    """Decide for the whole cluster: the policy is asked once for each tenant and priority that has jobs.
+    """Decide for the whole cluster: the policy is asked once for each tenant and priority that has
+    jobs.
 
     Args:
         placed: whether to place the workers on devices and plan migrations.
@@ -52,7 +52,9 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
     last: Memory = snapshot.memory or Memory()
     tenants = _tenants(snapshot)
     groups = _groups(snapshot)
-    wanted = {name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()}
+    wanted = {
+        name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()
+    }
     allowed = allowances(tenants, wanted, snapshot.capacity)
     parts: list[tuple[tuple[str, int], Decision]] = []
     left = dict(allowed)
@@ -102,8 +104,12 @@ def _wants(states: Sequence[JobState], capacity: int) -> int:
     return min(sum(max(state.job.ceiling, state.workers) for state in states), capacity)
 
 
-def _kept_for_running(groups: Mapping[tuple[str, int], list[JobState]], key: tuple[str, int]) -> int:
-    """Devices that jobs of this priority leave alone: the gangs of preserved jobs that run below them."""
+def _kept_for_running(
+    groups: Mapping[tuple[str, int], list[JobState]], key: tuple[str, int]
+) -> int:
+    """Devices that jobs of this priority leave alone: the gangs of preserved jobs that run below
+    them.
+    """
     return sum(
         state.job.minimum
         for (tenant, priority), states in groups.items()
@@ -114,7 +120,9 @@ def _kept_for_running(groups: Mapping[tuple[str, int], list[JobState]], key: tup
 
 
 def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capacity: int) -> int:
-    """What this tenant's promises may count on: its guarantee, and its weight's part of what nobody owns."""
+    """What this tenant's promises may count on: its guarantee, and its weight's part of what nobody
+    owns.
+    """
     unowned = snapshot.capacity - sum(one.guaranteed for one in tenants)
     part = int(unowned * tenant.weight / sum(one.weight for one in tenants)) if unowned > 0 else 0
     most = tenant.guaranteed + part
@@ -144,7 +152,9 @@ def _joined(
     blocks = last.blocks
     moved: frozenset[str] = frozenset()
     if placed:
-        placement: Placement = place(last.blocks, workers, devices=snapshot.cluster.devices, pinned=pinned)
+        placement: Placement = place(
+            last.blocks, workers, devices=snapshot.cluster.devices, pinned=pinned
+        )
         blocks, moved = placement.blocks, placement.moved
     return Decision(
         workers=workers,
@@ -163,11 +173,12 @@ def _settled(
     wished: Mapping[str, int],
     allowed: Mapping[str, int],
 ) -> dict[str, int]:
-    """What the policy wished, except where a right takes devices from jobs that run: there few give, and shrink.
+    """What the policy wished, except where a right takes devices from jobs that run: there few
+    give, and shrink.
 
-    That is so for a tenant that holds more than it may (a reclaim), and where a lower priority would stop
-    although a higher one has more than it needs (a preemption). It ends in promised shares, gangs, and the
-    smallest set of victims for the rest (`brim.policies.reclaim`).
+    That is so for a tenant that holds more than it may (a reclaim), and where a lower priority
+    would stop although a higher one has more than it needs (a preemption). It ends in promised
+    shares, gangs, and the smallest set of victims for the rest (`brim.policies.reclaim`).
     """
     workers = dict(wished)
     for tenant, states in _by_tenant(_groups(snapshot)).items():
@@ -180,9 +191,13 @@ def _settled(
         if sum(state.workers for state in running) > most:
             holdings = _reclaimed(states, wished, needed)
         elif len(mine) > 1 and any(wished.get(state.job.id, 0) == 0 for state in running):
-            holdings = [_holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running]
+            holdings = [
+                _holding(s, max(wished.get(s.job.id, 0), _kept(s, needed)), needed) for s in running
+            ]
             holdings += [
-                _holding(s, wished[s.job.id], needed) for s in states if not s.workers and s.job.id in wished
+                _holding(s, wished[s.job.id], needed)
+                for s in states
+                if not s.workers and s.job.id in wished
             ]
         else:
             continue
@@ -201,7 +216,9 @@ def _settled(
 def _reclaimed(
     states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
 ) -> list[Holding]:
-    """What jobs of a tenant that must give back would keep: what they hold; newcomers only what they need."""
+    """What jobs of a tenant that must give back would keep: what they hold; newcomers only what
+    they need.
+    """
     lowest = min(state.job.priority for state in states if state.workers)
     holdings = []
     for state in states:
@@ -231,9 +248,13 @@ def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> Holding:
 
 
 class _Books:
-    """What each tenant held before and has after, for the sentences that say who took what from whom."""
+    """What each tenant held before and has after, for the sentences that say who took what from
+    whom.
+    """
 
-    def __init__(self, snapshot: Snapshot, workers: Mapping[str, int], allowed: Mapping[str, int]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, workers: Mapping[str, int], allowed: Mapping[str, int]
+    ) -> None:
         self.snapshot, self.allowed = snapshot, allowed
         self.owners = {tenant.id: tenant for tenant in snapshot.tenants}
         self.held: dict[str, int] = {}
@@ -255,7 +276,9 @@ class _Books:
             if gain > 0 and name != tenant:
                 owner = self.owners.get(name)
                 right = owner.guaranteed if owner else 0
-                found.append(f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})")
+                found.append(
+                    f"tenant {name} takes {gain} (held {self.held[name]}, guaranteed {right})"
+                )
         return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
 
     def above(self, state: JobState) -> str:
@@ -282,7 +305,9 @@ def _reason(
         held = books.held[job.tenant]
         if held > allowed and tenant is not None:
             text = f"tenant {job.tenant} held {held} devices and may use {allowed} now"
-            text += f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
+            text += (
+                f" (guaranteed: {tenant.guaranteed}); {books.takers(job.tenant)}; this job {gives}"
+            )
             return Reason.RECLAIMED, text
         above = books.above(state)
         if above and (given is None or count == 0):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from brim.domain.schedule import Admitted, Decision, JobState, Reason, Snapshot, Verdict
 
-__all__ = ["admit_all", "edf", "largest_size"]
-
 
 def largest_size(sizes: tuple[int, ...], limit: int) -> int:
     """The largest of the ascending `sizes` that is at most `limit`; 0 where none is.
@@ -23,7 +21,9 @@ def largest_size(sizes: tuple[int, ...], limit: int) -> int:
 
 def admit_all(snapshot: Snapshot) -> tuple[Verdict, ...]:
     """Let every arrival in without promising anything."""
-    return tuple(Admitted(job=job, reason=Reason.NO_ADMISSION, promises=False) for job in snapshot.arrived)
+    return tuple(
+        Admitted(job=job, reason=Reason.NO_ADMISSION, promises=False) for job in snapshot.arrived
+    )
 
 
 def _urgency(state: JobState) -> tuple[bool, bool, float, str]:
@@ -35,8 +35,8 @@ def _urgency(state: JobState) -> tuple[bool, bool, float, str]:
 def edf(snapshot: Snapshot) -> Decision:
     """Give each job, by deadline, its peak or the largest measured size that is still free.
 
-    The published code gives up to 64 workers even where the curve falls before that (section 3.12 of the
-    reference); here the peak is the most.
+    The published code gives up to 64 workers even where the curve falls before that (section 3.12
+    of the reference); here the peak is the most.
     """
     free = snapshot.capacity
     workers: dict[str, int] = {}
@@ -47,5 +47,7 @@ def edf(snapshot: Snapshot) -> Decision:
         if size >= state.job.minimum:
             workers[state.job.id] = size
             free -= size
-    reasons = {name: (Reason.ORDER, f"{size} workers in deadline order") for name, size in workers.items()}
+    reasons = {
+        name: (Reason.ORDER, f"{size} workers in deadline order") for name, size in workers.items()
+    }
     return Decision(workers=workers, verdicts=admit_all(snapshot), reasons=reasons)

@@ -1,9 +1,11 @@
-"""ElasticFlow as the paper means it: minimum satisfactory share, admission, marginal return of device time.
+"""ElasticFlow as the paper means it: minimum satisfactory share, admission, marginal return of
+device time.
 
-Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a time, by
-comparing the promises that can be kept before and after; a late job blocks nobody; the greedy step prefers
-the grant that costs the least device time; one change of workers is in the plan. Sizes stay the measured
-ones. A refused job is kept as best effort, as if its user had submitted it again without the deadline.
+Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a
+time, by comparing the promises that can be kept before and after; a late job blocks nobody; the
+greedy step prefers the grant that costs the least device time; one change of workers is in the
+plan. Sizes stay the measured ones. A refused job is kept as best effort, as if its user had
+submitted it again without the deadline.
 """
 
 from __future__ import annotations
@@ -15,12 +17,19 @@ from typing import NamedTuple
 
 from brim.domain.resizing import Overheads
 from brim.domain.scaling import ScalingCurve
-from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot, Standing, Verdict
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from brim.domain.workload import Job
 from brim.policies.promises import Promise, next_change, plan_all, plan_most, workers_now
 from brim.policies.timeline import Need
-
-__all__ = ["elasticflow"]
 
 _Needs = tuple[str, Need, Need]
 
@@ -29,8 +38,10 @@ class _Fixed(NamedTuple):
     """What does not change about a job while its curve does not, worked out once.
 
     Attributes:
-        best: rates by workers where only measured sizes may be used; `floor`: those sizes, by workers.
-        steps: for each size the next one and, per step of remaining work, the device time that it costs.
+        best: rates by workers where only measured sizes may be used; `floor`: those sizes, by
+            workers.
+        steps: for each size the next one and, per step of remaining work, the device time that it
+            costs.
         change: seconds that a change of workers costs at most.
     """
 
@@ -67,10 +78,13 @@ def elasticflow(snapshot: Snapshot) -> Decision:
     workers = {name: workers_now(promise, snapshot.now) for name, promise in plans.items()}
     _grant(snapshot.jobs, workers, snapshot.capacity - sum(workers.values()), fixed)
     reasons = {
-        name: (Reason.SURPLUS, f"{count} workers, its share included") for name, count in workers.items()
+        name: (Reason.SURPLUS, f"{count} workers, its share included")
+        for name, count in workers.items()
     }
     wake = next_change(plans, snapshot.now)
-    return Decision(workers=workers, verdicts=tuple(verdicts), wake=wake, reasons=reasons, memory=fixed)
+    return Decision(
+        workers=workers, verdicts=tuple(verdicts), wake=wake, reasons=reasons, memory=fixed
+    )
 
 
 def _admit(
@@ -90,7 +104,9 @@ def _admit(
             continue
         wider = sorted([*needs, _need(state, now, fixed[name])], key=_by_due)
         found = plan_all(wider, now=now, devices=devices)
-        if found is None and plans is None:  # somebody may be late already: then not everybody must fit
+        if (
+            found is None and plans is None
+        ):  # somebody may be late already: then not everybody must fit
             needs, plans = _keep(needs, now, devices)
             wider = sorted([*needs, _need(state, now, fixed[name])], key=_by_due)
             found = plan_all(wider, now=now, devices=devices)

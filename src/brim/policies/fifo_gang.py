@@ -1,11 +1,11 @@
-"""First come, first served, in gangs of the requested size; nobody is preempted, nobody overtakes."""
+"""First come, first served, in gangs of the requested size;
+nobody is preempted, nobody overtakes.
+"""
 
 from __future__ import annotations
 
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.gang import pack
-
-__all__ = ["fifo_gang"]
 
 
 def fifo_gang(snapshot: Snapshot) -> Decision:

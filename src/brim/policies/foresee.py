@@ -1,4 +1,7 @@
-"""When every job would end if nothing new happened: the cycle, run ahead on what it decides itself. Pure."""
+"""When every job would end if nothing new happened: the cycle, run ahead on what it decides itself.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from dataclasses import replace
 
 from brim.domain.resizing import Overheads
 from brim.domain.schedule import Admitted, Decision, JobState, Policy, Snapshot, Standing
-
-__all__ = ["foresee"]
 
 _FAR = 60  # cycles that are run ahead; who runs then is believed to go on as it is
 
@@ -34,7 +35,11 @@ def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str,
         if until == math.inf:
             return ends
         ends |= {job: end for job, end in finish.items() if end <= until}
-        states = [_gone_on(state, now, until, overheads.end) for state in states if state.job.id not in ends]
+        states = [
+            _gone_on(state, now, until, overheads.end)
+            for state in states
+            if state.job.id not in ends
+        ]
         now = until
         ahead = replace(snapshot, now=now, jobs=tuple(states), arrived=(), memory=decision.memory)
         decision = decide(ahead)
@@ -69,4 +74,6 @@ def _gone_on(state: JobState, now: float, until: float, end: float) -> JobState:
     done = rate * max(0.0, until - max(now, state.ready - end))
     attained = state.attained + state.workers * (until - now)
     ready = max(state.ready, until + end)
-    return state._replace(remaining=max(state.remaining - done, 1e-9), attained=attained, ready=ready)
+    return state._replace(
+        remaining=max(state.remaining - done, 1e-9), attained=attained, ready=ready
+    )

@@ -1,8 +1,8 @@
 """Gandiva: everyone runs, in turns: gangs of the requested size share the devices by time slicing.
 
-Source: Xiao et al., Gandiva (OSDI 2018), section 3.1. Repaired against ElasticFlow's artifact: turns are
-taken whenever somebody waits, not when the clock happens to be a multiple of a minute, and no node is
-promised twice.
+Source: Xiao et al., Gandiva (OSDI 2018), section 3.1. Repaired against ElasticFlow's artifact:
+turns are taken whenever somebody waits, not when the clock happens to be a multiple of a minute,
+and no node is promised twice.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.policies.gang import pack, size_of
 
-__all__ = ["gandiva"]
-
-# Seconds of a turn. A suspension costs seconds, so that one-minute turns of the paper would cost a tenth.
+# Seconds of a turn. A suspension costs seconds, so that one-minute turns of the paper would cost a
+# tenth.
 _TURN = 600.0
 
 

@@ -1,4 +1,7 @@
-"""What the policies of fixed size share: a gang has the workers its user asked for, or none. Pure."""
+"""What the policies of fixed size share: a gang has the workers its user asked for, or none.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Iterable
 
 from brim.domain.schedule import Decision, JobState, Reason, Snapshot
 from brim.policies.edf import admit_all
-
-__all__ = ["pack", "size_of"]
 
 
 def size_of(state: JobState, capacity: int) -> int:
@@ -40,4 +41,6 @@ def pack(
         )
         if strict:
             break
-    return Decision(workers=workers, verdicts=admit_all(snapshot), reasons=reasons, wake=wake, memory=memory)
+    return Decision(
+        workers=workers, verdicts=admit_all(snapshot), reasons=reasons, wake=wake, memory=memory
+    )

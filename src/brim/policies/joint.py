@@ -1,8 +1,9 @@
 """One plan for the deadlines that are promised and as many of the others as can still be met. Pure.
 
-Source: Moore and Hodgson's rule for the most jobs in time on one machine (Moore, Management Science 1968): take jobs
-in order of their deadlines, and where one does not fit give up the dearest so far. Here the machine is a timeline of
-devices, a job's cost is the device-seconds that it still needs, and who was promised is never given up.
+Source: Moore and Hodgson's rule for the most jobs in time on one machine (Moore, Management Science
+1968): take jobs in order of their deadlines, and where one does not fit give up the dearest so far.
+Here the machine is a timeline of devices, a job's cost is the device-seconds that it still needs,
+and who was promised is never given up.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from typing import NamedTuple
 from brim.policies.promises import Promise, promised, side_by_side
 from brim.policies.timeline import Need, Piece, Timeline
 
-__all__ = ["Wanted", "plan_jointly"]
-
 _RETRIES = 8  # of the given up, the cheapest, that are tried once more behind all others
 
 
@@ -25,8 +24,10 @@ class Wanted(NamedTuple):
     Attributes:
         bare: what it needs if nothing disturbs it.
         margin: seconds that its plan should have to spare, if there is time.
-        cost: device-seconds that it needs at least; None where it is promised, and so cannot be given up.
-        slower: how many times as long as by its profile it may take; its plan should last so long, if there is room.
+        cost: device-seconds that it needs at least; None where it is promised, and so cannot be
+            given up.
+        slower: how many times as long as by its profile it may take; its plan should last so long,
+            if there is room.
     """
 
     job: str
@@ -38,11 +39,17 @@ class Wanted(NamedTuple):
     @property
     def doubtful(self) -> Need:
         """What it needs if its profile is as wrong as it may be."""
-        return self.bare if self.slower == 1.0 else self.bare._replace(left=self.bare.left * self.slower)
+        return (
+            self.bare
+            if self.slower == 1.0
+            else self.bare._replace(left=self.bare.left * self.slower)
+        )
 
     @property
     def needs(self) -> tuple[str, Need, Need]:
-        """As `promises` takes it: its id, its need with the margin and what is in doubt, and its need without."""
+        """As `promises` takes it: its id, its need with the margin and what is in doubt, and its
+        need without.
+        """
         return self.job, self.doubtful.later(self.margin), self.bare
 
 
@@ -55,7 +62,8 @@ def plan_jointly(
     beside: Mapping[str, Promise] | None = None,
     givable: Sequence[Wanted] = (),
 ) -> dict[str, Promise] | None:
-    """Plans for every promised job and as many others as this finds room for; None where a promised one has none.
+    """Plans for every promised job and as many others as this finds room for; None where a promised
+    one has none.
 
     Args:
         last: earlier plans: their shares are guessed first.
@@ -109,7 +117,9 @@ class _Joint:
         return True
 
     def _swapped(self, one: Wanted, cost: float) -> list[Piece] | None:
-        """Its pieces in place of the dearest job's, if that is dearer than it and makes enough room."""
+        """Its pieces in place of the dearest job's, if that is dearer than it and makes enough
+        room.
+        """
         if not self.dearest or -self.dearest[0][0] <= cost:
             return None
         other = self.dearest[0][2]

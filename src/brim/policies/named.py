@@ -1,4 +1,6 @@
-"""The policies by name: a new one is a file here and a line below (docs/guides/write-a-policy.md)."""
+"""The policies by name: a new one is a file here and a line below
+(docs/guides/write-a-policy.md).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from brim.policies.gandiva import gandiva
 from brim.policies.pollux import pollux
 from brim.policies.themis import themis
 from brim.policies.tiresias import tiresias
-
-__all__ = ["POLICIES"]
 
 POLICIES: dict[str, Policy] = {
     "brim": brim,

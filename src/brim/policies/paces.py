@@ -1,15 +1,17 @@
-"""How far profiles are to be trusted: a job may be as slow, against its own, as the slowest was lately. Pure."""
+"""How far profiles are to be trusted: a job may be as slow, against its own, as the slowest was
+lately. Pure.
+"""
 
 from __future__ import annotations
 
 from brim.domain.schedule import JobState, Snapshot
 
-__all__ = ["Paces", "is_measured", "joined_by", "slower"]
-
 _HISTORY = 30 * 86400.0  # seconds that a measurement counts
 
 Paces = tuple[tuple[float, float], ...]
-"""(when, measured speed over that of the profile): the slowest, the slowest since then, and so on; times ascend."""
+"""(when, measured speed over that of the profile):
+the slowest, the slowest since then, and so on; times ascend.
+"""
 
 
 def is_measured(state: JobState) -> bool:
@@ -20,7 +22,8 @@ def is_measured(state: JobState) -> bool:
 def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
     """With what is measured now, without what is too long ago.
 
-    Nothing is remembered of a measurement behind which there is a slower one, so that these are few.
+    Nothing is remembered of a measurement behind which there is a slower one, so that these are
+    few.
     """
     now = snapshot.now
     slowest = min([state.pace for state in snapshot.jobs if is_measured(state)], default=None)
@@ -31,7 +34,9 @@ def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
 
 
 def slower(state: JobState, seen: Paces) -> float:
-    """How many times as long as by its profile a job may take; 1 once it was measured, and where profiles are right."""
+    """How many times as long as by its profile a job may take; 1 once it was measured, and where
+    profiles are right.
+    """
     if not seen or is_measured(state):
         return 1.0
     return max(state.pace / seen[0][1], 1.0)

@@ -1,16 +1,17 @@
-"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a last
-resort.
+"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a
+last resort.
 
-Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k devices is
-as close together as 2^k devices can be. Any number of workers is placed as the powers of two of its binary
-form.
+Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k
+devices is as close together as 2^k devices can be. Any number of workers is placed as the powers of
+two of its binary form.
 
-A request that fits by count always fits, after at most the migrations that `place` plans. Proof: requests are
-placed from the largest block to the smallest. When a block of size s is due, all that is placed and not
-movable is of size s or more, thus fills whole aligned regions of size s, and the cluster's trees hold as many
-such regions as their devices allow (trees below s add up to less than s). With s devices free by count some
-region is free of blocks of size s or more; what sits in it is smaller, is moved, and is due later in the same
-order. (Jobs that are pinned can break the second sentence; then the block is halved, and the job sits apart.)
+A request that fits by count always fits, after at most the migrations that `place` plans. Proof:
+requests are placed from the largest block to the smallest. When a block of size s is due, all that
+is placed and not movable is of size s or more, thus fills whole aligned regions of size s, and the
+cluster's trees hold as many such regions as their devices allow (trees below s add up to less than
+s). With s devices free by count some region is free of blocks of size s or more; what sits in it is
+smaller, is moved, and is due later in the same order. (Jobs that are pinned can break the second
+sentence; then the block is halved, and the job sits apart.)
 
 Source: ElasticFlow, section 4.3 (buddy allocation); the choice of what to move is ours.
 """
@@ -25,8 +26,6 @@ from typing import NamedTuple
 
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Decision, Snapshot
-
-__all__ = ["Block", "Placement", "on_nodes", "place"]
 
 _NOBODY = ""  # holds the places of devices that nodes do not have
 
@@ -118,7 +117,9 @@ class _Trees:
         return Block(self.free[min(fitting)][0], size) if fitting else None
 
     def regions(self, size: int) -> list[tuple[int, int]]:
-        """(start, devices in use) of each aligned region of `size` whose blocks are all smaller than that."""
+        """(start, devices in use) of each aligned region of `size` whose blocks are all smaller
+        than that.
+        """
         used: dict[int, int] = {}
         for start, (held, _) in self.held.items():
             region = start - start % size
@@ -162,9 +163,9 @@ def place(
 ) -> Placement:
     """Place `wanted` workers by job, given where jobs sit.
 
-    Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows takes the
-    block around its own if that is free, else the smallest free one that fits. If none fits, the region with
-    the fewest devices in use is cleared and those in it move.
+    Jobs of unchanged size stay; a job that shrinks stays on a part of its blocks; one that grows
+    takes the block around its own if that is free, else the smallest free one that fits. If none
+    fits, the region with the fewest devices in use is cleared and those in it move.
 
     Args:
         devices: in all; the sum of `wanted` must not exceed it.
@@ -257,7 +258,9 @@ class _Placing:
         return True
 
     def _clear(self, size: int) -> Block | None:
-        """Move everyone out of the region of `size` with the fewest devices in use; None if none may."""
+        """Move everyone out of the region of `size` with the fewest devices in use; None if none
+        may.
+        """
         for start, _ in self.trees.regions(size):
             inside = self.trees.inside(start, size)
             if any(job in self.pinned for _, job in inside):
@@ -270,20 +273,23 @@ class _Placing:
         return None
 
 
-# A live cluster: nodes of different sizes, which are lost and come back ---------------------------------------
+# A live cluster: nodes of different sizes, which are lost and come back ---------------------------
 
 
 def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     """The decision with its workers placed on nodes, given on which they are now.
 
-    Every node has as many places as the next power of two that holds the largest, so that each is a whole block;
-    nobody sits on those that it has no devices for. Places within a node mean nothing, so nothing is remembered:
-    what jobs hold on a node is packed anew each time, from the largest block to the smallest, which always fits.
+    Every node has as many places as the next power of two that holds the largest, so that each is a
+    whole block; nobody sits on those that it has no devices for. Places within a node mean nothing,
+    so nothing is remembered: what jobs hold on a node is packed anew each time, from the largest
+    block to the smallest, which always fits.
     """
     cluster = snapshot.cluster
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
     held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
-    before = _packed(cluster, width, {job: _kept(held[job], decision.workers.get(job, 0)) for job in held})
+    before = _packed(
+        cluster, width, {job: _kept(held[job], decision.workers.get(job, 0)) for job in held}
+    )
     wanted = {job: count for job, count in decision.workers.items() if count}
     nobody = sum(width - node.devices for node in cluster.nodes)
     placement = place(
@@ -302,7 +308,9 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
 
 
 def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """What a job that shrinks keeps: it leaves the nodes where it has the fewest, of equal ones the last."""
+    """What a job that shrinks keeps: it leaves the nodes where it has the fewest, of equal ones the
+    last.
+    """
     kept, surplus, order = dict(nodes), sum(nodes.values()) - wanted, list(nodes)
     for node in sorted(order, key=lambda node: (nodes[node], -order.index(node))):
         given = min(kept[node], max(surplus, 0))
@@ -318,7 +326,9 @@ def _packed(
     blocks: dict[str, list[Block]] = {}
     for index, node in enumerate(cluster.nodes):
         start, end = index * width, index * width + node.devices
-        pieces = [(size, job) for job, nodes in held.items() for size in _halves(nodes.get(node.id, 0))]
+        pieces = [
+            (size, job) for job, nodes in held.items() for size in _halves(nodes.get(node.id, 0))
+        ]
         # Behind larger powers of two, each is where a multiple of its size begins.
         for size, job in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
             if start + size <= end:  # else the node has fewer devices than it had

@@ -1,8 +1,9 @@
-"""Pollux: the workers that maximise the fair mean of speedups, again each minute, without deadlines.
+"""Pollux: the workers that maximise the fair mean of speedups, again each minute, without
+deadlines.
 
-Source: Qiao et al., Pollux (OSDI 2021), section 4.2. The traces fix the batch size, so that statistical
-efficiency is one and goodput is throughput; in place of the genetic search a greedy one, which on concave
-speedups finds the optimum of the same objective (the power mean with p = -1).
+Source: Qiao et al., Pollux (OSDI 2021), section 4.2. The traces fix the batch size, so that
+statistical efficiency is one and goodput is throughput; in place of the genetic search a greedy
+one, which on concave speedups finds the optimum of the same objective (the power mean with p = -1).
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import heapq
 from brim.domain.schedule import Decision, JobState, Reason, Snapshot
 from brim.policies.edf import admit_all
 
-__all__ = ["pollux"]
-
 _INTERVAL = 60.0
 _RESTART = 30.0
 
 
 def pollux(snapshot: Snapshot) -> Decision:
-    """Reallocate everything when a minute has passed since the last time, or when devices are free."""
+    """Reallocate everything when a minute has passed since the last time,
+    or when devices are free.
+    """
     last, before = snapshot.memory or (-_INTERVAL, {})
     here = {state.job.id: state for state in snapshot.jobs}
     kept = {name: count for name, count in before.items() if name in here}
@@ -33,7 +34,9 @@ def pollux(snapshot: Snapshot) -> Decision:
         workers = kept
     else:
         workers, last = _allocate(list(here.values()), snapshot.capacity), snapshot.now
-    reasons = {name: (Reason.ORDER, f"{count} workers by fair speedup") for name, count in workers.items()}
+    reasons = {
+        name: (Reason.ORDER, f"{count} workers by fair speedup") for name, count in workers.items()
+    }
     waiting = len([name for name, count in workers.items() if count]) < len(here)
     return Decision(
         workers=workers,
@@ -45,7 +48,9 @@ def pollux(snapshot: Snapshot) -> Decision:
 
 
 def _allocate(states: list[JobState], capacity: int) -> dict[str, int]:
-    """Steps along each envelope by the fall of 1/speedup; jobs without a worker first, oldest first."""
+    """Steps along each envelope by the fall of 1/speedup; jobs without a worker first, oldest
+    first.
+    """
     workers = {state.job.id: 0 for state in states}
     heap = [((-1.0, state.job.submitted), state.job.id, k, 1) for k, state in enumerate(states)]
     heapq.heapify(heap)

@@ -1,10 +1,12 @@
-"""What a deadline may cost to be promised on arrival: cheap ones are, dear ones wait until they are cheap. Pure.
+"""What a deadline may cost to be promised on arrival: cheap ones are, dear ones wait until they are
+cheap. Pure.
 
-A promise cannot be taken back, so each one that is made early may stand in the way of two cheaper ones to come. With
-commitment on arrival no rule bounds what is lost so (Eberle, Megow, Schewior, ESA 2020, arXiv 1912.10769); but what
-will come is like what came. A job is *cheap* if all jobs that were no dearer, together, never kept more than a part of
-the devices busy, in any stretch of time that was as long as the job's own. A dear job is planned for all the same,
-and becomes cheaper as it runs, for only what it still needs counts.
+A promise cannot be taken back, so each one that is made early may stand in the way of two cheaper
+ones to come. With commitment on arrival no rule bounds what is lost so (Eberle, Megow, Schewior,
+ESA 2020, arXiv 1912.10769); but what will come is like what came. A job is *cheap* if all jobs that
+were no dearer, together, never kept more than a part of the devices busy, in any stretch of time
+that was as long as the job's own. A dear job is planned for all the same, and becomes cheaper as it
+runs, for only what it still needs counts.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-__all__ = ["NOBODY", "Arrivals", "Prices"]
 
 _HISTORY = 30 * 86400.0  # seconds of arrivals that are remembered,
 _MOST = 512  # and how many of them at most: they are written down with each cycle
@@ -69,13 +69,18 @@ class Prices:
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
-        """The most device-seconds that a job with such a `window` may need to be promised; infinite without limit."""
-        # Windows that differ by less than a factor of two have one price, so that it is worked out a few times a cycle.
+        """The most device-seconds that a job with such a `window` may need to be promised; infinite
+        without limit.
+        """
+        # Windows that differ by less than a factor of two have one price, so that it is worked out
+        # a few times a cycle.
         size = math.ceil(math.log2(max(window, _SHORTEST) / _SHORTEST))
         highest = self._highest.get(size)
         if highest is None:
             stretch = min(_SHORTEST * 2.0**size, self._known)
-            highest = self._highest[size] = _price(self._seen, stretch, _BUSY * self._devices * stretch)
+            highest = self._highest[size] = _price(
+                self._seen, stretch, _BUSY * self._devices * stretch
+            )
         return highest
 
 

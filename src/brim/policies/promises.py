@@ -1,15 +1,18 @@
-"""Promised deadlines: a plan that keeps them all, found afresh each cycle or carried on from the last one.
+"""Promised deadlines: a plan that keeps them all, found afresh each cycle or carried on from the
+last one.
 
 Pure. The proof that no promise is broken while profiles are right and nothing fails:
 
-1. A promise is made only together with a plan for every promised job, within capacity, in which each is
-   done by its deadline and every change of workers costs what it costs (`change`, an upper bound).
-2. A later cycle either finds another such plan from the jobs' actual state, or goes on with the last one.
-3. Going on is always possible. A job that ran as planned is where the plan has it. What the plan does not know
-   is the change to a surplus, the change back, and a migration; each costs at most `change` seconds of the
-   plan's progress, and more workers never make a job slower. A plan therefore reserves devices for longer than
-   the job needs them, `spare` says how much longer, and a job is given a surplus only while `spare` is two
-   changes, and is moved only while it is three.
+1. A promise is made only together with a plan for every promised job, within capacity, in which
+   each is done by its deadline and every change of workers costs what it costs (`change`, an upper
+   bound).
+2. A later cycle either finds another such plan from the jobs' actual state, or goes on with the
+   last one.
+3. Going on is always possible. A job that ran as planned is where the plan has it. What the plan
+   does not know is the change to a surplus, the change back, and a migration; each costs at most
+   `change` seconds of the plan's progress, and more workers never make a job slower. A plan
+   therefore reserves devices for longer than the job needs them, `spare` says how much longer, and
+   a job is given a surplus only while `spare` is two changes, and is moved only while it is three.
 
 So by induction each promised job always has devices reserved with which it is done in time.
 """
@@ -23,20 +26,6 @@ from dataclasses import dataclass
 from brim.domain.resizing import Overheads
 from brim.domain.schedule import JobState
 from brim.policies.timeline import Need, Piece, Timeline
-
-__all__ = [
-    "Promise",
-    "as_planned",
-    "carry_on",
-    "mend",
-    "need_of",
-    "next_change",
-    "plan_all",
-    "plan_most",
-    "promised",
-    "side_by_side",
-    "workers_now",
-]
 
 # Seconds by which floating-point sums over a plan may differ from one cycle to the next.
 _ROUNDING = 1e-4
@@ -74,7 +63,9 @@ def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float =
         change=change,
         minimum=job.minimum,
         ceiling=ceiling,
-        floor=job.curve.floor if job.curve.stepped else None,  # in between devices are held for nothing
+        floor=job.curve.floor
+        if job.curve.stepped
+        else None,  # in between devices are held for nothing
     )
 
 
@@ -90,7 +81,9 @@ def plan_all(
     return _one_by_one(needs, now, devices, drop=False) if plans is None else plans
 
 
-def plan_most(needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int) -> dict[str, Promise]:
+def plan_most(
+    needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+) -> dict[str, Promise]:
     """A plan for as many jobs as this finds one for, by deadline; the others are not in it."""
     plans = _one_by_one(needs, now, devices, drop=True)
     assert plans is not None
@@ -133,9 +126,14 @@ def side_by_side(
 
 
 def carry_on(
-    last: Mapping[str, Promise], needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+    last: Mapping[str, Promise],
+    needs: Sequence[tuple[str, Need, Need]],
+    *,
+    now: float,
+    devices: int,
 ) -> dict[str, Promise] | None:
-    """The plans of the last cycle from now on, or None where one of them is late or they need too much.
+    """The plans of the last cycle from now on, or None where one of them is late or they need too
+    much.
 
     Jobs without a plan there (their promise is broken already) are not in it.
     """
@@ -154,9 +152,14 @@ def carry_on(
 
 
 def mend(
-    last: Mapping[str, Promise], needs: Sequence[tuple[str, Need, Need]], *, now: float, devices: int
+    last: Mapping[str, Promise],
+    needs: Sequence[tuple[str, Need, Need]],
+    *,
+    now: float,
+    devices: int,
 ) -> dict[str, Promise]:
-    """Where not all can be kept: who is in time by the last plan goes on with it, the others fit in or are left out.
+    """Where not all can be kept: who is in time by the last plan goes on with it, the others fit in
+    or are left out.
 
     So what one job has lost is not made good at the cost of another.
     """
@@ -187,7 +190,9 @@ def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
     pieces = promise.pieces
     if pieces[0].start < now:
         pieces = tuple(
-            Piece(max(piece.start, now), piece.stop, piece.workers) for piece in pieces if piece.stop > now
+            Piece(max(piece.start, now), piece.stop, piece.workers)
+            for piece in pieces
+            if piece.stop > now
         )
     spare = _spare(pieces, bare, now)
     if spare < -_ROUNDING or pieces[-1].stop > bare.due + _ROUNDING:
@@ -196,7 +201,8 @@ def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
 
 
 def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
-    """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it is too little.
+    """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it
+    is too little.
 
     The last piece may be a rounding longer than it was planned.
     """
@@ -226,5 +232,7 @@ def workers_now(promise: Promise, now: float) -> int:
 def next_change(plans: Mapping[str, Promise], now: float) -> float | None:
     """When a plan next changes a job's workers, its end excepted; None if none does."""
     times = [promise.pieces[0].stop for promise in plans.values() if len(promise.pieces) > 1]
-    times += [promise.pieces[0].start for promise in plans.values() if promise.pieces[0].start > now]
+    times += [
+        promise.pieces[0].start for promise in plans.values() if promise.pieces[0].start > now
+    ]
     return min(times, default=None)

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
-__all__ = ["allowances", "check_quota"]
-
 
 def check_quota(tenants: Sequence[Tenant], capacity: int) -> None:
     """Refuse quotas that cannot all be honoured at once.
@@ -24,17 +22,21 @@ def check_quota(tenants: Sequence[Tenant], capacity: int) -> None:
         raise SpecError("tenants", got="an id twice", need="one entry per tenant")
 
 
-def allowances(tenants: Sequence[Tenant], wanted: Mapping[str, int], capacity: int) -> dict[str, int]:
+def allowances(
+    tenants: Sequence[Tenant], wanted: Mapping[str, int], capacity: int
+) -> dict[str, int]:
     """Devices by tenant, work-conserving within the rights of each.
 
-    Everyone first gets what it wants of its own guarantee. What is left is lent: idle guarantees inside the
-    cohort (never the exclusive part), and devices that nobody owns to anyone, one at a time to the tenant
-    with the least borrowed per weight, up to its limit. So an owner that asks has its guarantee in this very
-    cycle: nothing that was lent counts as the borrower's (the reclaim law).
+    Everyone first gets what it wants of its own guarantee. What is left is lent: idle guarantees
+    inside the cohort (never the exclusive part), and devices that nobody owns to anyone, one at a
+    time to the tenant with the least borrowed per weight, up to its limit. So an owner that asks
+    has its guarantee in this very cycle: nothing that was lent counts as the borrower's (the
+    reclaim law).
 
     Args:
         wanted: devices that each tenant's jobs could use; tenants not named want none.
-        capacity: at least what is guaranteed in all; where services have taken some of that, guarantees
+        capacity: at least what is guaranteed in all; where services have taken some of that,
+            guarantees
         shrink
             in proportion, rounded down.
 

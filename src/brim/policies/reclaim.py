@@ -1,11 +1,11 @@
-"""Whose devices go when jobs hold more than they may: shrink before suspend, the smallest set of victims. Pure."""
+"""Whose devices go when jobs hold more than they may: shrink before suspend, the smallest set of
+victims. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-
-__all__ = ["Holding", "give_back"]
 
 
 class Holding(NamedTuple):
@@ -13,10 +13,12 @@ class Holding(NamedTuple):
 
     Attributes:
         workers: that many.
-        kept: the fewest that it can go on with: its promised share, or its gang. The rest is elastic surplus.
+        kept: the fewest that it can go on with: its promised share, or its gang. The rest is
+            elastic surplus.
         priority: whole jobs of the lowest go first.
         promised: its deadline is; among equals it goes last.
-        lost: seconds of work since its last checkpoint, times its workers: what a suspension may undo.
+        lost: seconds of work since its last checkpoint, times its workers: what a suspension may
+            undo.
     """
 
     job: str
@@ -35,9 +37,10 @@ class Holding(NamedTuple):
 def give_back(holdings: Sequence[Holding], most: int) -> dict[str, int]:
     """Workers by job so that together they have at most `most`; every holding is in it.
 
-    Surplus goes first, from as few jobs as can give it. Only where all surplus is not enough whole jobs are
-    suspended: the lowest priority first and wholly before the next, in it the fewest jobs, and of those the
-    ones that lose least. What a suspended job gives beyond the need spares others' surplus.
+    Surplus goes first, from as few jobs as can give it. Only where all surplus is not enough whole
+    jobs are suspended: the lowest priority first and wholly before the next, in it the fewest jobs,
+    and of those the ones that lose least. What a suspended job gives beyond the need spares others'
+    surplus.
 
     >>> a, b = Holding("a", 10, 1, lost=60.0), Holding("b", 2, 1)
     >>> give_back([a, b], 8), give_back([a, b], 1)
@@ -62,7 +65,9 @@ def give_back(holdings: Sequence[Holding], most: int) -> dict[str, int]:
 
 
 def _last_or_largest(rest: Sequence[Holding], over: int) -> Holding:
-    """The lowest priority's smallest surplus that is enough alone, else the largest: so the fewest give."""
+    """The lowest priority's smallest surplus that is enough alone, else the largest: so the fewest
+    give.
+    """
     enough = [one for one in rest if one.surplus >= over]
     if enough:
         return min(enough, key=lambda one: (one.priority, one.promised, one.surplus, one.job))
@@ -84,7 +89,8 @@ def _stopped(holdings: Iterable[Holding], short: int) -> list[Holding]:
         rest.remove(one)
         found.append(one)
         short -= one.kept
-    # The last one may be large enough to make an earlier one unnecessary: whoever can go on does, the highest first.
+    # The last one may be large enough to make an earlier one unnecessary: whoever can go on does,
+    # the highest first.
     for one in sorted(found, key=lambda one: (-one.priority, -one.promised, -one.lost, one.job)):
         if short + one.kept <= 0:
             found.remove(one)

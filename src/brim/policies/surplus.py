@@ -1,4 +1,7 @@
-"""Who gets what nobody was promised: step by step to the job with the largest marginal return. Pure."""
+"""Who gets what nobody was promised: step by step to the job with the largest marginal return.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import NamedTuple
 
 from brim.domain.scaling import ScalingCurve
 
-__all__ = ["Claim", "share_out"]
-
 _POWER = 4.0  # how much more an efficient worker counts than an inefficient one
 
 
@@ -19,8 +20,8 @@ class Claim(NamedTuple):
 
     Attributes:
         base: what it has for certain; grants come on top.
-        holds: workers that it has now: units up to there are worth `stay` times as much, so that two jobs
-            of nearly equal return do not pass devices back and forth.
+        holds: workers that it has now: units up to there are worth `stay` times as much, so that
+            two jobs of nearly equal return do not pass devices back and forth.
         left: seconds that it still needs on one worker's speed, or any measure of what is left.
     """
 
@@ -36,11 +37,12 @@ class Claim(NamedTuple):
 def share_out(claims: Sequence[Claim], free: int, *, stay: float = 1.0) -> dict[str, int]:
     """Give out `free` devices along the corners of each job's concave envelope.
 
-    A worker's return is its efficiency, to the fourth power, over the time that the job would still take on its
-    smallest size. Efficiency is the speed that the worker adds over what each of the first ones adds: on a cluster
-    that is too small an inefficient worker takes from others what they would have made more of. Dividing by what is
-    left finishes short jobs first, which lowers the mean completion time most (Source: Berg et al., heSRPT, SIGMETRICS
-    2020). A job never gets a worker that does not speed it up. Powers from 2 to 8 met the same deadlines.
+    A worker's return is its efficiency, to the fourth power, over the time that the job would still
+    take on its smallest size. Efficiency is the speed that the worker adds over what each of the
+    first ones adds: on a cluster that is too small an inefficient worker takes from others what
+    they would have made more of. Dividing by what is left finishes short jobs first, which lowers
+    the mean completion time most (Source: Berg et al., heSRPT, SIGMETRICS 2020). A job never gets a
+    worker that does not speed it up. Powers from 2 to 8 met the same deadlines.
 
     Args:
         stay: how many times a worker that a job already holds counts.
@@ -76,7 +78,10 @@ def _next(claim: Claim, have: int, stay: float, k: int) -> tuple[float, str, int
     corner = curve.sizes[place] if place < len(curve.sizes) else have
     goal = claim.minimum if have < claim.minimum else corner
     goal = min(max(goal, have + 1), claim.ceiling)
-    if max(have, claim.minimum - 1) < claim.holds < goal and curve.best[claim.holds] > curve.best[have]:
+    if (
+        max(have, claim.minimum - 1) < claim.holds < goal
+        and curve.best[claim.holds] > curve.best[have]
+    ):
         goal = claim.holds  # a part of a step may be worth keeping
     first = envelope[curve.sizes[0]] / curve.sizes[0]
     efficiency = (envelope[goal] - envelope[have]) / (goal - have) / first

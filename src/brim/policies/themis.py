@@ -1,15 +1,15 @@
-"""Themis: finish-time fairness: those whom sharing delays most, against a cluster of their own share, first.
+"""Themis: finish-time fairness: those whom sharing delays most, against a cluster of their own
+share, first.
 
-Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the isolated
-time is that on a fair share of the devices, and what a job has had lowers its priority (leases rotate).
+Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the
+isolated time is that on a fair share of the devices, and what a job has had lowers its priority
+(leases rotate).
 """
 
 from __future__ import annotations
 
 from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.policies.gang import pack, size_of
-
-__all__ = ["themis", "unfairness"]
 
 _LEASE = 600.0  # seconds that a grant lasts at least
 
@@ -26,9 +26,9 @@ def unfairness(state: JobState, *, now: float, jobs: int, capacity: int) -> floa
 def themis(snapshot: Snapshot) -> Decision:
     """Leases run out; then the gangs with the largest rho that fit.
 
-    For a given bound on rho the least shares are known in closed form and add up to one number, so that the
-    min-max itself needs no solver (the `:as-coded` variant computes it); with whole gangs what remains of it
-    is the order.
+    For a given bound on rho the least shares are known in closed form and add up to one number, so
+    that the min-max itself needs no solver (the `:as-coded` variant computes it); with whole gangs
+    what remains of it is the order.
     """
     now, count = snapshot.now, len(snapshot.jobs)
 

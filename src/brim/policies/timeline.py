@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Need", "Piece", "Timeline"]
-
-
-# A timeline of more steps than this merges steps closer together than this part of their distance from now.
+# A timeline of more steps than this merges steps closer together than this part of their distance
+# from now.
 _MANY = 64
 _COARSE = 0.03
 _STEP = math.log(1.0 + _COARSE)
@@ -57,7 +55,9 @@ class Need(NamedTuple):
         return Need(best, left, begin + seconds, due, holds, change, minimum, ceiling, floor)
 
     def share(self) -> int | None:
-        """The fewest workers, the same until the end, that finish in time if nobody is in the way."""
+        """The fewest workers, the same until the end,
+        that finish in time if nobody is in the way.
+        """
         best, left, begin, due, holds, change, minimum, ceiling, _ = self
         window = due - begin
         if window <= 0:
@@ -79,7 +79,8 @@ class Timeline:
 
     Attributes:
         times: when each step begins, ascending; the first is now.
-        free: devices that are free from then on, by step: an array, for one job may take from hundreds of steps.
+        free: devices that are free from then on, by step: an array, for one job may take from
+            hundreds of steps.
 
     >>> timeline = Timeline(now=0.0, devices=8)
     >>> timeline.take([Piece(0.0, 10.0, 6)])
@@ -112,7 +113,9 @@ class Timeline:
 
     @classmethod
     def beside(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
-        """What `pieces` leave of `devices`; where they are many, each perhaps a little longer than it lasts."""
+        """What `pieces` leave of `devices`; where they are many, each perhaps a little longer than
+        it lasts.
+        """
         many = len(pieces) > _MANY
         changes = {now: devices}
         for start, stop, workers in pieces:
@@ -133,16 +136,20 @@ class Timeline:
             self.free[first:last] += piece.workers
 
     def take(self, pieces: Iterable[Piece], *, exact: bool = False) -> None:
-        """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they last."""
+        """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they
+        last.
+        """
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop) if exact else self._end(piece.stop)
             self.free[first:last] -= piece.workers
 
     def _end(self, stop: float) -> int:
-        """The step that ends a reservation; in a long timeline one that is there already, a little later.
+        """The step that ends a reservation; in a long timeline one that is there already, a little
+        later.
 
-        Without this a thousand jobs would make a thousand steps and a cycle would take their square.
+        Without this a thousand jobs would make a thousand steps and a cycle would take their
+        square.
         """
         place = bisect_left(self.times, stop)
         if _MANY < len(self.times) > place:
@@ -159,13 +166,14 @@ class Timeline:
         return place
 
     def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
-        """The smallest share, cut to what is free where less is, that is done by `need.due`; None if none is.
+        """The smallest share, cut to what is free where less is, that is done by `need.due`; None
+        if none is.
 
         Args:
             last_plan: the job's; where its share still is the smallest, two looks are enough.
 
-        Source: progressive filling, ElasticFlow section 4.1; sizes need not be powers of two here, and every
-        change of workers costs `need.change` seconds in the plan.
+        Source: progressive filling, ElasticFlow section 4.1; sizes need not be powers of two here,
+        and every change of workers costs `need.change` seconds in the plan.
         """
         share = need.share()
         if share is None:
@@ -190,10 +198,11 @@ class Timeline:
         return None if found is None else _walk(need, found, steps, now)
 
     def _in_one_piece(self, need: Need, least: int) -> Piece | None:
-        """The smallest share that it can have from some moment on until it is done in time, if it is so simple.
+        """The smallest share that it can have from some moment on until it is done in time, if it
+        is so simple.
 
-        Where many jobs are planned, each as early as it can, nearly all are: those before have taken everything up to
-        some moment, and behind it more and more is free.
+        Where many jobs are planned, each as early as it can, nearly all are: those before have
+        taken everything up to some moment, and behind it more and more is free.
         """
         now = self.times[0]
         size = max(least, need.minimum, 1)
@@ -217,7 +226,9 @@ class Timeline:
         times = [*self.times[: last + 1], math.inf]
         return [
             (start, stop, free)
-            for start, stop, free in zip(times[:last], times[1:], self.free[:last].tolist(), strict=False)
+            for start, stop, free in zip(
+                times[:last], times[1:], self.free[:last].tolist(), strict=False
+            )
             if free >= least
         ]
 
@@ -230,7 +241,10 @@ def _smallest(
     need: Need, least: int, most: int, steps: list[_Step], now: float, guess: int | None
 ) -> int | None:
     """The smallest share from `least` to `most` that reaches; None where not even `most` does."""
-    low, high = least - 1, most + 1  # `low` does not reach; `high` does, once it is not above `most`
+    low, high = (
+        least - 1,
+        most + 1,
+    )  # `low` does not reach; `high` does, once it is not above `most`
     tries = [most] if guess is None else [guess, guess - 1, most]
     for size in tries:
         if low < size < high:
@@ -257,7 +271,10 @@ def _rounded_up(seconds: float) -> float:
 
 
 def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
-    """Whether `_walk` would find a plan: the same steps without writing it down. Most of a cycle is spent here."""
+    """Whether `_walk` would find a plan: the same steps without writing it down.
+
+    Most of a cycle is spent here.
+    """
     best, left, floor = need.best, need.left, need.floor
     held, busy, change, least = need.holds, need.begin, need.change, max(need.minimum, 1)
     before = now
@@ -267,7 +284,9 @@ def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
             workers = floor[workers]
             if workers < least:
                 continue
-        if workers != held or start != before:  # a step without enough devices in between: it was suspended
+        if (
+            workers != held or start != before
+        ):  # a step without enough devices in between: it was suspended
             busy = (start if start > busy else busy) + change
             held = workers
         before = stop

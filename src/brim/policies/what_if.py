@@ -1,4 +1,6 @@
-"""What would happen if a job were submitted now: one cycle on a snapshot that has it, and nothing is done. Pure."""
+"""What would happen if a job were submitted now: one cycle on a snapshot that has it, and nothing
+is done. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from brim.domain.schedule import Admitted, Decision, Policy, Snapshot, Verdict
 
-__all__ = ["Outlook", "what_if"]
-
-_LONGEST = 20  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
+_LONGEST = (
+    20  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
+)
 _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
 
 
@@ -20,8 +22,8 @@ class Outlook:
     Args:
         takes: workers that others would have less than now, by job.
         finish: by its plan, else on the workers that it would have now; None without any.
-        earliest: the earliest deadline that would be promised, to a hundredth of the time until then; None where the
-            policy promises nothing.
+        earliest: the earliest deadline that would be promised, to a hundredth of the time until
+            then; None where the policy promises nothing.
     """
 
     verdict: Verdict | None
@@ -49,7 +51,10 @@ def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
     finish = verdict.finish if isinstance(verdict, Admitted) else None
     if finish is None and workers:
         start = snapshot.now + snapshot.overheads.cost(0, workers)
-        finish = start + state.remaining / state.job.curve.best[min(workers, len(state.job.curve.best) - 1)]
+        finish = (
+            start
+            + state.remaining / state.job.curve.best[min(workers, len(state.job.curve.best) - 1)]
+        )
     return Outlook(
         verdict=verdict,
         workers=workers,

@@ -1,1 +1,3 @@
-"""Runs as their users see them: what may be asked for, where it goes, how it is watched, and `brim.Run`."""
+"""Runs as their users see them: what may be asked for, where it goes, how it is watched, and
+`brim.Run`.
+"""

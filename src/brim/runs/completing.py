@@ -1,4 +1,7 @@
-"""What a shell may complete: files, runs, jobs of a scheduler, and the workers of a run. Looks at directories alone."""
+"""What a shell may complete: files, runs, jobs of a scheduler, and the workers of a run.
+
+Looks at directories alone.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,6 @@ from click.shell_completion import CompletionItem
 from brim.client import jobs_dir
 from brim.runs.directories import LATEST, RUNS, find_run, holds_run
 
-__all__ = ["files", "jobs", "runs", "workers"]
-
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Whatever the shell itself finds."""
@@ -20,7 +21,9 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The jobs of the scheduler whose state `--state` or the environment names, the newest first."""
+    """The jobs of the scheduler whose state `--state` or the environment names,
+    the newest first.
+    """
     return _beginning(incomplete, _newest_first(jobs_dir(ctx.params.get("state"))))
 
 
@@ -41,7 +44,9 @@ def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def _newest_first(folder: Path) -> list[str]:
     """The directories in it; `latest` leads."""
     found = [path for path in folder.glob("*") if path.is_dir()]
-    newest = sorted(found, key=lambda path: (path.name == LATEST, path.stat().st_mtime), reverse=True)
+    newest = sorted(
+        found, key=lambda path: (path.name == LATEST, path.stat().st_mtime), reverse=True
+    )
     return [path.name for path in newest]
 
 

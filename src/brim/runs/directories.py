@@ -18,19 +18,6 @@ from brim.errors import EnvironmentFault, SpecError, did_you_mean
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
 
-__all__ = [
-    "LATEST",
-    "RUNS",
-    "RunDirectory",
-    "check_resumable",
-    "check_source",
-    "claim",
-    "find_run",
-    "holds_run",
-    "new_run_dir",
-    "recorded_spec",
-    "resumed_spec",
-]
 
 RUNS, LATEST = Path("runs"), "latest"
 _RECORDS = "events.jsonl"
@@ -39,7 +26,9 @@ _TO_END = 5.0  # seconds that the master of a run that was killed may take to en
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """A directory that a new run may write to; `previous` is what `runs/latest` pointed to before."""
+    """A directory that a new run may write to;
+    `previous` is what `runs/latest` pointed to before.
+    """
 
     path: Path
     link: Path | None
@@ -60,7 +49,9 @@ def holds_run(path: Path) -> bool:
 
 
 def new_run_dir(subject: str, now: float) -> Path:
-    """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in one second."""
+    """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in
+    one second.
+    """
     stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S")
     from brim.storage.ownership import make_ours
 
@@ -68,7 +59,8 @@ def new_run_dir(subject: str, now: float) -> Path:
     path, number = RUNS / base, 2
     while True:
         try:
-            # Making it, not looking whether it is there, is what decides between two commands at once.
+            # Making it, not looking whether it is there, is what decides between two commands at
+            # once.
             make_ours(path)
             return path
         except FileExistsError:
@@ -146,7 +138,9 @@ def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None)
     from brim.client import jobs_dir
 
     places = [Path(), RUNS, jobs_dir(state)]
-    for path in [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]:
+    for path in (
+        [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]
+    ):
         if holds_run(path):
             # People should see the run's own name, not that of the link.
             return RUNS / os.readlink(path) if path.is_symlink() else path
@@ -234,7 +228,9 @@ def check_source(spec: JobSpec) -> None:
 
 
 def _is_running(run_dir: Path) -> bool:
-    """Whether a master answers, or one that is ending does not come to its end: two must not write one run."""
+    """Whether a master answers, or one that is ending does not come to its end: two must not write
+    one run.
+    """
     from brim import client
     from brim.storage.journal import has_writer
 
@@ -267,7 +263,8 @@ _FIXED = {
 
 
 def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:
-    """The spec to resume with: what was not given is as recorded, what decides the result must be equal.
+    """The spec to resume with: what was not given is as recorded, what decides the result must be
+    equal.
 
     Args:
         spec: what the command line says, defaults included.

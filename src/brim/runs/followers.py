@@ -1,4 +1,6 @@
-"""The processes that tell a run's loggers: started beside the run, and again; nobody waits for them while it trains."""
+"""The processes that tell a run's loggers: started beside the run, and again; nobody waits for them
+while it trains.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from typing import Protocol
 
 from brim.loggers.follower import place_of, recorded_loggers
 from brim.telemetry.logs import last_line
-
-__all__ = ["Followers"]
 
 _TO_END = 10.0  # seconds that loggers may take to finish once the run is over
 _LONGEST_WAIT = 60.0  # seconds between two starts of a logger that fails
@@ -40,15 +40,19 @@ class Followers:
 
     Args:
         run_dir: of the run.
-        loggers: names, as another process understands them, besides those of the loggers that the run had before.
-        directory: that the run was started in: theirs as well, so that relative addresses mean the same again.
+        loggers: names, as another process understands them, besides those of the loggers that the
+            run had before.
+        directory: that the run was started in: theirs as well, so that relative addresses mean the
+            same again.
     """
 
     def __init__(self, run_dir: Path, loggers: Iterable[str] = (), directory: str = "") -> None:
         self._run_dir, self._directory = run_dir.resolve(), directory or None
         names = dict.fromkeys([*recorded_loggers(run_dir), *loggers])
         logs = self._run_dir / "logs"
-        self._all = [_One(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names]
+        self._all = [
+            _One(name, logs / f"logger-{place_of(run_dir, name).stem}.log") for name in names
+        ]
 
     def tend(self, view: _View) -> None:
         """Start those that do not run and are due; never waits."""
@@ -82,7 +86,10 @@ class Followers:
         one.started, one.due = now, 0.0
 
     def finish(self) -> list[str]:
-        """Let them tell the rest, for a few seconds; then end them. What to say about those that did not come to it."""
+        """Let them tell the rest, for a few seconds; then end them.
+
+        What to say about those that did not come to it.
+        """
         now = time.monotonic()
         for one in self._all:
             if one.process is None or one.process.poll():

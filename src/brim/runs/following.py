@@ -1,4 +1,7 @@
-"""Starts a run from Python and waits for its end. No signal handlers: an interrupt arrives as KeyboardInterrupt."""
+"""Starts a run from Python and waits for its end.
+
+No signal handlers: an interrupt arrives as KeyboardInterrupt.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,21 @@ from brim.runs.views import View, choose_view
 from brim.storage.journal import set_aside_if_damaged
 from brim.telemetry.history import RunReader, read_history
 
-__all__ = ["follow"]
-
 INTERVAL = 0.1
 
 
 def follow(ready: Ready, *, loggers: Sequence[str] = ()) -> None:
     """Start a run, show it, and return once it is done or was suspended by somebody else.
 
-    An interrupt, as a notebook's stop button sends it, stops the run at its next step with a checkpoint; a second one
-    kills it.
+    An interrupt, as a notebook's stop button sends it, stops the run at its next step with a
+    checkpoint; a second one kills it.
 
     Args:
         loggers: that are told of it, besides those that it had before.
 
     Raises:
-        SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or failed.
+        SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or
+            failed.
         KeyboardInterrupt: it was interrupted, after it has ended.
     """
     reader = RunReader(ready.run_dir, keep_steps=False)
@@ -75,7 +77,9 @@ def _wait(
     interrupts = 0
     while True:
         try:
-            ended = run.poll() is not None  # asked first: what it wrote at its very end is shown as well
+            ended = (
+                run.poll() is not None
+            )  # asked first: what it wrote at its very end is shown as well
             view.show(reader.poll(), reader.history)
             for line in prints.fresh(reader.history) if prints else ():
                 view.say(line)

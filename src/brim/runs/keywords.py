@@ -1,4 +1,6 @@
-"""Options as keyword arguments of Python: read by the parsers of the command line, refused in words of Python."""
+"""Options as keyword arguments of Python: read by the parsers of the command line, refused in words
+of Python.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ import click
 
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["context_of", "in_python"]
-
 # An option and its value: a word with a digit in it, or the last one; `--resume goes on` has none.
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=-]+$))?")
 
 
-def context_of(command: click.Command, caller: str, given: Mapping[str, Any], *words: str) -> click.Context:
-    """The parsed options of `command` as Python gave them; what it did not give is as on the command line.
+def context_of(
+    command: click.Command, caller: str, given: Mapping[str, Any], *words: str
+) -> click.Context:
+    """The parsed options of `command` as Python gave them; what it did not give is as on the
+    command line.
 
     Args:
         command: whose options the keywords are, `global_batch_size` for `--global-batch-size`.
@@ -29,7 +32,9 @@ def context_of(command: click.Command, caller: str, given: Mapping[str, Any], *w
     Raises:
         SpecError: a keyword that is no option, or a value that will not do.
     """
-    options = {keyword_of(param): param for param in command.params if isinstance(param, click.Option)}
+    options = {
+        keyword_of(param): param for param in command.params if isinstance(param, click.Option)
+    }
     line = [word for name, value in given.items() for word in _words(caller, name, value, options)]
     with in_python():
         return command.make_context(caller, [*line, "--", *words])
@@ -45,7 +50,9 @@ def _as_keyword(name: str) -> str:
     return {"async": "asynchronous"}.get(name, name.replace("-", "_"))
 
 
-def _words(caller: str, name: str, value: Any, options: Mapping[str, click.Option]) -> Iterator[str]:
+def _words(
+    caller: str, name: str, value: Any, options: Mapping[str, click.Option]
+) -> Iterator[str]:
     """The keyword as the command line writes it."""
     if name not in options:
         close = did_you_mean(name, options)
@@ -85,10 +92,18 @@ def _several(name: str, value: Any) -> list[str]:
     """The values of an option that may be repeated: a mapping's pairs, or the words as they are."""
     if isinstance(value, Mapping):
         return [f"{key}={each}" for key, each in value.items()]
-    words = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    words = (
+        [value]
+        if isinstance(value, str)
+        else list(value)
+        if isinstance(value, Iterable)
+        else [value]
+    )
     for word in words:
         if not isinstance(word, str):
-            raise SpecError(f"{name}=", got=f"a {type(word).__name__}", need="a word, or a list of words")
+            raise SpecError(
+                f"{name}=", got=f"a {type(word).__name__}", need="a word, or a list of words"
+            )
     return words
 
 

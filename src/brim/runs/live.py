@@ -24,8 +24,6 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["Drawing", "LiveView"]
-
 # (glyph, style) per worker: shape says it too, for those who see no colour.
 _GLYPHS = {
     "started": ("○", "dim"),
@@ -41,7 +39,8 @@ _LINGER = 8.0
 
 
 class Drawing:
-    """A few lines that show where a run stands; whoever has them on a screen draws them again and again.
+    """A few lines that show where a run stands; whoever has them on a screen draws them again and
+    again.
 
     Args:
         clock: stamps what is not in the records.
@@ -65,7 +64,9 @@ class Drawing:
         self._happenings.append((self._clock.wall(), text))
 
     def _remember(self, event: Event) -> None:
-        """Keep what a person would want to know; a loss, its round and its pause become one line."""
+        """Keep what a person would want to know;
+        a loss, its round and its pause become one line.
+        """
         match event:
             case RunStarted() | CheckpointWritten() | Failed():
                 return
@@ -85,7 +86,9 @@ class Drawing:
             self._happenings.append((event.at, text))
 
     def _describe_round(self, event: ReFormed) -> str:
-        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began as."""
+        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began
+        as.
+        """
         if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
             self._happenings.pop()
         parts = [
@@ -107,7 +110,9 @@ class Drawing:
         return Group(*lines, *self._told())
 
     def _told(self) -> list[Text]:
-        return [Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings]
+        return [
+            Text.assemble((f"  {clock_time(at)} ", "dim"), text) for at, text in self._happenings
+        ]
 
     def _title(self) -> Text:
         started = self._history.started
@@ -124,7 +129,9 @@ class Drawing:
         row = Table.grid(padding=(0, 1))
         row.add_row(
             Text(f"epoch {epoch + 1}/{epochs}"),
-            ProgressBar(total=per_epoch, completed=step - epoch * per_epoch, width=36, complete_style="cyan"),
+            ProgressBar(
+                total=per_epoch, completed=step - epoch * per_epoch, width=36, complete_style="cyan"
+            ),
             Text(f"step {step:,}/{started.steps:,}"),
         )
         return row
@@ -134,7 +141,9 @@ class Drawing:
         loss = history.steps[-1].loss if history.steps else None
         text = Text()
         if history.verb == "train":
-            text.append("loss ", "dim").append(f"{loss:.4f}" if loss is not None else "–").append("   ")
+            text.append("loss ", "dim").append(f"{loss:.4f}" if loss is not None else "–").append(
+                "   "
+            )
         text.append(f"{history.samples_per_second():,.0f}").append(" samples/s", "dim")
         seconds = history.seconds_left()
         if seconds is not None and not history.ended:
@@ -144,7 +153,8 @@ class Drawing:
     def _workers(self) -> Text:
         history = self._history
         now = max(
-            history.steps[-1].at if history.steps else 0.0, history.events[-1].at if history.events else 0.0
+            history.steps[-1].at if history.steps else 0.0,
+            history.events[-1].at if history.events else 0.0,
         )
         strip = Text.assemble(("workers ", "dim"))
         for life in history.workers.values():

@@ -1,4 +1,6 @@
-"""A run as a live block below the cell of a notebook: the lines of the terminal, redrawn in place."""
+"""A run as a live block below the cell of a notebook:
+the lines of the terminal, redrawn in place.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,6 @@ from brim.interfaces import Clock
 from brim.runs.live import Drawing
 from brim.telemetry.history import RunHistory
 from brim.telemetry.records import Event
-
-__all__ = ["NotebookView"]
 
 _REDRAW = 0.25  # seconds between two pictures: each is a message to the browser
 _FRAME = '<pre style="line-height:1.4;white-space:pre-wrap;margin:0">{code}</pre>'

@@ -1,4 +1,6 @@
-"""The options that `brim train` and `brim run` share: their words, their types, and the spec they make."""
+"""The options that `brim train` and `brim run` share: their words, their types, and the spec they
+make.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,6 @@ from brim.domain.job import (
 from brim.domain.quantities import parse_bytes, parse_duration
 from brim.errors import SpecError, did_you_mean
 from brim.storage.places import absolute
-
-__all__ = [
-    "ADDRESS",
-    "FAULTS",
-    "LOGGERS",
-    "STATE",
-    "WORKERS",
-    "build_spec",
-    "choice",
-    "given",
-    "job_options",
-    "job_options_but",
-    "option",
-    "parse_env",
-    "parse_parameters",
-    "some_job_options",
-    "whole",
-]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _AUTO = "auto"  # --micro-batches
@@ -100,7 +84,9 @@ def _number(text: str, field: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SpecError(field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0") from None
+        raise SpecError(
+            field, got=repr(text), need="a number", hint=f"{field.split()[0]} 1.0"
+        ) from None
 
 
 def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
@@ -109,7 +95,10 @@ def choice(known: tuple[str, ...]) -> click.ParamType[Any]:
     def parse(text: str, field: str) -> str:
         if text not in known:
             raise SpecError(
-                field, got=repr(text), need="one of " + ", ".join(known), hint=did_you_mean(text, known)
+                field,
+                got=repr(text),
+                need="one of " + ", ".join(known),
+                hint=did_you_mean(text, known),
             )
         return text
 
@@ -156,7 +145,10 @@ def _number_of_parts(text: str, field: str) -> int | str:
         return text if text == _AUTO else int(text)
     name = field.split()[0]
     raise SpecError(
-        field, got=repr(text), need=f"a whole number from 1, or {_AUTO}", hint=f"{name} 8, or {name} {_AUTO}"
+        field,
+        got=repr(text),
+        need=f"a whole number from 1, or {_AUTO}",
+        hint=f"{name} 8, or {name} {_AUTO}",
     )
 
 
@@ -198,7 +190,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "multiple": True,
             "metavar": "NAME[=VALUE]",
             "envvar": None,
-            "help": "An environment variable for the workers, by name alone as it is here; kept in the run's records.",
+            "help": "An environment variable for the workers, by name alone as it is here; kept in "
+            "the run's records.",
         },
     ),
     (
@@ -206,7 +199,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": WORKERS,
             "default": "1",
-            "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
+            "help": "How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the "
+            "same.",
         },
     ),
     (
@@ -214,26 +208,32 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": whole(least=0),
             "default": 0,
-            "help": "How many servers: processes beside the workers that own embeddings trained by rows. Their CPU "
+            "help": "How many servers: processes beside the workers that own embeddings trained by "
+            "rows. Their CPU "
             "time is what updates cost; where they live on, no worker's death loses a step.",
         },
     ),
     (
         ("--epochs",),
-        {"type": whole(least=1), "help": "Passes over the training data. [default: 1, or as a script says]"},
+        {
+            "type": whole(least=1),
+            "help": "Passes over the training data. [default: 1, or as a script says]",
+        },
     ),
     (
         ("--global-batch-size",),
         {
             "type": whole(least=1),
-            "help": "Samples per step, at any number of workers. [default: 512, or as a script says]",
+            "help": "Samples per step, at any number of workers. [default: 512, or as a script "
+            "says]",
         },
     ),
     (
         ("--micro-batches",),
         {
             "type": _PARTS,
-            "help": "How many parts a step is computed in; auto: as few as the largest of --workers needs. "
+            "help": "How many parts a step is computed in; auto: as few as the largest of "
+            "--workers needs. "
             "[default: 8, or more for more workers]",
             "show_default": False,
         },
@@ -274,12 +274,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--exact/--no-exact",),
         {
             "default": True,
-            "help": "Compute the same weights, bit for bit, at any number of workers; --no-exact is somewhat faster.",
+            "help": "Compute the same weights, bit for bit, at any number of workers; --no-exact "
+            "is somewhat faster.",
         },
     ),
     (
         ("--clip-norm",),
-        {"type": _Parsed("X", _number), "help": "Clip the gradient's 2-norm to this. [default: no clipping]"},
+        {
+            "type": _Parsed("X", _number),
+            "help": "Clip the gradient's 2-norm to this. [default: no clipping]",
+        },
     ),
     (
         ("--on-nan",),
@@ -295,7 +299,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--loaders",),
         {
             "type": whole(least=0),
-            "help": "Processes per host that read data beside the step. [default: as a DataLoader says, else 0]",
+            "help": "Processes per host that read data beside the step. [default: as a DataLoader "
+            "says, else 0]",
             "show_default": False,
         },
     ),
@@ -304,7 +309,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _INTERVAL,
             "default": "0",
-            "help": "Steps (50) or time (30s) between checkpoints; 0: after each epoch, and every 5 minutes.",
+            "help": "Steps (50) or time (30s) between checkpoints; 0: after each epoch, and every "
+            "5 minutes.",
         },
     ),
     (
@@ -313,18 +319,24 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "PATH|URL",
             "default": "",
             "show_default": False,
-            "help": "Where to write checkpoints: a path, or s3://bucket/run. [default: in the run's directory]",
+            "help": "Where to write checkpoints: a path, or s3://bucket/run. [default: in the "
+            "run's directory]",
         },
     ),
     (
         ("--keep",),
-        {"type": whole(least=1), "default": 2, "help": "How many of the newest checkpoints to keep."},
+        {
+            "type": whole(least=1),
+            "default": 2,
+            "help": "How many of the newest checkpoints to keep.",
+        },
     ),
     (
         ("--keep-best",),
         {
             "type": _BEST,
-            "help": "Keep the checkpoint with the best metric too: auc, or log_loss:min where lower is better.",
+            "help": "Keep the checkpoint with the best metric too: auc, or log_loss:min where "
+            "lower is better.",
         },
     ),
     (
@@ -348,7 +360,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _SIZE_OR_NONE,
             "default": "none",
-            "help": "Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with more is replaced.",
+            "help": "Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with "
+            "more is replaced.",
         },
     ),
     (
@@ -356,12 +369,17 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": _SIZE,
             "default": "256MiB",
-            "help": "How much of what the processes print is kept on each host: the newest of every log.",
+            "help": "How much of what the processes print is kept on each host: the newest of "
+            "every log.",
         },
     ),
     (
         ("--spares",),
-        {"type": whole(least=0), "default": 1, "help": "Warm workers kept ready to replace a lost one."},
+        {
+            "type": whole(least=0),
+            "default": 1,
+            "help": "Warm workers kept ready to replace a lost one.",
+        },
     ),
     (
         ("--start-method",),
@@ -369,7 +387,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": choice(START_METHODS),
             "metavar": "|".join(START_METHODS),
             "default": "auto",
-            "help": "fork workers from a process that has everything loaded, or start (spawn) each anew.",
+            "help": "fork workers from a process that has everything loaded, or start (spawn) each "
+            "anew.",
         },
     ),
     (
@@ -396,7 +415,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": choice(EMBEDDINGS),
             "metavar": "|".join(EMBEDDINGS),
             "default": "auto",
-            "help": "auto: train large embeddings by the rows in use, where the result stays the same.",
+            "help": "auto: train large embeddings by the rows in use, where the result stays the "
+            "same.",
         },
     ),
     (
@@ -405,7 +425,8 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "type": whole(least=0),
             "default": 0,
             "metavar": "STEPS",
-            "help": "How many steps late embeddings that are trained by rows change. The result depends on it, "
+            "help": "How many steps late embeddings that are trained by rows change. The result "
+            "depends on it, "
             "and not on the workers; it costs quality.",
         },
     ),
@@ -414,8 +435,10 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": whole(least=0),
             "metavar": "K",
-            "help": "Have each worker apply batches by itself, at most K ahead of the slowest: quicker where workers "
-            "are uneven, but the result depends on timing. [default: all workers compute each step together]",
+            "help": "Have each worker apply batches by itself, at most K ahead of the slowest: "
+            "quicker where workers "
+            "are uneven, but the result depends on timing. [default: all workers compute each step "
+            "together]",
             "show_default": False,
         },
     ),
@@ -425,7 +448,11 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--agents",),
-        {"type": whole(least=1), "default": 1, "help": "How many hosts to wait for before the first step."},
+        {
+            "type": whole(least=1),
+            "default": 1,
+            "help": "How many hosts to wait for before the first step.",
+        },
     ),
     (
         ("--json", "as_json"),
@@ -459,7 +486,9 @@ def some_job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
             name = _value_name(names)
             if name in defaults:
                 default = {"default": defaults[name]}
-                function = option(*names, **{"show_default": True, **attributes, **default})(function)
+                function = option(*names, **{"show_default": True, **attributes, **default})(
+                    function
+                )
         return function
 
     return give
@@ -470,11 +499,14 @@ def _value_name(names: tuple[str, ...]) -> str:
 
 
 def given(ctx: click.Context) -> set[str]:
-    """Names of the values that came from the command line or the environment, not from a default."""
+    """Names of the values that came from the command line or the environment,
+    not from a default.
+    """
     return {
         name
         for name in ctx.params
-        if ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        if ctx.get_parameter_source(name)
+        in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     }
 
 
@@ -491,10 +523,15 @@ def parse_parameters(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise SpecError("--set", got=repr(text), need="NAME=VALUE", hint="--set learning_rate=0.01")
+            raise SpecError(
+                "--set", got=repr(text), need="NAME=VALUE", hint="--set learning_rate=0.01"
+            )
         if name in parameters:
             raise SpecError(
-                f"--set {name}", got=f"{parameters[name]!r} and {value!r}", need="one value", hint="keep one"
+                f"--set {name}",
+                got=f"{parameters[name]!r} and {value!r}",
+                need="one value",
+                hint="keep one",
             )
         parameters[name] = value
     return parameters
@@ -545,7 +582,9 @@ def _parts(chosen: int | str | None, workers: WorkerRange) -> int:
     return fewest_micro_batches(workers) if chosen == _AUTO else int(chosen or 0)
 
 
-def build_spec(values: Mapping[str, Any], *, file: str = "", command: tuple[str, ...] = ()) -> JobSpec:
+def build_spec(
+    values: Mapping[str, Any], *, file: str = "", command: tuple[str, ...] = ()
+) -> JobSpec:
     """The spec that the options describe.
 
     Raises:

@@ -12,8 +12,6 @@ from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, U
 from brim.telemetry.history import RunHistory, WorkerLife
 from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
 
-__all__ = ["error_of", "facts_of", "state_of", "summary_of"]
-
 _FOUR_PARTS = re.compile(r"(.*?): got (.*), need (.*?)(?:\n  hint: (.*))?", re.DOTALL)
 
 
@@ -26,7 +24,11 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
     last = history.epochs[max(history.epochs)] if history.epochs else None
     re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
     total = sum(session.end - session.start for session in history.sessions)
-    first = history.steps[0].at - history.sessions[0].start if history.steps and history.sessions else None
+    first = (
+        history.steps[0].at - history.sessions[0].start
+        if history.steps and history.sessions
+        else None
+    )
     return {
         "run": str(run_dir),
         "exit": "failed",
@@ -46,7 +48,10 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
 
 
 def state_of(history: RunHistory, *, alive: bool) -> str:
-    """`running`, or how it ended: `done`, `suspended`, `failed`, or `died` where its master was killed."""
+    """`running`, or how it ended.
+
+    `done`, `suspended`, `failed`, or `died` where its master was killed.
+    """
     if alive:
         return "running"
     if history.ended:

@@ -1,4 +1,6 @@
-"""A run as a picture for a notebook: its loss, speed and workers over time, on a light page or a dark one."""
+"""A run as a picture for a notebook: its loss, speed and workers over time, on a light page or a
+dark one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from html import escape
 from brim.telemetry.history import RunHistory
 from brim.telemetry.pages import dark_colours, light_colours
 from brim.telemetry.report import render_timeline
-
-__all__ = ["as_html", "as_svg"]
 
 _numbers = itertools.count(1)
 
@@ -37,6 +37,8 @@ def _variables(colours: dict[str, str]) -> str:
 _STYLE = (
     f".brim-run{{{_variables(light_colours())};background:var(--card);color:var(--ink);padding:.6rem .8rem;"
     "border:1px solid var(--grid);border-radius:8px;max-width:900px}"
-    ".brim-run p{margin:0 0 .4rem;font:13px system-ui,sans-serif}.brim-run svg{width:100%;height:auto}"
-    f'[data-jp-theme-light="false"] .brim-run,.vscode-dark .brim-run{{{_variables(dark_colours())}}}'
+    ".brim-run p{margin:0 0 .4rem;font:13px system-ui,sans-serif}.brim-run "
+    "svg{width:100%;height:auto}"
+    '[data-jp-theme-light="false"] .brim-run,.vscode-dark '
+    f".brim-run{{{_variables(dark_colours())}}}"
 )

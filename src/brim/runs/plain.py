@@ -12,8 +12,6 @@ from brim.telemetry.history import RunHistory, describe_event
 from brim.telemetry.records import Event, Failed
 from brim.terminal import guarded
 
-__all__ = ["PlainView", "describe_progress"]
-
 
 class PlainView:
     """One timestamped line per event, and one about every `every` seconds of steps.

@@ -1,4 +1,6 @@
-"""What rank 0 of a run prints, as it prints it: the worker that has this rank changes with the rounds."""
+"""What rank 0 of a run prints, as it prints it: the worker that has this rank changes with the
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from pathlib import Path
 from brim.telemetry.history import RunHistory
 from brim.telemetry.logs import Tail
 
-__all__ = ["Prints"]
-
 # Whoever prints without end must not keep us from everything else.
 _READS = 16  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that another one follows as rank 0
@@ -18,9 +18,9 @@ _LAST_READS = 1024  # of the log of a worker that another one follows as rank 0
 class Prints:
     """Follows the log of whichever worker has rank 0.
 
-    The log of the first one is read from its beginning, that of a successor from where it is when it takes over: what
-    it printed before, everybody printed. Of a worker on another host there is no log before it has rank 0: the master
-    writes it from what that host's agent passes on.
+    The log of the first one is read from its beginning, that of a successor from where it is when
+    it takes over: what it printed before, everybody printed. Of a worker on another host there is
+    no log before it has rank 0: the master writes it from what that host's agent passes on.
 
     Args:
         run_dir: of the run. What its logs have now, of an earlier life, is not shown.
@@ -32,11 +32,14 @@ class Prints:
         self._sizes = {path.stem: path.stat().st_size for path in (run_dir / "logs").glob("*.log")}
         self._tail: Tail | None = None
         self._worker = ""
-        # Logs at the last call, and at the one before it: these were there before the records were read for the last.
+        # Logs at the last call, and at the one before it: these were there before the records were
+        # read for the last.
         self._there = self._there_before = set(self._sizes)
 
     def fresh(self, history: RunHistory) -> list[str]:
-        """Lines that were completed since the last call, or the first of them where there are too many."""
+        """Lines that were completed since the last call, or the first of them where there are too
+        many.
+        """
         lines = self._read()
         there = self._there_before
         self._there_before, self._there = self._there, self._logs()

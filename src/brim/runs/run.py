@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
     from brim.wire.cluster import JobView
 
-__all__ = ["Run"]
 
 _LOOK = 0.2  # seconds between two looks at a run that somebody waits for
 
 
 class Run:
-    """A run of `brim.train` or `brim.run`, or a job of the scheduler. Its properties show its current state.
+    """A run of `brim.train` or `brim.run`, or a job of the scheduler.
+
+    Its properties show its current state.
 
     In a notebook it is displayed as a picture of loss, speed and workers over time.
 
@@ -47,7 +48,9 @@ class Run:
         ('done', {'auc': 0.7712})
     """
 
-    def __init__(self, name: str | os.PathLike[str] = LATEST, *, state_dir: Path | None = None) -> None:
+    def __init__(
+        self, name: str | os.PathLike[str] = LATEST, *, state_dir: Path | None = None
+    ) -> None:
         self._client: Client | None = scheduler_of(os.fspath(name), state_dir)
         self._id = os.fspath(name) if self._client else ""
         self._found = Path() if self._client else find_run(os.fspath(name), state=state_dir)
@@ -55,12 +58,15 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Its directory: records, logs, checkpoints and the report (docs/reference/run-directory.md)."""
+        """Its directory: records, logs, checkpoints and the report
+        (docs/reference/run-directory.md).
+        """
         return Path(self.job.run) if self.job else self._found
 
     @property
     def job(self) -> JobView | None:
-        """The scheduler's view of the job: deadline, promise, reason …; None for a run without a scheduler.
+        """The scheduler's view of the job: deadline, promise, reason …; None for a run without a
+        scheduler.
 
         Raises:
             EnvironmentFault: the scheduler does not answer.
@@ -69,9 +75,11 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`starting`, `running`, `done`, `suspended`, `failed`, or `died` if it was killed from outside.
+        """`starting`, `running`, `done`, `suspended`, `failed`, or `died` if it was killed from
+        outside.
 
-        For a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or `refused`.
+        For a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or
+        `refused`.
         """
         if self.job:
             return self.job.state
@@ -85,18 +93,24 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The fields of `brim train --json`, as far as they are known (docs/reference/summary.md)."""
+        """The fields of `brim train --json`, as far as they are known
+        (docs/reference/summary.md).
+        """
         return summary_of(self._history(), self.path)
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Every step that counts: `step` and `epoch` from 1, `loss`, `samples`, `workers`, `at` (seconds since 1970).
+        """Every step that counts: `step` and `epoch` from 1, `loss`, `samples`, `workers`, `at`
+        (seconds since 1970).
 
-        `lr` is the learning rate, or a tuple with one for each parameter group where they differ; None in records of
-        earlier versions. Also its seconds, averaged over the workers: `data`, `compute`, `reduce`, `wait` and `apply`.
+        `lr` is the learning rate, or a tuple with one for each parameter group where they differ;
+        None in records of earlier versions. Also its seconds, averaged over the workers: `data`,
+        `compute`, `reduce`, `wait` and `apply`.
         """
         history = self._history()
-        sizes = {each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)}
+        sizes = {
+            each.round: each.world_size for each in history.events if isinstance(each, RoundFormed)
+        }
         return [
             {
                 "step": each.step,
@@ -116,7 +130,8 @@ class Run:
         """Every completed epoch: `epoch` from 1, `step`, and its metrics."""
         ended = self._history().epochs
         return [
-            {"epoch": number, "step": ended[number].step, **ended[number].metrics} for number in sorted(ended)
+            {"epoch": number, "step": ended[number].step, **ended[number].metrics}
+            for number in sorted(ended)
         ]
 
     def to_pandas(self) -> Any:
@@ -129,12 +144,16 @@ class Run:
             import pandas
         except ImportError:
             raise SpecError(
-                "pandas", got="no such package", need="pandas for a table", hint="pip install pandas"
+                "pandas",
+                got="no such package",
+                need="pandas for a table",
+                hint="pip install pandas",
             ) from None
         return pandas.DataFrame(self.steps)
 
     def logs(self, worker: str = "") -> str:
-        """Return what its processes printed, each line with its worker's name, as `brim logs` shows it.
+        """Return what its processes printed, each line with its worker's name, as `brim logs` shows
+        it.
 
         Args:
             worker: only the lines of this worker, such as `w1`.
@@ -150,17 +169,19 @@ class Run:
         return "\n".join(lines)
 
     def model(self, *, device: str = "cpu") -> Any:
-        """Return the trained model, built by the training file, with the weights of the newest intact checkpoint.
+        """Return the trained model, built by the training file, with the weights of the newest
+        intact checkpoint.
 
         Args:
             device: where to put it, `cpu` or `cuda`.
 
         Returns:
-            The torch.nn.Module, in eval mode. The file is run as it is now, in this process, with a warning
-            if it has changed since the run began.
+            The torch.nn.Module, in eval mode. The file is run as it is now, in this process, with a
+            warning if it has changed since the run began.
 
         Raises:
-            SpecError: there is no checkpoint yet, or the run was your own loop, which has to save its model itself.
+            SpecError: there is no checkpoint yet, or the run was your own loop, which has to save
+                its model itself.
             UserCodeError: the training file raised.
         """
         import warnings
@@ -186,7 +207,8 @@ class Run:
 
         Raises:
             TimeoutError: it has not ended after `timeout` seconds.
-            SpecError, UserCodeError, EnvironmentFault, InternalError: it failed, was cancelled or refused.
+            SpecError, UserCodeError, EnvironmentFault, InternalError: it failed, was cancelled or
+                refused.
         """
         end = time.monotonic() + timeout
         if self._client:
@@ -224,7 +246,9 @@ class Run:
         client.suspend(self.path)
 
     def resume(self, *, workers: int | str | None = None, ps: int | None = None) -> Run:
-        """Continue from its last checkpoint. For a run, this blocks until the end; for a job, it returns at once.
+        """Continue from its last checkpoint.
+
+        For a run, this blocks until the end; for a job, it returns at once.
 
         Args:
             workers: how many from now on, as `brim.train` takes them; None: as before.
@@ -268,7 +292,9 @@ class Run:
             return
         if wanted is not None and wanted.minimum != wanted.maximum:
             need = "one number: only the scheduler decides within a range"
-            raise SpecError("workers=", got=repr(workers), need=need, hint=f"run.resize({wanted.maximum})")
+            raise SpecError(
+                "workers=", got=repr(workers), need=need, hint=f"run.resize({wanted.maximum})"
+            )
         from brim import client
 
         client.resize(self.path, wanted.maximum if wanted else 0, servers=ps)
@@ -281,7 +307,10 @@ class Run:
         """
         if self._client is None:
             raise SpecError(
-                "cancel()", got=f"{self.path}, a run without a scheduler", need="a job", hint="run.suspend()"
+                "cancel()",
+                got=f"{self.path}, a run without a scheduler",
+                need="a job",
+                hint="run.suspend()",
             )
         self._client.cancel(self._id)
 
@@ -297,7 +326,10 @@ class Run:
         history = self._history()
         if history.started is None:
             raise SpecError(
-                str(self.path), got="a run that has not begun", need="one that has", hint="run.wait()"
+                str(self.path),
+                got="a run that has not begun",
+                need="one that has",
+                hint="run.wait()",
             )
         path = self.path / "report.html"
         write_whole(path, render_report(history).encode())
@@ -326,9 +358,10 @@ class Run:
         history = self._history()
         planned = f"/{history.started.steps:,}" if history.started else ""
         known: dict[str, float | None] = {**self.metrics}
-        return f"{self._id or self.path}: {self.status}, step {history.step:,}{planned}" + describe_metrics(
-            known
-        ).replace(": ", ", ", 1)
+        return (
+            f"{self._id or self.path}: {self.status}, step {history.step:,}{planned}"
+            + describe_metrics(known).replace(": ", ", ", 1)
+        )
 
     def _repr_html_(self) -> str | None:
         from brim.runs.picture import as_html

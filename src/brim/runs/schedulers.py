@@ -9,8 +9,6 @@ from brim.client import Client, jobs_dir, named_scheduler
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.directories import LATEST, RUNS, holds_run
 
-__all__ = ["scheduler_of"]
-
 
 def scheduler_of(
     name: str | None,
@@ -19,7 +17,8 @@ def scheduler_of(
     must: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> Client | None:
-    """The scheduler of this host, or the one that the environment names, where `name` is a job and no run here.
+    """The scheduler of this host, or the one that the environment names, where `name` is a job and
+    no run here.
 
     Args:
         state: of the scheduler; None: the usual place.
@@ -27,7 +26,8 @@ def scheduler_of(
         notice: as for `Client`.
 
     Raises:
-        EnvironmentFault: it must, and does not; or the one that the environment names does not answer.
+        EnvironmentFault: it must, and does not; or the one that the environment names does not
+            answer.
         SpecError: the environment names no token for it.
     """
     if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
@@ -42,7 +42,9 @@ def scheduler_of(
             raise
         if must and (jobs_dir(state) / name).is_dir():
             raise EnvironmentFault(f"{name} is a job of a scheduler; {error}") from error
-        if client is not None and notice is not None:  # it runs; its records are looked at without it
+        if (
+            client is not None and notice is not None
+        ):  # it runs; its records are looked at without it
             notice(str(error))
         return None
 

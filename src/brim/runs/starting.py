@@ -1,4 +1,6 @@
-"""The last checks before a run starts, and its directory: what `brim train` and `brim.train` have in common."""
+"""The last checks before a run starts, and its directory: what `brim train` and `brim.train` have
+in common.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,6 @@ from brim.runs.directories import (
     recorded_spec,
     resumed_spec,
 )
-
-__all__ = ["Ready", "check_place", "make_ready", "make_ready_again", "require_train_extra"]
 
 _PROBE = ".probe"
 
@@ -69,7 +69,11 @@ def make_ready(spec: JobSpec, *, subject: str, values: Mapping[str, Any], given:
         path = values["run_dir"] or new_run_dir(subject, SystemClock().wall())
         fresh = claim(Path(path))
         return Ready(
-            spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"], listen=values["listen"]
+            spec=spec,
+            run_dir=fresh.path,
+            fresh=fresh,
+            resumes=values["resume"],
+            listen=values["listen"],
         )
     run_dir = find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
@@ -110,7 +114,9 @@ def make_ready_again(
 
 
 def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:
-    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another that is lost."""
+    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another
+    that is lost.
+    """
     new = bool(values["run_dir"]) and not holds_run(Path(values["run_dir"]))
     return bool(values["resume"] and values["checkpoints"] and new)
 
@@ -123,7 +129,8 @@ def check_place(location: str, *, holds: bool | None) -> None:
         holds: whether there must be checkpoints or must be none; None where either will do.
 
     Raises:
-        SpecError: it does not answer or cannot be written, or it holds what it should not, or not what it should.
+        SpecError: it does not answer or cannot be written, or it holds what it should not, or not
+            what it should.
     """
     from brim.storage.checkpoints import Store
     from brim.storage.places import open_place
@@ -135,10 +142,14 @@ def check_place(location: str, *, holds: bool | None) -> None:
         place.remove(_PROBE)
         steps = Store(place).steps()
     except EnvironmentFault as fault:
-        raise SpecError("--checkpoints", got=str(fault), need=need, hint="is the address right?") from None
+        raise SpecError(
+            "--checkpoints", got=str(fault), need=need, hint="is the address right?"
+        ) from None
     if holds and not steps:
         raise SpecError(
-            "--checkpoints", got=f"{location!r}, which holds no checkpoints", need="some to continue from"
+            "--checkpoints",
+            got=f"{location!r}, which holds no checkpoints",
+            need="some to continue from",
         )
     if steps and holds is False:
         raise SpecError(
@@ -153,5 +164,8 @@ def require_train_extra() -> None:
     """Raises SpecError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise SpecError(
-            "torch", got="no such package", need="the extra 'train'", hint="pip install 'brim[train]'"
+            "torch",
+            got="no such package",
+            need="the extra 'train'",
+            hint="pip install 'brim[train]'",
         )

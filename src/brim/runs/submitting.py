@@ -1,4 +1,6 @@
-"""What is handed to a scheduler: a training file, a command, or a job.yaml with the words of the options."""
+"""What is handed to a scheduler: a training file, a command, or a job.yaml with the words of the
+options.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +24,38 @@ from brim.runs.training_file import check_command, check_training_file
 if TYPE_CHECKING:
     from brim.wire.cluster import Submit
 
-__all__ = ["parse_deadline", "request_of", "submission"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _LEFT_OUT = ("run_dir", "resume", "listen", "agents", "spares", "asynchronous", "as_json")
-_OWN_FIELDS = {"listen": None, "agents": 1, "spares": 0, "run_dir": None, "resume": False, "as_json": False}
+_OWN_FIELDS = {
+    "listen": None,
+    "agents": 1,
+    "spares": 0,
+    "run_dir": None,
+    "resume": False,
+    "as_json": False,
+}
 _OF_THE_SUBMISSION = ("deadline", "tenant", "priority", "key")
 
 
 def submission(function: Decorated) -> Decorated:
-    """Give a command the argument FILE, and the options that describe a job and what is asked for it."""
+    """Give a command the argument FILE, and the options that describe a job and what is asked for
+    it.
+    """
     for decorate in reversed(
         (
             click.argument(
-                "file", metavar="FILE", is_eager=True, callback=_from_file, shell_complete=completing.files
+                "file",
+                metavar="FILE",
+                is_eager=True,
+                callback=_from_file,
+                shell_complete=completing.files,
             ),
             job_options_but(*_LEFT_OUT),
             option(
-                "--deadline", metavar="WHEN", help="When it must be done: 2h from now, or 2026-12-01T08:00."
+                "--deadline",
+                metavar="WHEN",
+                help="When it must be done: 2h from now, or 2026-12-01T08:00.",
             ),
             option("--tenant", default="default", show_default=True, help="Whose quota to use."),
             option(
@@ -69,7 +85,11 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     content = read_yaml(Path(file), words=True)
     if not isinstance(content, dict):
         raise SpecError(file, got=repr(content), need="NAME: VALUE lines", hint="file: flights.py")
-    known = {param.name: param for param in ctx.command.params if param.name not in ("file", "state", None)}
+    known = {
+        param.name: param
+        for param in ctx.command.params
+        if param.name not in ("file", "state", None)
+    }
     values: dict[str, Any] = {}
     for key, value in content.items():
         name = {"set": "parameters", "ps": "servers"}.get(key, key.replace("-", "_"))
@@ -77,9 +97,13 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
             ctx.meta[f"brim.{name}"] = value
         elif name not in known:
             hint = did_you_mean(key, [*known, "file", "command", "set"])
-            raise SpecError(f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint)
+            raise SpecError(
+                f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint
+            )
         else:
-            values[name] = [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+            values[name] = (
+                [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+            )
     ctx.default_map = {**(ctx.default_map or {}), **values}
     return file
 
@@ -157,6 +181,9 @@ def parse_deadline(text: str | None, *, now: float) -> float | None:
 def _near(text: str, when: float, now: float) -> float:
     if when > now + FARTHEST_DEADLINE:
         raise SpecError(
-            "--deadline", got=repr(text), need="a time within 10 years", hint="leave it out for none"
+            "--deadline",
+            got=repr(text),
+            need="a time within 10 years",
+            hint="leave it out for none",
         )
     return when

@@ -6,13 +6,13 @@ from datetime import datetime
 
 from brim.clock import local_time
 
-__all__ = ["clock_time", "left"]
-
 
 def clock_time(at: float) -> str:
     """The time, and the date where that is not today's."""
     when = local_time(at)
-    return when.strftime("%H:%M:%S" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
+    return when.strftime(
+        "%H:%M:%S" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S"
+    )
 
 
 def left(seconds: float) -> str:

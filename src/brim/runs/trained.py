@@ -17,7 +17,6 @@ from brim.runs.directories import check_source, find_run, holds_run, recorded_sp
 if TYPE_CHECKING:
     from brim.storage.checkpoints import Store
 
-__all__ = ["Trained", "find_trained", "job_with", "wanted_of"]
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -39,7 +38,8 @@ class Trained:
 
 
 def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None = None) -> Trained:
-    """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a checkpoint.
+    """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a
+    checkpoint.
 
     Args:
         warn: is told of what the user should know, such as a training file that has changed since.

@@ -9,8 +9,6 @@ from pathlib import Path
 from brim.errors import SpecError
 from brim.storage.files import nearby
 
-__all__ = ["check_command", "check_training_file"]
-
 # function -> (how it is called, its parameters, required?)
 _FUNCTIONS = {
     "model": ("model()", 0, True),
@@ -65,8 +63,12 @@ def check_command(command: tuple[str, ...]) -> None:
     if shutil.which(command[0]) is None:
         if command[0].endswith(".py"):
             _parse(Path(command[0]))
-        hint = f"brim run -- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
-        raise SpecError("COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint)
+        hint = (
+            f"brim run -- python {command[0]}" if command[0].endswith(".py") else "is it installed?"
+        )
+        raise SpecError(
+            "COMMAND", got=repr(command[0]), need="a program that can be run", hint=hint
+        )
     script = next((word for word in command[1:] if not word.startswith("-")), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and "-m" not in command:
         _parse(Path(script))
@@ -81,7 +83,9 @@ def _parse(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), filename=str(path))
     except FileNotFoundError:
-        raise SpecError(str(path), got="no such file", need=need, hint=nearby(path, (".py",))) from None
+        raise SpecError(
+            str(path), got="no such file", need=need, hint=nearby(path, (".py",))
+        ) from None
     except OSError as error:
         raise SpecError(
             str(path),
@@ -119,7 +123,9 @@ def _bound_names(tree: ast.Module) -> set[str]:
                 for target in targets:
                     names |= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
             case ast.If() | ast.Try() | ast.With() | ast.For() | ast.While():
-                open_nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+                open_nodes += [
+                    child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)
+                ]
                 if isinstance(node, ast.Try):
                     open_nodes += [inner for handler in node.handlers for inner in handler.body]
             case _:

@@ -1,4 +1,6 @@
-"""`brim.train`, `brim.run` and `brim.submit`: what the verbs of the command line do, from Python."""
+"""`brim.train`, `brim.run` and `brim.submit`:
+what the verbs of the command line do, from Python.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,15 @@ from brim.runs.starting import make_ready
 from brim.runs.submitting import request_of, submission
 from brim.runs.training_file import check_command, check_training_file
 
-__all__ = ["JobOptions", "RunOptions", "SubmitOptions", "run", "submit", "train"]
-
 _TO_JUDGE = 3.0  # seconds that a call waits to hear whether a deadline is promised
 
 
 class JobOptions(TypedDict, total=False):
     """The options of a job, as on the command line, where each is explained.
 
-    Hyphens become underscores: `global_batch_size` is `--global-batch-size`. An option that is left out, or None, is
-    taken from the environment (`BRIM_WORKERS`), else it has its default, as on the command line.
+    Hyphens become underscores: `global_batch_size` is `--global-batch-size`. An option that is left
+    out, or None, is taken from the environment (`BRIM_WORKERS`), else it has its default, as on the
+    command line.
     """
 
     set: Mapping[str, object]
@@ -95,13 +96,14 @@ _SUBMIT = click.command("submit")(submission(_nothing))
 def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run:
     """Train the model of a file, as `brim train FILE` does, and wait for the end.
 
-    Progress is shown as on the command line; in a notebook, below the cell. An interrupt (Ctrl-C, or a notebook's stop
-    button) stops the run at its next step with a checkpoint; a second one kills it. Either raises KeyboardInterrupt
-    once the run has ended, and `brim.Run("latest").resume()` continues it.
+    Progress is shown as on the command line; in a notebook, below the cell. An interrupt (Ctrl-C,
+    or a notebook's stop button) stops the run at its next step with a checkpoint; a second one
+    kills it. Either raises KeyboardInterrupt once the run has ended, and
+    `brim.Run("latest").resume()` continues it.
 
     Args:
-        file: a Python file with model(), dataset(split), loss(output, target), optimizer(model) and, optionally,
-            metrics().
+        file: a Python file with model(), dataset(split), loss(output, target), optimizer(model)
+            and, optionally, metrics().
         options: see `RunOptions`.
 
     Returns:
@@ -122,13 +124,16 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
         check_training_file(Path(file))
         loggers = check_loggers(context.params.pop("loggers"))
         spec = build_spec(context.params, file=os.fspath(file))
-        ready = make_ready(spec, subject=os.fspath(file), values=context.params, given=given(context))
+        ready = make_ready(
+            spec, subject=os.fspath(file), values=context.params, given=given(context)
+        )
     follow(ready, loggers=loggers)
     return Run(ready.run_dir)
 
 
 def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
-    """Run your own training loop, which calls `brim.join`, on every worker, as `brim run -- COMMAND` does.
+    """Run your own training loop, which calls `brim.join`, on every worker, as `brim run --
+    COMMAND` does.
 
     What rank 0 prints is shown among the progress. Everything else is as for `brim.train`.
 
@@ -147,7 +152,9 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
     words = tuple(shlex.split(command) if isinstance(command, str) else map(os.fspath, command))
     if not words:
         need = "a program and its arguments"
-        raise SpecError("command", got=repr(command), need=need, hint='brim.run(["python", "loop.py"])')
+        raise SpecError(
+            "command", got=repr(command), need=need, hint='brim.run(["python", "loop.py"])'
+        )
     context = context_of(_RUN, "brim.run", options)
     with in_python():
         check_command(words)
@@ -160,11 +167,16 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
 
 
 def submit(
-    file: str | os.PathLike[str], /, *, state_dir: Path | None = None, **options: Unpack[SubmitOptions]
+    file: str | os.PathLike[str],
+    /,
+    *,
+    state_dir: Path | None = None,
+    **options: Unpack[SubmitOptions],
 ) -> Run:
     """Hand a job to the scheduler, as `brim submit FILE` does; returns once it is accepted.
 
-    If the job has a deadline, this waits up to 3 s to hear whether it is promised; see `job.promised` of the result.
+    If the job has a deadline, this waits up to 3 s to hear whether it is promised; see
+    `job.promised` of the result.
 
     Args:
         file: a training file, or a job.yaml with options.

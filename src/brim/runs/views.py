@@ -1,4 +1,6 @@
-"""How a run is shown to whoever waits for it: in place on a terminal or in a notebook, else line by line."""
+"""How a run is shown to whoever waits for it: in place on a terminal or in a notebook, else line by
+line.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.clock import SystemClock
 from brim.domain.accounting import StepRecord
 from brim.telemetry.history import RunHistory
 from brim.telemetry.records import Event
-
-__all__ = ["View", "choose_view"]
 
 
 class View(Protocol):

@@ -47,10 +47,10 @@ from brim.telemetry.log_limit import LogLimit
 from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.wire.listening import listen_on
 
-__all__ = ["listen", "main", "offer"]
-
 _QUESTIONS = 64  # to masters, at once
-_OWN_LOGS = 64 << 20  # bytes that the logs of the scheduler and of its nodes' agents may have together
+_OWN_LOGS = (
+    64 << 20
+)  # bytes that the logs of the scheduler and of its nodes' agents may have together
 _AGAIN = 1.0  # seconds between two attempts to write where it is
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,9 @@ async def serve(settings: Settings, held: int) -> None:
         asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
     if settings.foreground:
         host, port = listener.getsockname()[:2]
-        sys.stderr.write(f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n")
+        sys.stderr.write(
+            f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n"
+        )
     try:
         await offer(lives, listener, state_dir, until=scheduling)
         if not (scheduling.cancelled() or lives.leaves):
@@ -120,7 +122,8 @@ class _Beginning:
     """Opens what is on disk, for each life anew.
 
     Args:
-        spec: the cluster, described anew, which is written down once; None: it is as it was described last.
+        spec: the cluster, described anew, which is written down once; None: it is as it was
+            described last.
     """
 
     def __init__(
@@ -155,7 +158,9 @@ class _Beginning:
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
-async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]) -> None:
+async def offer(
+    lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]
+) -> None:
     """Answer people until the scheduling has ended, and let them know where.
 
     Args:
@@ -178,7 +183,9 @@ async def offer(lives: Lives, listener: socket.socket, state_dir: Path, *, until
     host, port = listener.getsockname()[:2]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     pid = os.getpid()
-    contact = SchedulerContact(host=host, port=port, token=keys.administrator, pid=pid, birth=birth_of(pid))
+    contact = SchedulerContact(
+        host=host, port=port, token=keys.administrator, pid=pid, birth=birth_of(pid)
+    )
     telling = asyncio.create_task(_tell_where(state_dir, contact))
     try:
         await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
@@ -200,7 +207,9 @@ async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
         except OSError as error:
             if not said:
                 where = f"{contact.host}:{contact.port}"
-                _log.warning("no client knows that the scheduler is at %s: %s; trying again", where, error)
+                _log.warning(
+                    "no client knows that the scheduler is at %s: %s; trying again", where, error
+                )
             said = True
             await asyncio.sleep(_AGAIN)
 
@@ -220,9 +229,12 @@ def main() -> None:
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.geteuid() == 0:
-        os.setgroups([])  # what is done with the rights of a tenant's account is not done with our groups'
+        os.setgroups(
+            []
+        )  # what is done with the rights of a tenant's account is not done with our groups'
     be_called("brim-scheduler")
-    # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at first, are few.
+    # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at
+    # first, are few.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     held = lock(settings.state_dir / SCHEDULER_LOCK)

@@ -1,4 +1,7 @@
-"""The scheduler over HTTP: decode, handle, encode. Its OpenAPI document is made from the same table as its routes."""
+"""The scheduler over HTTP: decode, handle, encode.
+
+Its OpenAPI document is made from the same table as its routes.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,6 @@ from brim.wire.cluster import (
     Token,
 )
 from brim.wire.door import Door
-
-__all__ = ["application", "openapi"]
 
 _LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
@@ -134,20 +135,29 @@ async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
     except ValueError:
         limit = 0
     if not 1 <= limit <= _LONGEST_PAGE:
-        raise SpecError("limit", got=repr(asked["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}")
+        raise SpecError(
+            "limit", got=repr(asked["limit"]), need=f"a whole number from 1 to {_LONGEST_PAGE}"
+        )
     unfinished = asked.get("unfinished") or "false"
     if unfinished not in ("true", "false"):
         raise SpecError("unfinished", got=repr(unfinished), need="true or false")
     caller, after = _caller(request), asked.get("after", "")
     if after and not caller.may(Right.SEE_JOB, of=lives.now.owner_of(after)):
         raise no_such_job(after, [])
-    return lives.now.jobs(after=after, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant)
+    return lives.now.jobs(
+        after=after, limit=limit, unfinished=unfinished == "true", tenant=caller.tenant
+    )
 
 
 async def _job(lives: Lives, request: Request, _: Any) -> JobView:
-    """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or the scheduler's."""
+    """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or
+    the scheduler's.
+    """
     job = request.path_params["job"]
-    reached = {"ended": lambda view: view.has_ended, "judged": lambda view: view.judged or view.has_ended}
+    reached = {
+        "ended": lambda view: view.has_ended,
+        "judged": lambda view: view.judged or view.has_ended,
+    }
     until = request.query_params.get("until") or "ended"
     if until not in reached:
         raise SpecError("until", got=repr(until), need="ended or judged")
@@ -169,13 +179,17 @@ def _end_of_wait(request: Request) -> float:
 
 
 async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
-    """With `wait` seconds, not before there is a line, or the end of the job, of them or of the scheduler."""
+    """With `wait` seconds, not before there is a line, or the end of the job, of them or of the
+    scheduler.
+    """
     job, asked = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
     try:
         places = msgspec.json.decode(asked.get("after") or "{}", type=dict[str, _Bytes])
     except UNDECODABLE:
-        raise SpecError("after", got=repr(asked["after"]), need="the value from the last answer") from None
+        raise SpecError(
+            "after", got=repr(asked["after"]), need="the value from the last answer"
+        ) from None
     folder = Path(lives.now.job(job).run)
     user = lives.now.user_of(job)
     with acting_as(user):
@@ -189,7 +203,9 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
             raise EnvironmentFault(f"the logs of {job} cannot be read: {error.strerror}") from error
 
     while True:
-        ended = lives.now.job(job).has_ended  # asked first: what it printed at its very end is read as well
+        ended = lives.now.job(
+            job
+        ).has_ended  # asked first: what it printed at its very end is read as well
         lines = await asyncio.to_thread(fresh)
         if lines or ended or lives.is_over or asyncio.get_running_loop().time() >= end:
             after = msgspec.json.encode(tail.places).decode()
@@ -200,7 +216,8 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
 async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:
     story = lives.now.story(request.path_params["job"])
     return [
-        ChangeView(**{key: value for key, value in each._asdict().items() if key != "job"}) for each in story
+        ChangeView(**{key: value for key, value in each._asdict().items() if key != "job"})
+        for each in story
     ]
 
 
@@ -264,22 +281,31 @@ _WHICH_JOBS: dict[str, dict[str, Any]] = {
 _JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
 _CALLS = (
     _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster, Right.SEE_CLUSTER),
-    _Call("PUT", "/v1/cluster", "Describe the cluster anew", ClusterSpec, ClusterView, _apply, Right.APPLY),
-    _Call("GET", "/v1/tenants", "Who owns what, and holds what", None, list[TenantView], _tenants, Right.SEE_CLUSTER),
-    _Call("POST", _TOKEN, "Give a token, and revoke the last one", None, Token, _give_token, Right.GIVE_TOKENS),
+    _Call("PUT", "/v1/cluster", "Describe the cluster "
+                                "anew", ClusterSpec, ClusterView, _apply, Right.APPLY),
+    _Call("GET", "/v1/tenants", "Who owns what, and holds "
+                                "what", None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("POST", _TOKEN, "Give a token, and revoke the last "
+                          "one", None, Token, _give_token, Right.GIVE_TOKENS),
     _Call("DELETE", _TOKEN, "Revoke the token", None, Token, _revoke_token, Right.GIVE_TOKENS),
-    _Call("GET", "/v1/jobs", "Jobs by order of submission", None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
+    _Call("GET", "/v1/jobs", "Jobs by order of "
+                             "submission", None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
-    _Call("POST", "/v1/forecast", "What would happen to a job", Submit, Forecast, _forecast, Right.SUBMIT),
+    _Call("POST", "/v1/forecast", "What would happen to a "
+                                  "job", Submit, Forecast, _forecast, Right.SUBMIT),
     _Call("GET", _JOB, "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
-    _Call("GET", f"{_JOB}/explain", "Its story, with reasons", None, list[ChangeView], _explain, Right.SEE_JOB),
+    _Call("GET", f"{_JOB}/explain", "Its story, with "
+                                    "reasons", None, list[ChangeView], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "What it printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
-    _Call("POST", f"{_JOB}/resize", "Let it have other numbers of workers", Range, JobView, _resize, Right.RESIZE),
+    _Call("POST", f"{_JOB}/resize", "Let it have other numbers of "
+                                    "workers", Range, JobView, _resize, Right.RESIZE),
     _Call("POST", f"{_JOB}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE), Right.HOLD),
     _Call("POST", f"{_JOB}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
-    _Call("DELETE", _JOB, "Forget a job that has ended, with its directory", None, Forgotten, _forget, Right.FORGET),
-    _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
+    _Call("DELETE", _JOB, "Forget a job that has ended, with its "
+                          "directory", None, Forgotten, _forget, Right.FORGET),
+    _Call("POST", "/v1/down", "Suspend all jobs and end the "
+                              "scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
 )  # fmt: skip
 
 
@@ -287,8 +313,8 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
     """The ASGI application.
 
     Args:
-        keys: what every caller must present one of, also on this host: others may have accounts on it, and browsers
-            carry out what pages from anywhere ask of it.
+        keys: what every caller must present one of, also on this host: others may have accounts on
+            it, and browsers carry out what pages from anywhere ask of it.
         audit: where changes and refusals are noted.
         door: which connections this is served on.
     """
@@ -306,7 +332,9 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
                 return _json(Problem(detail=_WHO_IS_THIS), 401, _CLOSE)
             client = (request.client.host, request.client.port) if request.client else None
             if not door.admit(client, caller.name, all_room=caller.tenant is None):
-                return _json(Problem(detail="too many requests are being served: ask again"), 503, _CLOSE)
+                return _json(
+                    Problem(detail="too many requests are being served: ask again"), 503, _CLOSE
+                )
             request.state.caller, request.state.keys = caller, keys
             response = await _answer(call, lives, request)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
@@ -324,7 +352,9 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
     async def ready(_: Request) -> Response:
         # Anybody may ask, so it does not say why.
         if lives.problem:
-            return PlainTextResponse("it decides nothing for now: brim jobs says why\n", 503, _CLOSE)
+            return PlainTextResponse(
+                "it decides nothing for now: brim jobs says why\n", 503, _CLOSE
+            )
         return PlainTextResponse("ok\n", headers=_CLOSE)
 
     async def nothing(request: Request, error: Exception) -> Response:
@@ -347,7 +377,9 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
 
 
 _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
-_WHO_IS_THIS = "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
+_WHO_IS_THIS = (
+    "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
+)
 
 
 async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
@@ -368,7 +400,9 @@ async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
 
 
 def _check_right(call: _Call, lives: Lives, request: Request) -> None:
-    """Raises SpecError where the caller may not do this; somebody else's job is not there for it."""
+    """Raises SpecError where the caller may not do this;
+    somebody else's job is not there for it.
+    """
     caller, job = _caller(request), request.path_params.get("job")
     if job is not None:
         if caller.may(call.right, of=lives.now.owner_of(job)):
@@ -382,7 +416,9 @@ def _refusal(caller: Caller, right: Right) -> SpecError:
     return SpecError(
         _NOT_YOURS,
         got=f"that of tenant {caller.name}, which may not {right.value}",
-        need="the administrator's" if RIGHTS[right] is Holder.ADMINISTRATOR else "that of this tenant",
+        need="the administrator's"
+        if RIGHTS[right] is Holder.ADMINISTRATOR
+        else "that of this tenant",
     )
 
 
@@ -420,21 +456,32 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI 3.1 document of this API."""
-    types = [kind for call in _CALLS for kind in (call.takes, call.gives) if kind is not None] + [Problem]
-    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    types = [kind for call in _CALLS for kind in (call.takes, call.gives) if kind is not None] + [
+        Problem
+    ]
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
     named = iter(schemas)
     paths: dict[str, Any] = {}
     operation: dict[str, Any]
     for call in _CALLS:
         body = _content(next(named)) | {"required": True} if call.takes else None
-        answers = {"200": {"description": call.summary, **_content(next(named))}, "default": _REFUSAL}
-        operation = {"summary": call.summary, "responses": answers} | ({"requestBody": body} if body else {})
+        answers = {
+            "200": {"description": call.summary, **_content(next(named))},
+            "default": _REFUSAL,
+        }
+        operation = {"summary": call.summary, "responses": answers} | (
+            {"requestBody": body} if body else {}
+        )
         named_in_path = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in ("job", "tenant")
             if f"{{{name}}}" in call.path
         ]
-        asks = [{"name": name, "in": "query", "schema": schema} for name, schema in call.asks.items()]
+        asks = [
+            {"name": name, "in": "query", "schema": schema} for name, schema in call.asks.items()
+        ]
         operation["parameters"] = [*named_in_path, *asks]
         paths.setdefault(call.path, {})[call.method.lower()] = operation
     return {

@@ -11,8 +11,6 @@ import msgspec
 from brim.domain.rights import Caller
 from brim.interfaces import Clock
 
-__all__ = ["AUDIT", "Audit"]
-
 AUDIT = "audit.jsonl"
 _LARGEST = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
 _STRANGERS_TOLD = 60.0  # seconds between two lines about strangers
@@ -65,7 +63,9 @@ class Audit:
         )
 
     def note_stranger(self, origin: str, request: str) -> None:
-        """A request with no token or a wrong one: the first of a minute is told, and how many there were before."""
+        """A request with no token or a wrong one: the first of a minute is told, and how many there
+        were before.
+        """
         self._strangers += 1
         now = self._clock.now()
         if now - self._strangers_told < _STRANGERS_TOLD:

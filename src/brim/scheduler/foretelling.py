@@ -11,8 +11,6 @@ from brim.interfaces import Clock
 from brim.policies.foresee import foresee
 from brim.storage.book import Book, JobRecord
 
-__all__ = ["Foretelling"]
-
 _PAUSE = 1.0  # seconds between two estimates, at least,
 _SHARE = 0.05  # and of a processor's time, at most
 
@@ -24,7 +22,9 @@ class Foretelling:
         is_measured: whether anything can be said of a job.
     """
 
-    def __init__(self, book: Book, *, clock: Clock, is_measured: Callable[[JobRecord], bool]) -> None:
+    def __init__(
+        self, book: Book, *, clock: Clock, is_measured: Callable[[JobRecord], bool]
+    ) -> None:
         self._book, self._clock, self._is_measured = book, clock, is_measured
         self._news = asyncio.Event()
         self._last: tuple[Snapshot, Decision, Policy] | None = None
@@ -51,4 +51,6 @@ class Foretelling:
             for job, end in ends.items():
                 record = self._book.jobs.get(job)  # it may have ended meanwhile, and been forgotten
                 if record is not None and not record.life.ended and self._is_measured(record):
-                    self._book.expect(record, Estimate(at=snapshot.now, finish=end, step=record.step))
+                    self._book.expect(
+                        record, Estimate(at=snapshot.now, finish=end, step=record.step)
+                    )

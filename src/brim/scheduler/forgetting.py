@@ -1,8 +1,9 @@
-"""Ended jobs are forgotten: when somebody asks for it, or by age where the cluster's description says so.
+"""Ended jobs are forgotten: when somebody asks for it, or by age where the cluster's description
+says so.
 
-The record and the story go first, in one transaction that also notes that the run directory is still there. So a
-scheduler that dies in between leaves no half a job: the job is gone, and the next scheduler removes the directory. A
-directory that no note speaks of is nobody's to remove.
+The record and the story go first, in one transaction that also notes that the run directory is
+still there. So a scheduler that dies in between leaves no half a job: the job is gone, and the next
+scheduler removes the directory. A directory that no note speaks of is nobody's to remove.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from brim.errors import BrimError, EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.storage.book import Book, JobRecord
 from brim.storage.removing import remove_run
-
-__all__ = ["Forgetting"]
 
 _LOOK = 5.0  # seconds between two looks for jobs that are old enough
 _AT_ONCE = 50  # jobs: nobody else is answered while they are forgotten
@@ -48,7 +47,9 @@ class Forgetting:
         self._is_over = True
 
     async def run(self) -> None:
-        """Forget by age, and remove what earlier schedulers did not come to, until it is cancelled."""
+        """Forget by age, and remove what earlier schedulers did not come to,
+        until it is cancelled.
+        """
         while True:
             self.forget_old()
             for id, user in self._book.leavings().items():
@@ -84,7 +85,9 @@ class Forgetting:
         except (BrimError, OSError) as error:  # its account may be gone
             self._failed[record.id] = self._clock.now()
             where = f"its directory cannot be removed now: {error}"
-            raise EnvironmentFault(f"{record.id} is forgotten, but {where}; that is tried again") from error
+            raise EnvironmentFault(
+                f"{record.id} is forgotten, but {where}; that is tried again"
+            ) from error
 
     async def _clear_quietly(self, id: str, user: str) -> None:
         try:
@@ -93,7 +96,9 @@ class Forgetting:
             raise
         except (BrimError, OSError) as error:
             self._failed[id] = self._clock.now()
-            _log.warning("the directory of %s, which was forgotten, cannot be removed: %s", id, error)
+            _log.warning(
+                "the directory of %s, which was forgotten, cannot be removed: %s", id, error
+            )
         except Exception:  # noqa: BLE001 - whatever it is, the other directories are removed
             self._failed[id] = self._clock.now()
             _log.exception("the directory of %s, which was forgotten, cannot be removed", id)

@@ -1,4 +1,6 @@
-"""The tokens of a scheduler: the administrator's in a file of its own, of the tenants' only the digests."""
+"""The tokens of a scheduler: the administrator's in a file of its own, of the tenants' only the
+digests.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.storage.contact import token_of
 from brim.storage.files import write_whole
 
-__all__ = ["Keys"]
-
 _FILE = "tenant-tokens.json"
 _SCHEME = "Bearer "
 
@@ -27,7 +27,8 @@ class Keys:
 
     Args:
         state_dir: has the administrator's token, and the digests of the tenants'.
-        tenants: those that the cluster has now: the token of one that it no longer has is worth nothing.
+        tenants: those that the cluster has now: the token of one that it no longer has is worth
+            nothing.
 
     Raises:
         EnvironmentFault: the digests cannot be read.
@@ -43,7 +44,8 @@ class Keys:
             self._digests = {}
         except (OSError, *UNDECODABLE) as error:
             raise EnvironmentFault(
-                f"cannot read {self._path}: {error}\n  hint: remove it, and give tenants new tokens: brim token TENANT"
+                f"cannot read {self._path}: {error}\n  hint: remove it, and give tenants new "
+                "tokens: brim token TENANT"
             ) from error
 
     def caller(self, authorization: str, *, origin: str) -> Caller | None:
@@ -53,7 +55,11 @@ class Keys:
             authorization: the header.
             origin: where the request comes from.
         """
-        given = _digest(authorization.removeprefix(_SCHEME)) if authorization.startswith(_SCHEME) else ""
+        given = (
+            _digest(authorization.removeprefix(_SCHEME))
+            if authorization.startswith(_SCHEME)
+            else ""
+        )
         found = None
         if hmac.compare_digest(given, _digest(self.administrator)):
             found = Caller(tenant=None, origin=origin)

@@ -1,7 +1,8 @@
 """The lives of a cluster's scheduler, one after the other in one process.
 
-Where a scheduler cannot remember any more what it decides, its life ends as if it had been killed: what is on disk is
-what is so, and its jobs train on. Until the next life can begin, nothing is decided, people can ask and are told why.
+Where a scheduler cannot remember any more what it decides, its life ends as if it had been killed:
+what is on disk is what is so, and its jobs train on. Until the next life can begin, nothing is
+decided, people can ask and are told why.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from brim.scheduler.waiting import Waiting
 from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
 
-__all__ = ["Lives"]
-
 _AGAIN = 1.0  # seconds between two attempts to go on
-_GONE = "the state directory was moved or deleted under its scheduler, which ends with all that it started"
+_GONE = (
+    "the state directory was moved or deleted under its scheduler, which ends with all that it "
+    "started"
+)
 _SHARE = 0.1  # of a processor's time, that attempts take at most
 _NEVER = times_of(())
 _UNKNOWN = ClusterView(
@@ -37,18 +39,20 @@ _UNKNOWN = ClusterView(
 class Lives:
     """A scheduler that goes on when it can.
 
-    What is on disk may be unreadable from the start: then there is no scheduler yet, and whoever asks is told why.
+    What is on disk may be unreadable from the start: then there is no scheduler yet, and whoever
+    asks is told why.
 
     Args:
-        begin: opens what is on disk, and says what is to be called where that fails; raises StorageFault where it
-            cannot be read.
+        begin: opens what is on disk, and says what is to be called where that fails; raises
+            StorageFault where it cannot be read.
         is_there: whether the state directory is still the one that this process has the lock of.
 
     Attributes:
         problem: why it holds; empty while it schedules.
         is_over: nobody has to wait for anything any more.
         waiting: those who wait for news of jobs.
-        leaves: it was told to end while it held. Its jobs train on: nobody could write down that they were paused.
+        leaves: it was told to end while it held. Its jobs train on: nobody could write down that
+            they were paused.
         kills: all processes of its jobs are to be ended then.
     """
 
@@ -137,7 +141,10 @@ class Lives:
             self._life.close()
 
     def _held(self) -> str:
-        return f"the scheduler decides nothing for now: {self.problem}; jobs train on, and it tries again"
+        return (
+            f"the scheduler decides nothing for now: {self.problem}; jobs train on, and it "
+            "tries again"
+        )
 
     async def _schedule(self, life: Scheduler, held: str) -> None:
         self._scheduling = asyncio.create_task(life.run(held))
@@ -192,7 +199,9 @@ class Lives:
         """Begin the next life; why it cannot begin, or nothing."""
         try:
             life = self._open()
-        except EnvironmentFault as fault:  # also where somebody has put the file of a newer version there
+        except (
+            EnvironmentFault
+        ) as fault:  # also where somebody has put the file of a newer version there
             problem, *_ = str(fault).splitlines()
             return problem
         problem = life.damage or _unproven(life)

@@ -37,14 +37,15 @@ from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
-__all__ = ["CLUSTER", "NO_SUCH_JOB", "LiveCluster", "Scheduler", "check_accounts", "decide", "no_such_job"]
-
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
 _log = logging.getLogger(__name__)
-_MANY = 200  # jobs above which it is decided in a thread, for that may take longer than a question may wait
+# jobs above which it is decided in a thread, for that may take longer than a question may wait
+_MANY = 200
 _LONGEST_KEY = 200
-_MOST_BYTES = 128 << 10  # of what is submitted: it is written with each change of the job, and sent to nodes
+_MOST_BYTES = (
+    128 << 10
+)  # of what is submitted: it is written with each change of the job, and sent to nodes
 
 
 class LiveCluster(Backend, Protocol):
@@ -80,7 +81,8 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
 
     Args:
         policy: its name.
-        left_by: the policy that left the snapshot's memory: another has no use for what it remembers.
+        left_by: the policy that left the snapshot's memory: another has no use for what it
+            remembers.
         ahead: it is only looked ahead: nobody asks where workers would be.
     """
     if policy != left_by and isinstance(snapshot.memory, Memory):
@@ -117,15 +119,22 @@ def _check_deadline(submission: Submission, now: float) -> None:
     """Raises SpecError where a new job could only be late; one that is there may well be."""
     if submission.deadline is not None and submission.deadline <= now:
         raise SpecError(
-            "--deadline", got="a time that has passed", need="a time in the future", hint="--deadline 2h"
+            "--deadline",
+            got="a time that has passed",
+            need="a time in the future",
+            hint="--deadline 2h",
         )
     if submission.deadline is not None and submission.deadline > now + FARTHEST_DEADLINE:
         got = f"a time in {(submission.deadline - now) / 3600.0:.3g} hours"
-        raise SpecError("--deadline", got=got, need="a time within 10 years", hint="leave it out for none")
+        raise SpecError(
+            "--deadline", got=got, need="a time within 10 years", hint="leave it out for none"
+        )
 
 
 def _check_size(request: Submit) -> None:
-    """Raises SpecError where no node could be told of it, or what is shown of it would be nothing but its key."""
+    """Raises SpecError where no node could be told of it, or what is shown of it would be nothing
+    but its key.
+    """
     if len(request.key) > _LONGEST_KEY:
         got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
         raise SpecError("--key", got=got, need=need, hint="--key nightly-2026-11-21")
@@ -136,7 +145,9 @@ def _check_size(request: Submit) -> None:
 
 
 def _check_same(known: JobRecord, request: Submit) -> None:
-    """Raises SpecError where a key is that of another job; its workers may have been changed since."""
+    """Raises SpecError where a key is that of another job;
+    its workers may have been changed since.
+    """
     as_submitted = _on(request.submission.spec.workers, known.submission)
     # Its deadline too may say "in 2 h" and mean another moment by now.
     if replace(as_submitted, deadline=request.submission.deadline) != request.submission:
@@ -166,7 +177,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, book: Book, database: Database, backend: LiveCluster, *, jobs_folder: Path, clock: Clock
+        self,
+        book: Book,
+        database: Database,
+        backend: LiveCluster,
+        *,
+        jobs_folder: Path,
+        clock: Clock,
     ) -> None:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
@@ -184,7 +201,10 @@ class Scheduler:
             self._remember(last)
 
     def _remember(self, last: CycleRow) -> None:
-        """Go on with the plans of the last cycle. What was promised is in the records: plans can be made anew."""
+        """Go on with the plans of the last cycle.
+
+        What was promised is in the records: plans can be made anew.
+        """
         try:
             self._backend.memory = decode_memory(last.memory, policy=last.policy)
         except EnvironmentFault as fault:
@@ -194,9 +214,13 @@ class Scheduler:
         """Decide and act, until it is told to end.
 
         Args:
-            held: why and for how long this process decided nothing before; empty where it has just come up.
+            held: why and for how long this process decided nothing before; empty where it has just
+                come up.
         """
-        beside = [asyncio.create_task(self._foretelling.run()), asyncio.create_task(self._forgetting.run())]
+        beside = [
+            asyncio.create_task(self._foretelling.run()),
+            asyncio.create_task(self._forgetting.run()),
+        ]
         if held:
             self._note("went on", held)
         else:
@@ -215,9 +239,12 @@ class Scheduler:
 
     @property
     def damage(self) -> str:
-        """What cannot be read of its book, and could be decided about only wrongly; empty where there is nothing."""
+        """What cannot be read of its book, and could be decided about only wrongly; empty where
+        there is nothing.
+        """
         damaged = [
-            f"the record of {job} cannot be decoded ({why})" for job, why in self._book.damaged.items()
+            f"the record of {job} cannot be decoded ({why})"
+            for job, why in self._book.damaged.items()
         ]
         more = f"; and of {counted(len(damaged) - 1, 'other job')}" if len(damaged) > 1 else ""
         return f"{damaged[0]}{more}" if damaged else ""
@@ -237,7 +264,9 @@ class Scheduler:
         self._database.close()
 
     def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
-        """The next cycle; where jobs are many, in a thread, and what people ask meanwhile is answered."""
+        """The next cycle; where jobs are many, in a thread, and what people ask meanwhile is
+        answered.
+        """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
         return asyncio.to_thread(ask) if len(snapshot.jobs) > _MANY else ask()
@@ -246,9 +275,11 @@ class Scheduler:
         self._last_policy = policy = self._policy  # another may have been applied meanwhile
         memory = encode_memory(decision.memory, policy=policy)
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
-        self._foretelling.tell(snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True))
+        self._foretelling.tell(
+            snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True)
+        )
 
-    # Jobs --------------------------------------------------------------------------------------------------
+    # Jobs -----------------------------------------------------------------------------------------
 
     def submit(self, request: Submit, *, by: str = "") -> JobView:
         """Take a job in, or show the one that was taken in with the same key.
@@ -269,12 +300,15 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, now)
         user = self._user_of(submission.tenant)
-        record = self._book.submit(submission, name=request.name, now=now, key=request.key, by=by, user=user)
+        record = self._book.submit(
+            submission, name=request.name, now=now, key=request.key, by=by, user=user
+        )
         self._backend.tell()
         return self._view(record)
 
     async def forecast(self, request: Submit) -> Forecast:
-        """What would happen to a job, which is not taken in; worked out in a thread, for it is many cycles.
+        """What would happen to a job, which is not taken in; worked out in a thread, for it is many
+        cycles.
 
         Raises:
             SpecError: it can never run here.
@@ -284,7 +318,9 @@ class Scheduler:
         _check_deadline(submission, self._clock.wall())
         async with self._forecasting:
             now = self._clock.wall()
-            newcomer = JobRecord(number=0, id=f"{request.name}-?", submission=submission, submitted=now)
+            newcomer = JobRecord(
+                number=0, id=f"{request.name}-?", submission=submission, submitted=now
+            )
             known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
             others = [record for record in self._book.unfinished() if record.life.may_run]
             snapshot = self._backend.snapshot([*others, newcomer], now)
@@ -294,7 +330,9 @@ class Scheduler:
         return forecast_of(outlook, known=known, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:
-        """Whoever submits goes by the host's clock, which somebody may have set; what is promised goes by our own."""
+        """Whoever submits goes by the host's clock, which somebody may have set; what is promised
+        goes by our own.
+        """
         by = self._clock.set_by()
         if submission.deadline is None or not by:
             return submission
@@ -358,7 +396,10 @@ class Scheduler:
         return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
 
     def user_of(self, id: str) -> str:
-        """The account that owns the directory of a job; empty: the scheduler's. Raises SpecError as `job` does."""
+        """The account that owns the directory of a job; empty: the scheduler's.
+
+        Raises SpecError as `job` does.
+        """
         return self._find(id).user
 
     def ids_of(self, tenant: str | None) -> list[str]:
@@ -395,7 +436,8 @@ class Scheduler:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
         with self._book.together():
             changed = self._book.happen(record, happening, now=self._clock.wall(), detail=_by(by))
-            # What is held has no plan; it is judged again when it is released. Who asks twice takes no promise away.
+            # What is held has no plan; it is judged again when it is released. Who asks twice takes
+            # no promise away.
             if changed and happening is not Happening.CANCEL:
                 record.judged, record.promised, record.standing = False, False, Standing.WAITING
                 self._book.save(record)
@@ -419,7 +461,10 @@ class Scheduler:
                 record.submission = submission
                 self._book.save(record)
                 self._book.note(
-                    self._clock.wall(), record, "resized", detail=_by(by, f"may have {workers} workers")
+                    self._clock.wall(),
+                    record,
+                    "resized",
+                    detail=_by(by, f"may have {workers} workers"),
                 )
         self._backend.tell()
         return self._view(record)
@@ -434,7 +479,9 @@ class Scheduler:
         record = self._find(id)
         if not record.life.ended:
             hint = f"brim cancel {id} ends it"
-            raise EnvironmentFault(f"{id} is {record.life.phase.value}, and cannot be forgotten: {hint}")
+            raise EnvironmentFault(
+                f"{id} is {record.life.phase.value}, and cannot be forgotten: {hint}"
+            )
         return await self._forgetting.forget(record)
 
     @property
@@ -442,7 +489,7 @@ class Scheduler:
         """The tenants of the cluster, by name."""
         return [tenant.id for tenant in self._backend.spec.tenants]
 
-    # The cluster -------------------------------------------------------------------------------------------
+    # The cluster ----------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterView:
         spec = self._backend.spec

@@ -1,4 +1,6 @@
-"""The journal of a live cluster, decided again: by the same policy, which must give the same, or by another one."""
+"""The journal of a live cluster, decided again: by the same policy, which must give the same, or by
+another one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from brim.policies.cycle import Memory
 from brim.scheduler.loop import decide
 from brim.storage.cycles import decode_cycle, decode_memory
 from brim.storage.database import CycleRow
-
-__all__ = ["Difference", "Replay", "replay"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Replay:
     Args:
         cycles: that were decided again.
         policies: that decided then, in their order.
-        first, last: when the first and the last of these cycles were, seconds since 1970; None without cycles.
+        first, last: when the first and the last of these cycles were, seconds since 1970; None
+            without cycles.
     """
 
     cycles: int
@@ -54,9 +55,10 @@ def replay(rows: Iterable[CycleRow], *, policy: str | None = None) -> Replay:
     """Decide every cycle of a journal again, by the loop that decided it.
 
     Args:
-        rows: in order. Where the first is not number 1, what came before is forgotten: it only says what it left.
-        policy: decides instead of those that did, with a memory of its own, on what was really so at each cycle; only
-            workers and verdicts are compared then.
+        rows: in order. Where the first is not number 1, what came before is forgotten: it only says
+            what it left.
+        policy: decides instead of those that did, with a memory of its own, on what was really so
+            at each cycle; only workers and verdicts are compared then.
     """
     journal = _Journal(iter(rows), policy)
     asyncio.run(run_cluster(journal, journal.decide))
@@ -119,7 +121,9 @@ class _Journal:
         )
         if what:
             at = self._snapshot.now
-            self.differences.append(Difference(cycle=row.number, at=at, policy=row.policy, what=what))
+            self.differences.append(
+                Difference(cycle=row.number, at=at, policy=row.policy, what=what)
+            )
 
 
 def _left_by(row: CycleRow) -> Memory | None:
@@ -133,7 +137,9 @@ def _left_by(row: CycleRow) -> Memory | None:
 def _outcome(decision: Decision) -> dict[str, str]:
     """What jobs notice: who is let in, and who has how many workers."""
     found = {f"verdict on {verdict.job}": _word(verdict) for verdict in decision.verdicts}
-    return found | {f"workers of {job}": str(count) for job, count in decision.workers.items() if count}
+    return found | {
+        f"workers of {job}": str(count) for job, count in decision.workers.items() if count
+    }
 
 
 def _word(verdict: Verdict) -> str:
@@ -143,12 +149,16 @@ def _word(verdict: Verdict) -> str:
 
 
 def _everything(decision: Decision) -> dict[str, str]:
-    """All that a decision says, each part under a name; numbers in full, so that nothing is rounded away."""
+    """All that a decision says, each part under a name; numbers in full, so that nothing is rounded
+    away.
+    """
     found = _outcome(decision) | {"wake": str(decision.wake)}
     for verdict in decision.verdicts:
         more = verdict.finish if isinstance(verdict, Admitted) else verdict.earliest
         size = verdict.share if isinstance(verdict, Admitted) else verdict.runs
-        found[f"verdict on {verdict.job}"] += f" ({verdict.reason}: {verdict.detail}; {size}, {more})"
+        found[f"verdict on {verdict.job}"] += (
+            f" ({verdict.reason}: {verdict.detail}; {size}, {more})"
+        )
     for job, (reason, detail) in decision.reasons.items():
         found[f"reason of {job}"] = f"{reason}: {detail}"
     needed = {"needed": "unknown"} if decision.needed is None else {}

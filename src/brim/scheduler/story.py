@@ -22,9 +22,8 @@ from brim.telemetry.cluster_history import (
     Span,
 )
 
-__all__ = ["cluster_history", "spans_of"]
-
-# Whether a job has processes after an event; "refused" is also said of a deadline whose job runs nevertheless.
+# Whether a job has processes after an event; "refused" is also said of a deadline whose job runs
+# nevertheless.
 _RUNS = {phase.value: phase is Phase.RUNNING for phase in Phase if phase is not Phase.REFUSED}
 _KINDS = {"up": "joined", "node back": "joined", "down": "left", "node lost": "lost"}
 
@@ -54,14 +53,21 @@ def cluster_history(
     first = min(times)
     start = first if since is None else max(first, end - since)
     jobs = [_job(record, stories[record.id], end) for record in records]
-    happenings = [*_of_cluster(own), *(each for job in jobs for each in _of_job(job, stories[job.job], end))]
+    happenings = [
+        *_of_cluster(own),
+        *(each for job in jobs for each in _of_job(job, stories[job.job], end)),
+    ]
     return ClusterHistory(
         subject=subject,
         policy=spec.policy,
         running=now is not None,
         start=start,
         end=max(end, start + 1e-3),
-        jobs=[job for job in jobs if job.submitted <= end and (job.ended is None or job.ended >= start)],
+        jobs=[
+            job
+            for job in jobs
+            if job.submitted <= end and (job.ended is None or job.ended >= start)
+        ],
         rights=_rights(database, own, spec, start),
         happenings=sorted(each for each in happenings if start <= each.at <= end),
         lives=max(1, sum(change.event == "up" for change in own)),
@@ -69,7 +75,8 @@ def cluster_history(
 
 
 def spans_of(story: Sequence[Change], end: float) -> list[Span]:
-    """What a job had from its submission on: the plan's workers while it has processes, none while it waits.
+    """What a job had from its submission on: the plan's workers while it has processes, none while
+    it waits.
 
     Args:
         end: its own, or that of the history.
@@ -136,11 +143,15 @@ def _of_job(job: JobHistory, story: Sequence[Change], end: float) -> list[Happen
             text = f"{job.job}: {change.before} to {counted(change.after, 'worker')}, reclaimed"
             found.append(Happening(change.at, "left", text))
     if job.promised and job.deadline is not None and job.kept(end) is False:
-        found.append(Happening(job.deadline, "lost", f"{job.job} did not keep its promised deadline"))
+        found.append(
+            Happening(job.deadline, "lost", f"{job.job} did not keep its promised deadline")
+        )
     return found
 
 
-def _rights(database: Database, story: Sequence[Change], spec: ClusterSpec, start: float) -> list[Rights]:
+def _rights(
+    database: Database, story: Sequence[Change], spec: ClusterSpec, start: float
+) -> list[Rights]:
     """What there was whenever that may have changed, as the next cycle saw it."""
     described = [change.at for change in story if change.event != "down" and change.at > start]
     found: list[Rights] = []
@@ -151,5 +162,7 @@ def _rights(database: Database, story: Sequence[Change], spec: ClusterSpec, star
         else:
             snapshot, _ = decode_cycle(row.content)
             cluster, tenants = snapshot.cluster, snapshot.tenants
-        found.append(Rights(at, cluster.devices, {tenant.id: tenant.guaranteed for tenant in tenants}))
+        found.append(
+            Rights(at, cluster.devices, {tenant.id: tenant.guaranteed for tenant in tenants})
+        )
     return found

@@ -15,8 +15,6 @@ from brim.policies.what_if import Outlook
 from brim.storage.book import JobRecord
 from brim.wire.cluster import EstimateView, Forecast, JobView, Times
 
-__all__ = ["by_the_hosts_clock", "forecast_of", "times_of", "view_of"]
-
 
 def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
     """One job.
@@ -119,7 +117,9 @@ def forecast_of(outlook: Outlook, *, known: bool, set_by: float = 0.0) -> Foreca
         known=known,
         admitted=admitted,
         reason=str(verdict.reason) if verdict else "",
-        detail=verdict.detail if verdict else "its steps are measured first: no job like it has run here",
+        detail=verdict.detail
+        if verdict
+        else "its steps are measured first: no job like it has run here",
         workers=outlook.workers,
         takes=dict(outlook.takes),
         finish=outlook.finish + set_by if known and outlook.finish is not None else None,
@@ -131,4 +131,6 @@ def times_of(seconds: Iterable[float]) -> Times:
     """How long things took."""
     ordered = sorted(1000.0 * each for each in seconds) or [0.0]
     last = len(ordered) - 1
-    return Times(count=len(ordered), median_ms=ordered[last // 2], p99_ms=ordered[round(0.99 * last)])
+    return Times(
+        count=len(ordered), median_ms=ordered[last // 2], p99_ms=ordered[round(0.99 * last)]
+    )

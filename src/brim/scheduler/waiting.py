@@ -8,15 +8,14 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["Waiting"]
-
 _LOOK = 0.2  # seconds between two looks at all logs that somebody follows
 
 
 class Waiting:
     """Everybody who waits, by job.
 
-    News of a job are rung. Nobody rings where its processes print something: one task looks for all who follow logs.
+    News of a job are rung. Nobody rings where its processes print something: one task looks for all
+    who follow logs.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,3 @@
-"""Serving a trained model: bundles of files, what changes them, and the server that answers from them."""
+"""Serving a trained model: bundles of files, what changes them, and the server that answers from
+them.
+"""

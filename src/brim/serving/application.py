@@ -23,8 +23,6 @@ from brim.serving.bodies import Body, Malformed
 from brim.serving.inputs import shown
 from brim.wire.door import Door
 
-__all__ = ["MOST_ROWS", "VERSION", "Figures", "application"]
-
 VERSION = "Brim-Version"  # header of an answer
 MOST_ROWS = 1 << 16  # of a request
 _LARGEST_BODY = 16 << 20  # bytes
@@ -58,13 +56,16 @@ class Figures:
         self._answers[status] += 1
         self._rows += rows
         self._sum += seconds
-        self._seconds[next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))] += 1
+        self._seconds[
+            next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
+        ] += 1
 
     def text(self, *, version: str, step: int, batches: int) -> str:
         """The figures as Prometheus reads them."""
         lines = ["# TYPE brim_requests_total counter"]
         lines += [
-            f'brim_requests_total{{status="{status}"}} {n}' for status, n in sorted(self._answers.items())
+            f'brim_requests_total{{status="{status}"}} {n}'
+            for status, n in sorted(self._answers.items())
         ]
         for name, value in (
             ("brim_rows_total", self._rows),
@@ -106,7 +107,9 @@ def application(
         """Why a request is not looked at; nothing of it but its headers was read."""
         given = request.headers.get("authorization", "")
         if token and not hmac.compare_digest(_digest(given.removeprefix(_SCHEME)), digest):
-            return _json(_Problem("wrong or missing token: Authorization: Bearer TOKEN"), 401, _CLOSE)
+            return _json(
+                _Problem("wrong or missing token: Authorization: Bearer TOKEN"), 401, _CLOSE
+            )
         client = (request.client.host, request.client.port) if request.client else None
         if not door.admit(client, "", all_room=True):
             return _json(_Problem("too many requests are being served: ask again"), 503, _CLOSE)
@@ -167,7 +170,9 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
     try:
         body = Body(await _content(request))
         size = (
-            await asyncio.to_thread(body.size, batches.model) if body.is_large else body.size(batches.model)
+            await asyncio.to_thread(body.size, batches.model)
+            if body.is_large
+            else body.size(batches.model)
         )
         if size > MOST_ROWS:
             need, hint = f"{MOST_ROWS:,} at most", "send some at a time"

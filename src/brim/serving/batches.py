@@ -1,7 +1,9 @@
-"""Requests that wait together are computed together, on one version of the model; one batch at a time.
+"""Requests that wait together are computed together, on one version of the model; one batch at a
+time.
 
-Small batches are computed by the thread of the event loop: handing them to another takes longer than computing them.
-While it computes, requests gather in their connections, and those that are found together are the next batch.
+Small batches are computed by the thread of the event loop: handing them to another takes longer
+than computing them. While it computes, requests gather in their connections, and those that are
+found together are the next batch.
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ from torch import Tensor
 from brim.errors import BrimError, EnvironmentFault
 from brim.serving.bundle import Model
 from brim.serving.inputs import Inputs, join
-
-__all__ = ["Answer", "Batches", "Busy"]
 
 _AT_ONCE = 256  # rows that the event loop computes by itself: some milliseconds
 
@@ -66,8 +66,16 @@ class Batches:
         batches: that were computed so far.
     """
 
-    def __init__(self, model: Model, *, most: int, wait: float, room: int, at_once: int = _AT_ONCE) -> None:
-        self._model, self._most, self._wait, self._room, self._at_once = model, most, wait, room, at_once
+    def __init__(
+        self, model: Model, *, most: int, wait: float, room: int, at_once: int = _AT_ONCE
+    ) -> None:
+        self._model, self._most, self._wait, self._room, self._at_once = (
+            model,
+            most,
+            wait,
+            room,
+            at_once,
+        )
         self._waiting: deque[_Request] = deque()
         self._rows = 0  # that wait or are being computed
         self._came = asyncio.Event()
@@ -181,11 +189,18 @@ class Batches:
             for request, _, _ in read:  # one of them is to blame, the others are not
                 done += self._compute([request], model)
             return done
-        return [*done, *((request.answer, each) for (request, _, _), each in zip(read, answers, strict=True))]
+        return [
+            *done,
+            *((request.answer, each) for (request, _, _), each in zip(read, answers, strict=True)),
+        ]
 
 
-def _predict(model: Model, requests: Sequence[tuple[Inputs, int]]) -> list[Answer | EnvironmentFault]:
-    columns = model.predict(join([inputs for inputs, _ in requests]), sum(rows for _, rows in requests))
+def _predict(
+    model: Model, requests: Sequence[tuple[Inputs, int]]
+) -> list[Answer | EnvironmentFault]:
+    columns = model.predict(
+        join([inputs for inputs, _ in requests]), sum(rows for _, rows in requests)
+    )
     are_numbers = all(bool(tensor.isfinite().all()) for tensor in columns.values())
     answers: list[Answer | EnvironmentFault] = []
     start = 0
@@ -206,15 +221,22 @@ def _no_number_in(columns: Mapping[str, Tensor]) -> str:
     for name, tensor in columns.items():
         if len(wrong := (~tensor.isfinite()).nonzero()):
             row = int(wrong[0])
-            return f"the model gives {tensor[row].item()} for row {row}, column {name!r}: JSON has no word for it"
+            return (
+                f"the model gives {tensor[row].item()} for row {row}, column {name!r}: JSON has "
+                "no word for it"
+            )
     return ""
 
 
 def _told(error: Exception) -> BrimError:
-    """What the caller is told: what brim raises says what is wrong; anything else is the model's own."""
+    """What the caller is told: what brim raises says what is wrong; anything else is the model's
+    own.
+    """
     if isinstance(error, BrimError):
         return error
-    return EnvironmentFault(f"the model failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    return EnvironmentFault(
+        f"the model failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    )
 
 
 def _settle(future: asyncio.Future[Answer], result: Any) -> None:

@@ -1,4 +1,6 @@
-"""The body of a request, decoded piece by piece: while C code decodes a piece, nothing else of the process runs."""
+"""The body of a request, decoded piece by piece: while C code decodes a piece, nothing else of the
+process runs.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.decoding import UNDECODABLE
 from brim.errors import BrimError, SpecError
 from brim.serving.bundle import Model
 from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows, shown
-
-__all__ = ["LARGE", "Body", "Malformed"]
 
 LARGE = 1 << 16  # bytes that are decoded at once: less than a millisecond
 _DEEPEST = 4  # nested lists that are split, at most
@@ -33,7 +33,10 @@ class _Predict(msgspec.Struct, forbid_unknown_fields=True):
 
 _request = msgspec.json.Decoder(_Predict)
 _row, _cells = msgspec.json.Decoder(dict[str, Cell]), msgspec.json.Decoder(list[Cell])
-_list, _object = msgspec.json.Decoder(list[msgspec.Raw]), msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list, _object = (
+    msgspec.json.Decoder(list[msgspec.Raw]),
+    msgspec.json.Decoder(dict[str, msgspec.Raw]),
+)
 _anything = msgspec.json.Decoder()
 
 
@@ -59,7 +62,9 @@ class Body:
         given += ["inputs"] if _is_given(self._asked.inputs) else []
         if len(given) != 1:
             got = " and ".join(given) or "neither"
-            raise SpecError("the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}')
+            raise SpecError(
+                "the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}'
+            )
         self._given = given[0]
 
     def size(self, model: Model) -> int:
@@ -87,7 +92,9 @@ class Body:
         if self._given == "inputs":
             raise SpecError("the body", got=self._given, need="rows, or columns")
         if asked.rows is not None:
-            rows = [_decoded(_row, each, f"row {number}: ") for number, each in enumerate(asked.rows)]
+            rows = [
+                _decoded(_row, each, f"row {number}: ") for number, each in enumerate(asked.rows)
+            ]
             return reader.read(columns_of_rows(rows))
         columns = {
             name: _decoded(_cells, each, f"column {shown(name)}: ")

@@ -26,8 +26,6 @@ from brim.train.data.datasets import columnar_in
 from brim.train.data.encoding import Encoder
 from brim.train.training_file import call, functions_of, load
 
-__all__ = ["Model", "changed", "open_bundle"]
-
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -69,7 +67,8 @@ def open_bundle(directory: Path) -> Model:
     manifest = read_manifest(directory)
     if manifest.base:
         raise EnvironmentFault(
-            f"{directory} is a delta, which changes version {manifest.base}: serve the directory with both"
+            f"{directory} is a delta, which changes version {manifest.base}: serve the directory "
+            "with both"
         )
     contents = Contents(directory, manifest)
     folder = contents.folder
@@ -79,7 +78,9 @@ def open_bundle(directory: Path) -> Model:
     assert module is not None, "a bundle has a program or the code of one"
     if encoder is None and (folder / COLUMNS).exists():
         encoder = fitted.encoder_in(folder / COLUMNS)
-    reader = TensorReader(manifest.inputs) if encoder is None else ColumnReader(encoder, manifest.nulls)
+    reader = (
+        TensorReader(manifest.inputs) if encoder is None else ColumnReader(encoder, manifest.nulls)
+    )
     sides = Sides({table.name: contents.tensors[table.file] for table in manifest.tables})
     state = _state_of(open_tensors(contents.tensors[DENSE]), sides, manifest)
     return Model(manifest, Program(module), reader, state, sides, contents)
@@ -105,7 +106,9 @@ _code: list[Path] = []  # the directory of the code that was loaded last
 
 
 def _forget_code() -> None:
-    """Have the next version import its own modules where an earlier one has modules of the same names."""
+    """Have the next version import its own modules where an earlier one has modules of the same
+    names.
+    """
     while _code:
         directory = _code.pop()
         if str(directory) in sys.path:
@@ -129,7 +132,8 @@ def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
 
 
 def changed(model: Model, directory: Path) -> Model:
-    """Apply a delta: the next version of a model, which nobody may be computing with that is older than `model`.
+    """Apply a delta: the next version of a model, which nobody may be computing with that is older
+    than `model`.
 
     Raises:
         SpecError: this is no delta.
@@ -149,7 +153,9 @@ def changed(model: Model, directory: Path) -> Model:
     return replace(model, manifest=manifest, state=_state_of(dense, model.sides, manifest))
 
 
-def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict[str, RowChange]) -> str:
+def _why_not(
+    model: Model, manifest: BundleManifest, dense: State, changes: dict[str, RowChange]
+) -> str:
     if manifest.columns_sha256 != model.manifest.columns_sha256:
         return "its columns were fitted to other rows"
     if _kinds(manifest) != _kinds(model.manifest):
@@ -166,7 +172,8 @@ def _why_not(model: Model, manifest: BundleManifest, dense: State, changes: dict
             return f"{name!r}: {why}"
         known = model.sides.now[name].keys
         if name not in keyed and (
-            len(change.removed) or (len(change.rows.keys) and int(change.rows.keys[-1]) >= len(known))
+            len(change.removed)
+            or (len(change.rows.keys) and int(change.rows.keys[-1]) >= len(known))
         ):
             return f"{name!r} has rows by their numbers, which do not come and go"
     return ""

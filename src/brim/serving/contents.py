@@ -1,7 +1,9 @@
-"""The files of a version in memory of this process's own: what becomes of them afterwards changes no answer.
+"""The files of a version in memory of this process's own: what becomes of them afterwards changes
+no answer.
 
-A mapped file shows what others write to it, and a process that reads behind the end of one that was cut dies of SIGBUS.
-So each file is copied while its checksum is taken, and nothing is read from its place again.
+A mapped file shows what others write to it, and a process that reads behind the end of one that was
+cut dies of SIGBUS. So each file is copied while its checksum is taken, and nothing is read from its
+place again.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from brim.serving.rows import Copy
 from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular
 
-__all__ = ["Contents"]
-
-_PIECE = 1 << 20  # bytes that are copied at once: what was just read is still in the cache when it is written
+_PIECE = (
+    1 << 20
+)  # bytes that are copied at once: what was just read is still in the cache when it is written
 
 
 class Contents:
@@ -38,14 +40,17 @@ class Contents:
 
     Raises:
         SpecError: others may write to a file.
-        EnvironmentFault: a file is missing or damaged, or there is no room for it; the message names it.
+        EnvironmentFault: a file is missing or damaged, or there is no room for it; the message
+            names it.
     """
 
     def __init__(self, directory: Path, manifest: BundleManifest) -> None:
         tensors = {DENSE, *(table.file for table in manifest.tables)}
         named = {*tensors, *filter(None, (manifest.program, manifest.code))}
         for name in sorted(named - manifest.files.keys()):
-            raise EnvironmentFault(f"{directory / MANIFEST} is damaged: it has no checksum of {name}")
+            raise EnvironmentFault(
+                f"{directory / MANIFEST} is damaged: it has no checksum of {name}"
+            )
         self.folder = Path(tempfile.mkdtemp(prefix="brim-version-"))
         self.tensors: dict[str, Copy] = {}
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
@@ -59,7 +64,9 @@ class Contents:
             except OSError as error:
                 raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
             if digest != known.sha256:
-                raise EnvironmentFault(f"{path} is damaged: it does not have the checksum of {MANIFEST}")
+                raise EnvironmentFault(
+                    f"{path} is damaged: it does not have the checksum of {MANIFEST}"
+                )
 
     def _for_tensors(self, name: str, path: Path) -> int:
         self.tensors[name] = Copy(path, anonymous_file(f"brim {name}"))

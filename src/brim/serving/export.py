@@ -30,7 +30,14 @@ from brim.serving.manifest import (
     write_manifest,
 )
 from brim.serving.program import Served, save_program, served_of, tables_of
-from brim.serving.rows import Rows, change_between, open_rows, open_tensors, write_change, write_rows
+from brim.serving.rows import (
+    Rows,
+    change_between,
+    open_rows,
+    open_tensors,
+    write_change,
+    write_rows,
+)
 from brim.storage.checkpoints import Store
 from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
@@ -43,8 +50,6 @@ from brim.train.job import versions
 from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
-
-__all__ = ["COLUMNS", "Exported", "Exporter", "export_each"]
 
 _LOOK = 0.1  # seconds between two looks for a checkpoint
 COLUMNS, PROGRAM, CODE = fitted.COLUMNS, "model.pt2", "code"
@@ -113,7 +118,8 @@ class Exporter:
 
         Raises:
             SpecError, UserCodeError: the checkpoint is of another model, or the file's code raised.
-            EnvironmentFault: the checkpoint is damaged, or the disk did not take the bundle; nothing of it is left.
+            EnvironmentFault: the checkpoint is damaged, or the disk did not take the bundle;
+                nothing of it is left.
         """
         served, weights = self._version(step)
         with new_directory(directory) as draft:
@@ -132,7 +138,9 @@ class Exporter:
             manifest = self._manifest(
                 weights,
                 inputs=None if encoder else shapes_of(inputs),
-                nulls=[] if self._data is None or self._data.source.typed else list(self._data.source.null),
+                nulls=[]
+                if self._data is None or self._data.source.typed
+                else list(self._data.source.null),
                 program="" if untraced else PROGRAM,
                 code=code,
                 left_out=left_out,
@@ -145,8 +153,8 @@ class Exporter:
         """Write what changed since a version: rows of embeddings, and all other weights.
 
         Args:
-            since: a version, of which the run has the checkpoint; the directory of a bundle or a delta; or what
-                was written here before.
+            since: a version, of which the run has the checkpoint; the directory of a bundle or a
+                delta; or what was written here before.
             step: as for `bundle`.
 
         Raises: as `bundle`; and SpecError, where there is nothing that a delta could change.
@@ -155,7 +163,9 @@ class Exporter:
         _, weights = self._version(step)
         _check_base(base, weights, base.version if isinstance(since, Exported) else since)
         with new_directory(directory) as draft:
-            changes = {name: change_between(base.rows[name], rows) for name, rows in weights.rows.items()}
+            changes = {
+                name: change_between(base.rows[name], rows) for name, rows in weights.rows.items()
+            }
             for table in weights.tables:
                 write_change(draft / table.file, changes[table.name])
             _write_dense(draft, weights.dense)
@@ -171,7 +181,9 @@ class Exporter:
         model = trained_model(self._module, spec).cpu()
         sha256 = weights_sha256(model)
         served = served_of(self._module, model)
-        dense = {name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)}
+        dense = {
+            name: each for name, each in served.state_dict().items() if isinstance(each, Tensor)
+        }
         tables, rows = tables_of(served), {}
         for table in tables:
             values = dense.pop(table.name)
@@ -180,7 +192,9 @@ class Exporter:
                 found = {name: dense.pop(table.beside(name)) for name in (KEYS, STARTS)}
                 rows[table.name] = Rows(found[KEYS], values)
         columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
-        return served, _Weights(version_of(step, sha256), sha256, step, tables, rows, dense, columns)
+        return served, _Weights(
+            version_of(step, sha256), sha256, step, tables, rows, dense, columns
+        )
 
     def _base(self, since: str) -> _Weights:
         """The weights of the version that a delta is to change."""
@@ -214,7 +228,9 @@ class Exporter:
         step, hint = int(number), "--format bundle: a whole one"
         if step not in self.steps():
             got = f"{since!r}, of whose step {step} the run has no checkpoint"
-            raise SpecError("--since", got=got, need="a version with a checkpoint, or a bundle", hint=hint)
+            raise SpecError(
+                "--since", got=got, need="a version with a checkpoint, or a bundle", hint=hint
+            )
         _, weights = self._version(step)
         if weights.version != version:
             got = f"{since!r}; the run's checkpoint of that step is {weights.version}"
@@ -222,7 +238,9 @@ class Exporter:
         return weights
 
     def _take_code(self, draft: Path) -> tuple[str, list[str]]:
-        """Copy the training file and its own modules, and what it was asked to do; what is not copied, in words."""
+        """Copy the training file and its own modules, and what it was asked to do; what is not
+        copied, in words.
+        """
         file = Path(self._spec.file).resolve()
         taken = {file}
         for module in list(sys.modules.values()):
@@ -265,8 +283,8 @@ def export_each(
 ) -> None:
     """Write each new checkpoint of a run as a version, until `stop`.
 
-    The first is a bundle, and so is each that comes when the deltas since the last bundle outgrew it; the others are
-    deltas. What is older than the bundle before the last one is removed.
+    The first is a bundle, and so is each that comes when the deltas since the last bundle outgrew
+    it; the others are deltas. What is older than the bundle before the last one is removed.
 
     Args:
         folder: for a directory for each version, named by its step.
@@ -314,7 +332,9 @@ def _without_older(ours: list[tuple[int, Path]], *, than: int) -> list[tuple[int
 
 
 def _write_dense(draft: Path, dense: Mapping[str, Tensor]) -> None:
-    save_file({name: each.detach().clone().contiguous() for name, each in dense.items()}, draft / DENSE)
+    save_file(
+        {name: each.detach().clone().contiguous() for name, each in dense.items()}, draft / DENSE
+    )
 
 
 def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
@@ -327,7 +347,10 @@ def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
 
     if base.version == weights.version:
         raise SpecError(
-            "--since", got=f"{since!r}, which is this version", need="an earlier one", hint="train on"
+            "--since",
+            got=f"{since!r}, which is this version",
+            need="an earlier one",
+            hint="train on",
         )
     if shapes(base) != shapes(weights) or base.columns_sha256 != weights.columns_sha256:
         raise SpecError(
@@ -341,7 +364,9 @@ def _check_base(base: _Weights, weights: _Weights, since: str) -> None:
 def _describe(draft: Path, manifest: BundleManifest) -> None:
     """`README.md`, for people."""
     what = (
-        f"What changed since version `{manifest.base}`" if manifest.base else "A trained model to be served"
+        f"What changed since version `{manifest.base}`"
+        if manifest.base
+        else "A trained model to be served"
     )
     use = (
         "Put it into the directory that `brim serve` watches."

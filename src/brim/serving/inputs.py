@@ -21,12 +21,20 @@ from brim.train.data.encoding import Encoder
 from brim.train.data.screening import Plan
 from brim.train.data.tables import Codes, Floats, Rows, float_token, number_in, stable_hash
 
-__all__ = ["Cell", "ColumnReader", "Inputs", "TensorReader", "columns_of_rows", "join", "shown"]
-
 Cell = str | int | float | bool | None
 Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "int32": torch.int32}
-_DTYPES |= {"uint8": torch.uint8, "bool": torch.bool, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "int64": torch.int64,
+    "int32": torch.int32,
+}
+_DTYPES |= {
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 
 
 _LONGEST = 60  # characters of what was sent that an answer repeats
@@ -67,8 +75,8 @@ def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]
 class ColumnReader:
     """Reads the cells of requests as those of the training data were read.
 
-    A request has few rows, so what numpy takes for a call counts: plain columns are looked up cell by cell, and all
-    numbers are transformed at once, element by element as `Encoder` does it.
+    A request has few rows, so what numpy takes for a call counts: plain columns are looked up cell
+    by cell, and all numbers are transformed at once, element by element as `Encoder` does it.
 
     Args:
         encoder: with what was fitted to the training rows.
@@ -98,7 +106,8 @@ class ColumnReader:
             The inputs, and how many rows they are.
 
         Raises:
-            SpecError: a column is missing, unknown or of another length, or a cell is not what it must be.
+            SpecError: a column is missing, unknown or of another length, or a cell is not what it
+                must be.
         """
         count = self._check(columns)
         made: dict[str, Tensor] = {}
@@ -108,7 +117,10 @@ class ColumnReader:
                 numbers = cells[name].numbers
                 _refuse(np.isnan(numbers) & ~cells[name].empty, name, columns, "not a number")
             rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
-            ids = np.array([field.ids(rows, columns) for field in self._fields], np.int64).T + self._offsets
+            ids = (
+                np.array([field.ids(rows, columns) for field in self._fields], np.int64).T
+                + self._offsets
+            )
             made["ids"] = torch.from_numpy(ids)
         if self._numbers.names:
             made["numbers"] = torch.from_numpy(self._numbers.read(columns, self._nulls))
@@ -118,11 +130,16 @@ class ColumnReader:
         for name in self.names:
             if name not in columns:
                 hint = "null in each row where it is empty"
-                raise SpecError(f"column {name!r}", got="nothing", need="one cell in each row", hint=hint)
+                raise SpecError(
+                    f"column {name!r}", got="nothing", need="one cell in each row", hint=hint
+                )
         for name in columns.keys() - self.names:
             hint = did_you_mean(name[:_LONGEST], self.names)
             raise SpecError(
-                f"column {shown(name)}", got="an unknown column", need="only those of the model", hint=hint
+                f"column {shown(name)}",
+                got="an unknown column",
+                need="only those of the model",
+                hint=hint,
             )
         lengths = {len(cells) for cells in columns.values()}
         if len(lengths) != 1 or not lengths - {0}:
@@ -134,7 +151,9 @@ class ColumnReader:
 class _Field:
     """A categorical column: a plain one is a table from cells to ids."""
 
-    def __init__(self, encoder: Encoder, place: int, column: Categorical, nulls: frozenset[str]) -> None:
+    def __init__(
+        self, encoder: Encoder, place: int, column: Categorical, nulls: frozenset[str]
+    ) -> None:
         self._encoder, self._place, self._column = encoder, place, column
         self._is_plain = column.by is None and len(column.names) == 1
         self._table: dict[str | None, int] = {}
@@ -165,7 +184,9 @@ class _Numbers:
     """The numeric columns of an encoder, all at once."""
 
     def __init__(self, encoder: Encoder) -> None:
-        found = [(place, each) for place, each in enumerate(encoder.columns) if isinstance(each, Numeric)]
+        found = [
+            (place, each) for place, each in enumerate(encoder.columns) if isinstance(each, Numeric)
+        ]
         self.names = [column.name for _, column in found]
         moments = [encoder.moments[place] for place, _ in found]
         self._means, self._deviations = (
@@ -173,7 +194,13 @@ class _Numbers:
         )
         self._fill = np.array(
             [
-                [math.nan if column.missing is None else mean if column.missing == "mean" else column.missing]
+                [
+                    math.nan
+                    if column.missing is None
+                    else mean
+                    if column.missing == "mean"
+                    else column.missing
+                ]
                 for (_, column), (_, _, mean) in zip(found, moments, strict=True)
             ],
             np.float64,
@@ -183,8 +210,12 @@ class _Numbers:
         self._logged = np.array([transform == "log" for transform in transforms], bool)
         self._shifted = np.array([transform is not None for transform in transforms], bool)
 
-    def read(self, columns: Mapping[str, Sequence[Cell]], nulls: frozenset[str]) -> npt.NDArray[np.float32]:
-        """What the model sees of the cells, shape [rows, columns]; raises SpecError where one is no number."""
+    def read(
+        self, columns: Mapping[str, Sequence[Cell]], nulls: frozenset[str]
+    ) -> npt.NDArray[np.float32]:
+        """What the model sees of the cells, shape [rows, columns]; raises SpecError where one is no
+        number.
+        """
         values = np.array([_floats(columns[name], nulls) for name in self.names], np.float64)
         bad = ~np.isfinite(values)
         if bad.any():
@@ -299,7 +330,9 @@ class TensorReader:
     shapes: Any
 
     def count(self, inputs: Any) -> int:
-        """Return how many rows the first of these nested lists has; 1 where it has none, which `read` refuses."""
+        """Return how many rows the first of these nested lists has; 1 where it has none, which
+        `read` refuses.
+        """
         node, shapes = inputs, self.shapes
         while not _is_leaf(shapes):
             first = next(iter(shapes), None) if isinstance(shapes, dict) else 0
@@ -318,7 +351,9 @@ class TensorReader:
         made = _tensors(inputs, self.shapes, "inputs")
         counts = {len(each) for each in _leaves(made)}
         if len(counts) != 1 or not counts - {0}:
-            raise SpecError("inputs", got=f"{sorted(counts)} rows", need="as many in each, and at least one")
+            raise SpecError(
+                "inputs", got=f"{sorted(counts)} rows", need="as many in each, and at least one"
+            )
         return made, counts.pop()
 
 
@@ -332,18 +367,26 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
             try:
                 made = _tensor(node, _DTYPES[dtype], where)
             except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-                raise SpecError(where, got=f"no array ({error})", need=f"lists of {dtype}") from error
+                raise SpecError(
+                    where, got=f"no array ({error})", need=f"lists of {dtype}"
+                ) from error
             if list(made.shape[1:]) != rest or not made.dim():
-                raise SpecError(where, got=f"shape {list(made.shape)}", need=f"shape {['rows', *rest]}")
+                raise SpecError(
+                    where, got=f"shape {list(made.shape)}", need=f"shape {['rows', *rest]}"
+                )
             return made
         case dict():
             if not isinstance(node, dict) or node.keys() != shapes.keys():
                 raise SpecError(
                     where,
-                    got=shown(sorted(node)) if isinstance(node, dict) else f"a {type(node).__name__}",
+                    got=shown(sorted(node))
+                    if isinstance(node, dict)
+                    else f"a {type(node).__name__}",
                     need=f"an object with {counted(len(shapes), 'key')}: {sorted(shapes)}",
                 )
-            return {name: _tensors(node[name], each, f"{where}.{name}") for name, each in shapes.items()}
+            return {
+                name: _tensors(node[name], each, f"{where}.{name}") for name, each in shapes.items()
+            }
         case list():
             if not isinstance(node, list) or len(node) != len(shapes):
                 raise SpecError(where, got="something else", need=f"a list of {len(shapes)}")
@@ -352,12 +395,18 @@ def _tensors(node: Any, shapes: Any, where: str) -> Any:
                 for i, (one, each) in enumerate(zip(node, shapes, strict=True))
             ]
     raise SpecError(
-        where, got=f"a model that takes {shapes}", need="tensors", hint="serve it by a program of your own"
+        where,
+        got=f"a model that takes {shapes}",
+        need="tensors",
+        hint="serve it by a program of your own",
     )
 
 
 def _tensor(node: Any, dtype: torch.dtype, where: str) -> Tensor:
-    """A tensor of nested lists. A whole number may be written as 7 or 7.0, and any number may be a float."""
+    """A tensor of nested lists.
+
+    A whole number may be written as 7 or 7.0, and any number may be a float.
+    """
     wide = torch.tensor(node, dtype=torch.float64)
     if dtype.is_floating_point:
         made = wide.to(dtype)
@@ -383,7 +432,11 @@ def _refuse_number(wrong: Tensor, values: Tensor, where: str, what: str, *, need
 def _leaves(node: Any) -> list[Tensor]:
     if isinstance(node, Tensor):
         return [node]
-    return [leaf for each in (node.values() if isinstance(node, dict) else node) for leaf in _leaves(each)]
+    return [
+        leaf
+        for each in (node.values() if isinstance(node, dict) else node)
+        for leaf in _leaves(each)
+    ]
 
 
 def join(several: Sequence[Inputs]) -> Inputs:

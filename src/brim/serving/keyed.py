@@ -1,4 +1,6 @@
-"""A `brim.Embedding` that is served: its rows are ascending keys and their values, which a version brings."""
+"""A `brim.Embedding` that is served: its rows are ascending keys and their values, which a version
+brings.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.errors import SpecError
 from brim.train.keyed import Embedding, held_by
 from brim.train.tables.keys import BITS, check_ids, mix
 from brim.train.tables.start_values import start_values
-
-__all__ = ["KEYS", "STARTS", "KeyedLookup", "starts_of", "with_lookups"]
 
 KEYS, STARTS = "keys", "starts"  # names of the buffers beside the weight
 _TOGETHER = 4  # keys that have the same highest bits, about: keys spread evenly
@@ -38,7 +38,11 @@ class KeyedLookup(nn.Module):
         self.register_buffer(KEYS, keys)
         self.register_buffer(STARTS, starts_of(keys))
         self.register_buffer("seed", embedding.seed)
-        self._kind, self._scale, self._name = embedding.init, embedding.scale, embedding.name or name
+        self._kind, self._scale, self._name = (
+            embedding.init,
+            embedding.scale,
+            embedding.name or name,
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up vectors: shape [*ids.shape, dim]."""
@@ -75,7 +79,9 @@ def with_lookups(model: nn.Module) -> nn.Module:
 
 
 def starts_of(keys: Tensor) -> Tensor:
-    """Return an index of ascending keys: of each value of their highest bits, where the keys that have them begin."""
+    """Return an index of ascending keys: of each value of their highest bits, where the keys that
+    have them begin.
+    """
     bits = (len(keys) // _TOGETHER).bit_length()
     return torch.searchsorted(keys, torch.arange(1 << bits) << (BITS - bits))
 
@@ -100,9 +106,18 @@ _SCHEMA = (
 
 @torch.library.custom_op("brim::keyed_rows", mutates_args=(), schema=_SCHEMA)
 def _keyed_rows(
-    ids: Tensor, keys: Tensor, starts: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str
+    ids: Tensor,
+    keys: Tensor,
+    starts: Tensor,
+    rows: Tensor,
+    seed: Tensor,
+    kind: str,
+    scale: float,
+    name: str,
 ) -> Tensor:
-    """One step of a program for all of it: a trace cannot have what depends on the values of ids."""
+    """One step of a program for all of it: a trace cannot have what depends on the
+    values of ids.
+    """
     check_ids(ids, of=repr(name))
     wanted, inverse = torch.unique(mix(ids.long()), return_inverse=True)
     there, places = torch.zeros(len(wanted), dtype=torch.bool), wanted
@@ -111,13 +126,22 @@ def _keyed_rows(
         there = keys[places] == wanted
     if bool(there.all()):
         return functional.embedding(places[inverse], rows)
-    found = start_values(wanted, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype)
+    found = start_values(
+        wanted, rows.shape[1], kind=kind, scale=scale, seed=int(seed), dtype=rows.dtype
+    )
     found[there] = rows[places[there]]
     return functional.embedding(inverse, found)
 
 
 @_keyed_rows.register_fake
 def _(
-    ids: Tensor, keys: Tensor, starts: Tensor, rows: Tensor, seed: Tensor, kind: str, scale: float, name: str
+    ids: Tensor,
+    keys: Tensor,
+    starts: Tensor,
+    rows: Tensor,
+    seed: Tensor,
+    kind: str,
+    scale: float,
+    name: str,
 ) -> Tensor:
     return rows.new_empty((*ids.shape, rows.shape[1]))

@@ -1,7 +1,7 @@
 """What a bundle consists of: `manifest.json`, by which each of its files is known to be whole.
 
-A bundle is a directory with everything that predictions need; a delta is one with what changed since another version.
-Either is written beside its place and renamed: it is whole or absent.
+A bundle is a directory with everything that predictions need; a delta is one with what changed
+since another version. Either is written beside its place and renamed: it is whole or absent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,6 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_through
 from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular, read_regular
-
-__all__ = [
-    "DENSE",
-    "MANIFEST",
-    "BundleManifest",
-    "BundledTable",
-    "read_manifest",
-    "version_of",
-    "write_manifest",
-]
 
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"  # all weights but rows
@@ -72,7 +62,8 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint, training_file: where it comes from, for people.
         threads: torch threads of the training's workers.
         versions: of what wrote it.
-        columns_sha256: of what was fitted to the training rows; empty where the data has no columns.
+        columns_sha256: of what was fitted to the training rows; empty where the data has no
+            columns.
         inputs: what the program takes, where there are no columns.
         nulls: texts that mean an empty cell.
         program: file of the traced model; empty where the training file makes it.
@@ -116,7 +107,9 @@ def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
     for path in sorted(each for each in draft.rglob("*") if each.is_file()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        files[path.relative_to(draft).as_posix()] = _File(bytes=path.stat().st_size, sha256=_sha256(path))
+        files[path.relative_to(draft).as_posix()] = _File(
+            bytes=path.stat().st_size, sha256=_sha256(path)
+        )
     whole = msgspec.structs.replace(manifest, files=files)
     fields = msgspec.to_builtins(whole)
     write_through(
@@ -152,14 +145,17 @@ def read_manifest(directory: Path) -> BundleManifest:
             raise EnvironmentFault(f"{path} is damaged: it does not have its own checksum")
         if fields["format"] != _FORMAT:
             raise EnvironmentFault(
-                f"{path} has format {fields['format']}, this version of brim reads {_FORMAT}: export it again"
+                f"{path} has format {fields['format']}, this version of brim reads {_FORMAT}: "
+                "export it again"
             )
         manifest = msgspec.convert(fields, BundleManifest)
     except (OSError, *UNDECODABLE) as error:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
     for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise EnvironmentFault(f"{path} is damaged: it names {name!r}, which is not in this directory")
+            raise EnvironmentFault(
+                f"{path} is damaged: it names {name!r}, which is not in this directory"
+            )
     return manifest
 
 

@@ -1,4 +1,6 @@
-"""The program that turns inputs into predictions, without its weights: these change, and it stays."""
+"""The program that turns inputs into predictions, without its weights:
+these change, and it stays.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,16 @@ from brim.train.lightning import LightningFile
 from brim.train.predictions import output_columns
 from brim.train.training_file import forward_of
 
-__all__ = ["Program", "Served", "State", "load_program", "save_program", "served_of", "tables_of"]
-
 State = dict[str, Tensor]  # by name
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
-# Elements of an embedding's weight from which on it is a file of rows: copying fewer takes less than a millisecond.
+# Elements of an embedding's weight from which on it is a file of rows: copying fewer takes less
+# than a millisecond.
 _LARGE = 1 << 16
 
 
 class Served(nn.Module):
-    """A model as its training file calls it, and what the file's predict(output) makes of the output.
+    """A model as its training file calls it, and what the file's predict(output) makes of the
+    output.
 
     Args:
         model: the network.
@@ -68,7 +70,8 @@ def tables_of(served: nn.Module) -> list[BundledTable]:
     found = [
         (f"{name}.weight", isinstance(module, KeyedLookup))
         for name, module in served.named_modules()
-        if isinstance(module, KeyedLookup) or (isinstance(module, _KINDS) and module.weight.numel() >= _LARGE)
+        if isinstance(module, KeyedLookup)
+        or (isinstance(module, _KINDS) and module.weight.numel() >= _LARGE)
     ]
     return [
         BundledTable(name=name, file=f"rows-{index}.safetensors", keyed=keyed)
@@ -80,18 +83,23 @@ def save_program(path: Path, served: Served, inputs: Inputs) -> str:
     """Write a program of torch.export that has no weights.
 
     Returns:
-        Why there is none: the model cannot be traced, or its trace gives other bits; empty where there is one.
+        Why there is none: the model cannot be traced, or its trace gives other bits; empty where
+            there is one.
     """
     try:
         program = traced("bundle", lambda: trace(served, inputs))
         with torch.no_grad():
             expected, got = served(inputs), program.module()(inputs)
-        if expected.keys() != got.keys() or not all(torch.equal(expected[name], got[name]) for name in got):
+        if expected.keys() != got.keys() or not all(
+            torch.equal(expected[name], got[name]) for name in got
+        ):
             return "its trace gives other numbers"
         for name, tensor in program.state_dict.items():
             nothing = tensor.new_empty(0)
             program.state_dict[name] = (
-                nn.Parameter(nothing, requires_grad=False) if isinstance(tensor, nn.Parameter) else nothing
+                nn.Parameter(nothing, requires_grad=False)
+                if isinstance(tensor, nn.Parameter)
+                else nothing
             )
         traced("bundle", lambda: torch.export.save(program, path))
     except SpecError as error:
@@ -109,8 +117,11 @@ def load_program(path: Path) -> nn.Module:
         program = torch.export.load(path)
     except Exception as error:  # torch raises what it likes
         message = str(error).partition("\n")[0]
-        raise EnvironmentFault(f"torch {torch.__version__} cannot read {path}: {message}") from error
-    # What a request may hold is checked before; checking it again takes longer than computing a row.
+        raise EnvironmentFault(
+            f"torch {torch.__version__} cannot read {path}: {message}"
+        ) from error
+    # What a request may hold is checked before; checking it again takes longer than computing a
+    # row.
     unguarded = "check_guards" in inspect.signature(program.module).parameters
     module: nn.Module = program.module(check_guards=False) if unguarded else program.module()
     module._forward_pre_hooks.clear()

@@ -1,8 +1,8 @@
 """Files of rows: the keys and values of an embedding, and what changed in them.
 
-Keys are ascending int64: the row numbers of an ordinary embedding, or ids of any size, of which there are more or fewer
-from version to version. A file is safetensors, mapped rather than read: several views share its pages, and a page that
-is written to becomes the view's own.
+Keys are ascending int64: the row numbers of an ordinary embedding, or ids of any size, of which
+there are more or fewer from version to version. A file is safetensors, mapped rather than read:
+several views share its pages, and a page that is written to becomes the view's own.
 """
 
 from __future__ import annotations
@@ -23,21 +23,6 @@ from torch import Tensor
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.untrusted import open_regular
-
-__all__ = [
-    "Copy",
-    "RowChange",
-    "Rows",
-    "Sides",
-    "change_between",
-    "check_change",
-    "open_change",
-    "open_rows",
-    "open_tensors",
-    "put",
-    "write_change",
-    "write_rows",
-]
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 16 << 20  # bytes
@@ -94,7 +79,7 @@ class Copy:
         weakref.finalize(self, os.close, descriptor)
 
 
-# Files -------------------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
 def write_rows(path: Path, rows: Rows) -> None:
@@ -172,7 +157,14 @@ def open_tensors(file: Path | Copy) -> dict[str, Tensor]:
         return {name: _tensor(memory, first, known) for name, known in header.items()}
     except OSError as error:
         raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
-    except (LookupError, TypeError, AttributeError, RuntimeError, struct.error, *UNDECODABLE) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        struct.error,
+        *UNDECODABLE,
+    ) as error:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
 
 
@@ -187,7 +179,7 @@ def _tensor(memory: mmap.mmap, first: int, known: dict[str, Any]) -> Tensor:
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=first + start).view(shape)
 
 
-# Changes -----------------------------------------------------------------------------------------------------
+# Changes ------------------------------------------------------------------------------------------
 
 
 def change_between(old: Rows, new: Rows) -> RowChange:
@@ -240,7 +232,10 @@ def put(rows: Rows, change: RowChange) -> Rows:
     at = torch.searchsorted(kept, new) + torch.arange(len(new))  # both ascend: so do they merged
     is_new = torch.zeros(len(kept) + len(new), dtype=torch.bool)
     is_new[at] = True
-    keys, values = new.new_empty(len(is_new)), rows.values.new_empty((len(is_new), rows.values.shape[1]))
+    keys, values = (
+        new.new_empty(len(is_new)),
+        rows.values.new_empty((len(is_new), rows.values.shape[1])),
+    )
     keys[is_new], keys[~is_new] = new, kept
     values[is_new], values[~is_new] = change.rows.values, rows.values[stays]
     return Rows(keys, values)
@@ -249,7 +244,8 @@ def put(rows: Rows, change: RowChange) -> Rows:
 class Sides:
     """The rows of all embeddings twice over one file: one side is read while the other is written.
 
-    Pages that nobody wrote to are those of the file on both sides, so this costs the memory of what changed.
+    Pages that nobody wrote to are those of the file on both sides, so this costs the memory of what
+    changed.
 
     Args:
         files: by the name of the weight; nobody writes to them.
@@ -259,12 +255,15 @@ class Sides:
     """
 
     def __init__(self, files: Mapping[str, Path | Copy]) -> None:
-        self.now, self._spare = ({name: open_rows(file) for name, file in files.items()} for _ in range(2))
+        self.now, self._spare = (
+            {name: open_rows(file) for name, file in files.items()} for _ in range(2)
+        )
         self._missed: list[dict[str, RowChange]] = []  # by the spare side
         self._is_whole = True
 
     def change(self, changes: dict[str, RowChange]) -> dict[str, Rows]:
-        """Change the rows: from now on they are read on the other side, which nobody may still be reading.
+        """Change the rows: from now on they are read on the other side, which nobody may still be
+        reading.
 
         Args:
             changes: by the name of the weight; they fit, as `check_change` has it.
@@ -273,7 +272,9 @@ class Sides:
             EnvironmentFault: an earlier change was cut off.
         """
         if not self._is_whole:
-            raise EnvironmentFault("an earlier delta could not be applied to the end: a bundle is needed")
+            raise EnvironmentFault(
+                "an earlier delta could not be applied to the end: a bundle is needed"
+            )
         self._is_whole = False
         side = self._spare
         for each in (*self._missed, changes):

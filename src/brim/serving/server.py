@@ -23,8 +23,6 @@ from brim.storage.ownership import check_ours
 from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
 from brim.wire.listening import listen_on
 
-__all__ = ["serve"]
-
 _LOOK = 0.2  # seconds between two looks at the directory
 _ROOM = 4 * MOST_ROWS  # rows that may wait
 
@@ -39,7 +37,14 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    place: Path, *, host: str, port: int, token: str, most: int, wait: float, say: Callable[[str], None]
+    place: Path,
+    *,
+    host: str,
+    port: int,
+    token: str,
+    most: int,
+    wait: float,
+    say: Callable[[str], None],
 ) -> None:
     """Answer until SIGINT or SIGTERM; requests that came before that are answered.
 
@@ -61,7 +66,9 @@ def serve(
     model, there = (open_bundle(place), []) if versions is None else _first(versions)
     torch.set_num_threads(model.manifest.threads)
     asyncio.run(
-        _serve(model, versions, there, host=host, port=port, token=token, most=most, wait=wait, say=say)
+        _serve(
+            model, versions, there, host=host, port=port, token=token, most=most, wait=wait, say=say
+        )
     )
 
 
@@ -95,7 +102,9 @@ async def _serve(
     wait: float,
     say: Callable[[str], None],
 ) -> None:
-    listener = listen_on(host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port")
+    listener = listen_on(
+        host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port"
+    )
     loop, door, figures = asyncio.get_running_loop(), Door(), Figures()
     batches = Batches(model, most=most, wait=wait, room=_ROOM)
     watch = _Watch(versions, there, batches, figures, say) if versions is not None else None
@@ -169,7 +178,11 @@ class _Watch:
         return [text for _, _, text in self._problems()]
 
     def _problems(self) -> Iterator[tuple[str, Path, str]]:
-        kinds = {"refused": self._versions.problems, "waiting": self._waiting, "passed over": self._passed}
+        kinds = {
+            "refused": self._versions.problems,
+            "waiting": self._waiting,
+            "passed over": self._passed,
+        }
         for kind, texts in kinds.items():
             for path, text in texts.items():
                 yield kind, path, text

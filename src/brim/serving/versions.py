@@ -13,8 +13,6 @@ from typing import TypeVar
 from brim.errors import BrimError, SpecError
 from brim.serving.manifest import MANIFEST, BundleManifest, read_manifest
 
-__all__ = ["Found", "Versions", "next_of", "passed_over"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -28,9 +26,11 @@ class Found:
 
 
 class Versions:
-    """Looks into a directory again and again; what was read is not read again, unless it is another file now.
+    """Looks into a directory again and again; what was read is not read again, unless it is another
+    file now.
 
-    A version that cannot be opened is tried again once its files have changed and are at rest: it was being copied.
+    A version that cannot be opened is tried again once its files have changed and are at rest: it
+    was being copied.
 
     Args:
         directory: with a directory for each bundle and delta.
@@ -80,7 +80,9 @@ class Versions:
         return sorted(found, key=lambda each: (each.manifest.step, each.path))
 
     def attempt(self, version: Found, open: Callable[[Path], T]) -> T | None:
-        """Open a version; where that fails, it is passed over until its files change, and None is returned."""
+        """Open a version; where that fails, it is passed over until its files change, and None is
+        returned.
+        """
         opened = self._try(version.path, open)
         if opened is None:
             self._known.pop(version.path, None)
@@ -104,7 +106,9 @@ class Versions:
         self.problems.pop(path, None)
 
 
-_Stamp = tuple[str, int, int, int]  # of a file: its name, and what changes with whatever is written to it
+_Stamp = tuple[
+    str, int, int, int
+]  # of a file: its name, and what changes with whatever is written to it
 
 
 class _Refused:
@@ -141,8 +145,11 @@ def _walk(directory: str) -> Iterator[_Stamp]:
         return
 
 
-def next_of(found: Iterable[Found], current: BundleManifest | None) -> tuple[Found | None, dict[Path, str]]:
-    """Choose what to load next: the newest bundle of a later step, else the delta for the current version.
+def next_of(
+    found: Iterable[Found], current: BundleManifest | None
+) -> tuple[Found | None, dict[Path, str]]:
+    """Choose what to load next: the newest bundle of a later step, else the delta for the current
+    version.
 
     Args:
         found: what there is.
@@ -173,8 +180,11 @@ def next_of(found: Iterable[Found], current: BundleManifest | None) -> tuple[Fou
     return None, waiting
 
 
-def passed_over(found: Iterable[Found], current: BundleManifest, known: Collection[Path]) -> dict[Path, str]:
-    """Say what will never be served: what comes too late, or is another version of the step that is served.
+def passed_over(
+    found: Iterable[Found], current: BundleManifest, known: Collection[Path]
+) -> dict[Path, str]:
+    """Say what will never be served: what comes too late, or is another version of the step that is
+    served.
 
     Args:
         found: what there is.
@@ -182,7 +192,8 @@ def passed_over(found: Iterable[Found], current: BundleManifest, known: Collecti
         known: what was there before; empty at the start, when what is older is history.
     """
     return {
-        each.path: f"{each.path} is of step {each.manifest.step}, and {current.step} is served ({current.version}): "
+        each.path: f"{each.path} is of step {each.manifest.step}, and {current.step} is served "
+        f"({current.version}): "
         "only a later step takes over; start a server with this bundle to go back"
         for each in found
         if each.path not in known

@@ -1,9 +1,11 @@
-"""A scheduler's memory in one file, and back: its database, tokens, audit log and clock, without run directories.
+"""A scheduler's memory in one file, and back: its database, tokens, audit log and clock, without
+run directories.
 
-A backup is a tar of the files as they lie in the state directory, with `backup.json` in front, which lists them. It is
-restored in two parts: first everything is made ready in a directory beside, then that directory is renamed, and its
-files take the places of those that were there. Whoever dies before the rename has changed nothing; who dies after it
-leaves what `finish_restore` brings to its end.
+A backup is a tar of the files as they lie in the state directory, with `backup.json` in front,
+which lists them. It is restored in two parts: first everything is made ready in a directory beside,
+then that directory is renamed, and its files take the places of those that were there. Whoever dies
+before the rename has changed nothing; who dies after it leaves what `finish_restore` brings to its
+end.
 """
 
 from __future__ import annotations
@@ -31,16 +33,6 @@ from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import LAST_NUMBER, Database
 from brim.storage.files import drafts_beside, is_locked, sync_directory, write_through
 from brim.storage.migrations import Progress, copy_database, migrate
-
-__all__ = [
-    "Manifest",
-    "Restored",
-    "finish_restore",
-    "is_half_restored",
-    "prepare_restore",
-    "read_manifest",
-    "write_backup",
-]
 
 _DATABASE = "scheduler.db"
 _OTHERS = ("token", "tenant-tokens.json", "audit.jsonl", "audit.1.jsonl", "clock.json")
@@ -91,11 +83,12 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...]
 
 
-# Writing -----------------------------------------------------------------------------------------------------
+# Writing ------------------------------------------------------------------------------------------
 
 
 def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> Manifest:
-    """Write a backup, whether a scheduler runs or not: there is all of it afterwards, or what was there before.
+    """Write a backup, whether a scheduler runs or not: there is all of it afterwards, or what was
+    there before.
 
     Raises:
         StorageFault: the database cannot be read, or the disk does not take the backup.
@@ -122,7 +115,10 @@ def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> 
 
 
 def _others_in(state: Path) -> dict[str, bytes]:
-    """The small files that are there now. The audit log may be rotated meanwhile: its newest part is read first."""
+    """The small files that are there now.
+
+    The audit log may be rotated meanwhile: its newest part is read first.
+    """
     found = {}
     for name in _OTHERS:
         with contextlib.suppress(FileNotFoundError):
@@ -172,7 +168,9 @@ def _has_ended(content: bytes) -> bool:
 def _new_file(path: Path) -> Iterator[io.BufferedWriter]:
     """For its owner alone: there are tokens in it."""
     path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+    ) as file:
         yield file
 
 
@@ -191,7 +189,7 @@ def _entry(name: str, size: int, now: float) -> tarfile.TarInfo:
     return entry
 
 
-# Reading -----------------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -216,18 +214,29 @@ def _opened(path: Path) -> Iterator[tarfile.TarFile]:
         try:
             with tarfile.open(fileobj=file, mode="r|gz") as tar:
                 yield tar
-        except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, LookupError, *UNDECODABLE) as error:
+        except (
+            tarfile.TarError,
+            gzip.BadGzipFile,
+            zlib.error,
+            EOFError,
+            LookupError,
+            *UNDECODABLE,
+        ) as error:
             raise SpecError("FILE", got=f"{path} ({error})", need=need) from error
 
 
 def _manifest_of(tar: tarfile.TarFile, path: Path) -> Manifest:
     first = tar.next()
     if first is None or first.name != _MANIFEST or first.size > _LARGEST_MANIFEST:
-        raise SpecError("FILE", got=f"{path}, which has no {_MANIFEST}", need="a file that brim backup wrote")
+        raise SpecError(
+            "FILE", got=f"{path}, which has no {_MANIFEST}", need="a file that brim backup wrote"
+        )
     manifest = msgspec.json.decode(_content(tar, first).read(), type=Manifest)
     if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHERS}:
         got = f"{path}, which brim {manifest.version} wrote"
-        raise SpecError("FILE", got=got, need="a backup that this version can read", hint="use that version")
+        raise SpecError(
+            "FILE", got=got, need="a backup that this version can read", hint="use that version"
+        )
     return manifest
 
 
@@ -239,14 +248,14 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> io.BufferedIOBase:
     return found  # type: ignore[return-value]  # a buffered reader, see tarfile.ExFileObject
 
 
-# Restoring ---------------------------------------------------------------------------------------------------
+# Restoring ----------------------------------------------------------------------------------------
 
 
 def prepare_restore(path: Path, state: Path, *, now: float, aside: str) -> Restored:
     """Make everything ready to be restored into a state directory; `finish_restore` does the rest.
 
-    Jobs that the backup calls running are suspended: they are started once, by the next scheduler. No number is given
-    again that a run directory has: a later job would take its files for its own.
+    Jobs that the backup calls running are suspended: they are started once, by the next scheduler.
+    No number is given again that a run directory has: a later job would take its files for its own.
 
     Args:
         aside: the name of a directory in `state` for the files that are there now.
@@ -288,7 +297,8 @@ def _check_nobody_trains(jobs: Path) -> None:
     if alive:
         hint = f"brim up --state {jobs.parent}; brim down --state {jobs.parent}"
         raise EnvironmentFault(
-            f"jobs train on in {jobs.parent}, without a scheduler: {', '.join(alive)}\n  hint: {hint}"
+            f"jobs train on in {jobs.parent}, without a scheduler: {', '.join(alive)}\n  hint: "
+            f"{hint}"
         )
 
 
@@ -356,7 +366,9 @@ def _last_number(database: Path) -> int:
 
 def _suspend(book: Book, record: JobRecord, *, is_there: bool, now: float) -> None:
     detail = (
-        "continues from its last checkpoint" if is_there else "its run directory is not here: begins anew"
+        "continues from its last checkpoint"
+        if is_there
+        else "its run directory is not here: begins anew"
     )
     record.plan, record.told, record.coming = {}, {}, {}
     record.not_before = 0.0
@@ -375,7 +387,8 @@ def is_half_restored(state: Path) -> bool:
 
 
 def finish_restore(state: Path) -> Path | None:
-    """Let what was made ready take the places of what is there; who has the lock of the directory may do so.
+    """Let what was made ready take the places of what is there; who has the lock of the directory
+    may do so.
 
     Returns:
         The directory that now has what was there before; None where nothing was to be done.
@@ -391,7 +404,8 @@ def finish_restore(state: Path) -> Path | None:
         manifest = msgspec.json.decode((ready / _MANIFEST).read_bytes(), type=Manifest)
         aside = state / (ready / _ASIDE).read_text()
         aside.mkdir(mode=0o700, exist_ok=True)
-        # The database comes last: while it is missing, it is seen that this has not come to its end.
+        # The database comes last: while it is missing, it is seen that this has not come to its
+        # end.
         for name in (*_BESIDE, *_OTHERS, _DATABASE):
             new, there = ready / name, state / name
             if there.exists() and (new.exists() or name not in manifest.files):

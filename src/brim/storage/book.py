@@ -1,4 +1,6 @@
-"""The scheduler's book: every job that was ever submitted, in memory and, before anybody hears of it, on disk."""
+"""The scheduler's book: every job that was ever submitted, in memory and, before anybody hears of
+it, on disk.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,6 @@ from brim.domain.schedule import Standing
 from brim.domain.submission import Submission
 from brim.errors import BrimError, InternalError
 from brim.storage.database import Database
-
-__all__ = ["Book", "Change", "JobRecord", "Records"]
 
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
@@ -41,22 +41,23 @@ class Change(NamedTuple):
 class JobRecord(msgspec.Struct, kw_only=True):
     """What the scheduler knows of one job; times are seconds since 1970.
 
-    Records are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …), has a default that
-    is right for the jobs of before. A field that goes, or gets another name or type, takes a step in
-    `brim.storage.migrations`.
+    Records are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …),
+    has a default that is right for the jobs of before. A field that goes, or gets another name or
+    type, takes a step in `brim.storage.migrations`.
 
     Args:
         plan: the workers that the last plan gives it, by node.
         told: the workers that its processes were last asked to have, and said yes to, by node.
-        coming: that they were asked to have and have not been seen to have: as many may yet be forked, whatever they
-            were asked for since.
+        coming: that they were asked to have and have not been seen to have: as many may yet be
+            forked, whatever they were asked for since.
         home: the node of the agent that keeps its master.
         promised: its deadline is.
         judged: the policy has said yes or no.
         verdict, detail: the policy's reason, and its sentence with the numbers.
         earliest: the earliest deadline that could have been promised, where the policy said so.
         estimate: when its plan was done, at its promise.
-        expected, first, half: when it is expected to end; as it was first, and once half of its steps were done.
+        expected, first, half: when it is expected to end; as it was first, and once half of its
+            steps were done.
         foretold: when that was last put on disk.
         attained: worker-seconds that it has had.
         changed: when its target last changed.
@@ -136,7 +137,8 @@ _decode = msgspec.msgpack.Decoder(JobRecord).decode
 
 
 class Records(Mapping[str, JobRecord]):
-    """Records by id, in the order of submission; those of ended jobs are packed, and unpacked for whoever asks.
+    """Records by id, in the order of submission; those of ended jobs are packed, and unpacked for
+    whoever asks.
 
     Attributes:
         unfinished: the others.
@@ -148,7 +150,9 @@ class Records(Mapping[str, JobRecord]):
         self._ended: dict[str, float] = {}  # when
 
     def keep(self, record: JobRecord, content: bytes) -> None:
-        """Add a record, or know that it was written down as `content`, which may be empty if the job has not ended."""
+        """Add a record, or know that it was written down as `content`, which may be empty if the
+        job has not ended.
+        """
         if record.life.ended:
             self._packed[record.id] = content
             self._ended[record.id] = record.submitted if record.ended is None else record.ended
@@ -232,12 +236,20 @@ class Book:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
         except UNDECODABLE as error:
             self.unreadable.append(
-                f"what starts and changes of jobs cost cannot be decoded ({error}) and is learned anew"
+                f"what starts and changes of jobs cost cannot be decoded ({error}) and is learned "
+                "anew"
             )
             return {}
 
     def submit(
-        self, submission: Submission, *, name: str, now: float, key: str = "", by: str = "", user: str = ""
+        self,
+        submission: Submission,
+        *,
+        name: str,
+        now: float,
+        key: str = "",
+        by: str = "",
+        user: str = "",
     ) -> JobRecord:
         """Write a new job down.
 
@@ -249,7 +261,12 @@ class Book:
         """
         number = self._database.next_number()
         record = JobRecord(
-            number=number, id=f"{name}-{number}", submission=submission, submitted=now, key=key, user=user
+            number=number,
+            id=f"{name}-{number}",
+            submission=submission,
+            submitted=now,
+            key=key,
+            user=user,
         )
         with self.together():
             self.save(record)
@@ -263,9 +280,13 @@ class Book:
             self._keys[record.key] = record.id
 
     def forget(self, record: JobRecord) -> None:
-        """Know nothing any more of a job that has ended; its directory is among `leavings` until it is gone."""
+        """Know nothing any more of a job that has ended; its directory is among `leavings` until it
+        is gone.
+        """
         if not record.life.ended:
-            raise InternalError(f"{record.id} is {record.life.phase.value}, and cannot be forgotten")
+            raise InternalError(
+                f"{record.id} is {record.life.phase.value}, and cannot be forgotten"
+            )
         self._database.forget_job(record.id, record.user)
         self.jobs.forget(record.id)
         if record.key:
@@ -273,7 +294,9 @@ class Book:
         self.tell(record.id)
 
     def leavings(self) -> dict[str, str]:
-        """The forgotten jobs whose run directories may still be there, with the accounts that own these."""
+        """The forgotten jobs whose run directories may still be there, with the accounts that own
+        these.
+        """
         return self._database.leavings()
 
     def cleared(self, id: str) -> None:
@@ -284,7 +307,9 @@ class Book:
         """The job that was submitted with this key."""
         return self.jobs.get(self._keys.get(key, ""))
 
-    def happen(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> bool:
+    def happen(
+        self, record: JobRecord, happening: Happening, *, now: float, detail: str = ""
+    ) -> bool:
         """Take a step of the job's life; False where that cannot happen to it."""
         life = after(record.life, happening)
         if life is None:
@@ -300,7 +325,9 @@ class Book:
                 self.note(now, record, happening.value, detail=detail)
         return True
 
-    def must(self, record: JobRecord, happening: Happening, *, now: float, detail: str = "") -> None:
+    def must(
+        self, record: JobRecord, happening: Happening, *, now: float, detail: str = ""
+    ) -> None:
         """As `happen`, where nothing else would make sense."""
         if not self.happen(record, happening, now=now, detail=detail):
             raise InternalError(
@@ -308,7 +335,9 @@ class Book:
             )
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """What is written within is kept as a whole or not at all; nobody may wait for anything within."""
+        """What is written within is kept as a whole or not at all; nobody may wait for anything
+        within.
+        """
         return self._database.together()
 
     def save(self, record: JobRecord) -> None:
@@ -341,10 +370,14 @@ class Book:
         return [Change(*row) for row in self._database.history(_CLUSTER)]
 
     def expect(self, record: JobRecord, estimate: Estimate) -> None:
-        """A job is expected to end then; on disk from time to time, in place of what was expected before."""
+        """A job is expected to end then; on disk from time to time, in place of what was expected
+        before.
+        """
         record.expected = estimate
         first = record.first is None
-        half = record.half is None and record.steps is not None and 2 * estimate.step >= record.steps
+        half = (
+            record.half is None and record.steps is not None and 2 * estimate.step >= record.steps
+        )
         if not (first or half or estimate.at - record.foretold >= _FORETOLD):
             return
         record.first = record.first or estimate
@@ -378,7 +411,7 @@ class Book:
         self._costs[kind] = [*self._costs.get(kind, []), seconds][-_COSTS_KEPT:]
         self._database.put(_COSTS, msgspec.json.encode(self._costs))
 
-    # What jobs taught --------------------------------------------------------------------------------------
+    # What jobs taught -----------------------------------------------------------------------------
 
     def measured(self, fingerprint: str) -> Measured:
         """What jobs with this fingerprint have taught about their speed."""

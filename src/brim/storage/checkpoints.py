@@ -1,12 +1,13 @@
 """Checkpoints in a place: complete or absent, and saying so when they are damaged.
 
-`step-00000820/` holds the file of tensors and `manifest.json`: the tree that the tensors hang in, versions, metrics,
-the name and the checksum of that file, and its own checksum. The manifest comes last and in one piece: it makes the
-checkpoint official. A draft is files that no manifest names; the names of files begin with that of their writer, so
-that those of the dead can be told from those of writers who are still at it.
+`step-00000820/` holds the file of tensors and `manifest.json`: the tree that the tensors hang in,
+versions, metrics, the name and the checksum of that file, and its own checksum. The manifest comes
+last and in one piece: it makes the checkpoint official. A draft is files that no manifest names;
+the names of files begin with that of their writer, so that those of the dead can be told from those
+of writers who are still at it.
 
-Large tables are not in that file. The manifest lists the parts of each (`domain/table_parts.py`), whose files lie in
-`tables/`: several checkpoints may name them, so each stays as long as one does.
+Large tables are not in that file. The manifest lists the parts of each (`domain/table_parts.py`),
+whose files lie in `tables/`: several checkpoints may name them, so each stays as long as one does.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from brim.domain.checkpointing import Best, surplus
 from brim.domain.table_parts import FOLDER, Lineage, PartFile, StoredTable, disused, is_chain
 from brim.errors import EnvironmentFault
 from brim.storage.places import Data, Place
-
-__all__ = ["Checkpoint", "Draft", "Store"]
 
 _MANIFEST = "manifest.json"
 _FORMAT = 3
@@ -61,12 +60,16 @@ class Checkpoint:
     @property
     def size_bytes(self) -> int:
         """What restoring it reads."""
-        return len(self.data) + sum(file.size_bytes for table in self.tables for file in table.files)
+        return len(self.data) + sum(
+            file.size_bytes for table in self.tables for file in table.files
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checkpoint that is stored and not official; `file` and `manifest` are names of its files."""
+    """A checkpoint that is stored and not official;
+    `file` and `manifest` are names of its files.
+    """
 
     step: int
     file: str
@@ -106,7 +109,9 @@ class Store:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._damaged: set[int] = set()  # whose bytes were found wrong, though their manifests are right
+        self._damaged: set[int] = (
+            set()
+        )  # whose bytes were found wrong, though their manifests are right
         self._sound: set[PartFile] = set()  # whose bytes were found right
         self._at_hand: set[str] = set()  # files of parts that this process is about to name
 
@@ -114,14 +119,15 @@ class Store:
         """What people call the place, or a checkpoint in it."""
         return self._place.where("" if step is None else _folder(step))
 
-    # Reading -----------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     def steps(self) -> list[int]:
         """The steps of all official checkpoints, oldest first, sound or not."""
         return _official(self._place.names())
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint and check every byte of it, but those of its tables: `read_part` and `check` do that.
+        """Read a checkpoint and check every byte of it, but those of its tables: `read_part` and
+        `check` do that.
 
         Raises:
             EnvironmentFault: a file is missing or damaged; the message names it.
@@ -131,7 +137,8 @@ class Store:
         data = self._place.read(name)
         if hashlib.sha256(data).hexdigest() != manifest.file.sha256:
             raise EnvironmentFault(
-                f"{self._place.where(name)} is damaged: its bytes do not have the checksum of the manifest"
+                f"{self._place.where(name)} is damaged: its bytes do not have the checksum of the "
+                "manifest"
             )
         return Checkpoint(
             step=manifest.step,
@@ -149,7 +156,8 @@ class Store:
         data = self._place.read(file.name)
         if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise EnvironmentFault(
-                f"{self._place.where(file.name)} is damaged: its bytes do not have the checksum of the manifest"
+                f"{self._place.where(file.name)} is damaged: its bytes do not have the checksum of "
+                "the manifest"
             )
         self._sound.add(file)
         return data
@@ -182,7 +190,9 @@ class Store:
         name = f"{_folder(step)}/{_MANIFEST}"
         where = self._place.where(name)
         manifest = _read_manifest(self._place.read(name), where)
-        if manifest.step != step or not _is_name(manifest.file.name):  # what it names may be removed
+        if manifest.step != step or not _is_name(
+            manifest.file.name
+        ):  # what it names may be removed
             raise EnvironmentFault(
                 f"{where} is damaged: it is of step {manifest.step}, in {manifest.file.name!r}"
             )
@@ -195,7 +205,8 @@ class Store:
 
         Args:
             at_most: passes over those of later steps, which a worker that was cut off has made.
-            take: reads its tables, and raises EnvironmentFault where they are damaged; None checks them.
+            take: reads its tables, and raises EnvironmentFault where they are damaged; None checks
+                them.
 
         Raises:
             EnvironmentFault: the place does not answer, so nobody knows.
@@ -215,10 +226,11 @@ class Store:
                 self._damaged.add(step)
         return None, problems
 
-    # Writing -----------------------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------------------
 
     def write_part(self, data: Data, *, rows: int, writer: str) -> PartFile:
-        """Store a file of a table, which `publish` makes official with what names it; else `give_up` is to follow.
+        """Store a file of a table, which `publish` makes official with what names it; else
+        `give_up` is to follow.
 
         Raises:
             EnvironmentFault: the place did not take it.
@@ -230,7 +242,9 @@ class Store:
         except EnvironmentFault:
             self._at_hand.discard(name)
             raise
-        file = PartFile(name=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data), rows=rows)
+        file = PartFile(
+            name=name, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data), rows=rows
+        )
         self._sound.add(file)
         return file
 
@@ -275,7 +289,9 @@ class Store:
             self._place.write(draft.file, checkpoint.data)
             self._place.write(draft.manifest, content)
         except EnvironmentFault as fault:
-            if not fault.retryable:  # a full disk needs every byte; a store that is away takes no orders
+            if (
+                not fault.retryable
+            ):  # a full disk needs every byte; a store that is away takes no orders
                 with contextlib.suppress(EnvironmentFault):
                     self._place.remove(draft.file)
             raise
@@ -285,7 +301,8 @@ class Store:
         """Make a draft official, in one piece; where it is.
 
         Raises:
-            EnvironmentFault: it is gone, or what it builds upon, or the place did not take its manifest.
+            EnvironmentFault: it is gone, or what it builds upon, or the place did not take its
+                manifest.
         """
         names = self._place.names()
         made = _read_manifest(draft.content, self._place.where(draft.manifest))
@@ -293,14 +310,17 @@ class Store:
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
         if gone := made.parts - set(names):
             raise EnvironmentFault(
-                f"the draft of step {draft.step} builds upon {self._place.where(min(gone))}, which is gone"
+                f"the draft of step {draft.step} builds upon {self._place.where(min(gone))}, which "
+                "is gone"
             )
         manifest = f"{_folder(draft.step)}/{_MANIFEST}"
         before = self._complete(draft.step, names) if manifest in names else None
         self._place.publish(draft.manifest, manifest, draft.content)
         self._damaged.discard(draft.step)
         self._at_hand -= made.parts
-        with contextlib.suppress(EnvironmentFault):  # it is official; what it replaced only takes space
+        with contextlib.suppress(
+            EnvironmentFault
+        ):  # it is official; what it replaced only takes space
             self._remove_file(draft.step, before)
             if before is not None and before.parts - made.parts:
                 self._remove_parts(dropped=before.parts, only=before.parts)
@@ -338,11 +358,13 @@ class Store:
         newest: int | None = None,
         unsound_since: int | None = None,
     ) -> None:
-        """Remove checkpoints but the newest `keep`, the best and the last sound one, and what dead writers left.
+        """Remove checkpoints but the newest `keep`, the best and the last sound one, and what dead
+        writers left.
 
         Args:
             keep: from 1.
-            newest: the step that the job is at: what is beyond it is not its own, does not count and stays.
+            newest: the step that the job is at: what is beyond it is not its own, does not count
+                and stays.
             unsound_since: the step since which losses are no numbers; None where they are.
             best: by which metric, or None.
             writers: whose drafts are to be left alone.
@@ -352,7 +374,11 @@ class Store:
         """
         names = self._place.names()
         manifests = {step: self._complete(step, names) for step in _official(names)}
-        own = {step: manifest for step, manifest in manifests.items() if newest is None or step <= newest}
+        own = {
+            step: manifest
+            for step, manifest in manifests.items()
+            if newest is None or step <= newest
+        }
         sound = {step: manifest.metrics for step, manifest in own.items() if manifest}
         gone = set(surplus(sound, keep=keep, best=best, unsound_since=unsound_since))
         # What is damaged does not count; it goes when it is older than all that are kept.
@@ -367,11 +393,14 @@ class Store:
         if any(map(_is_part, names)):
             dropped = [manifests[step] for step in gone]
             self._remove_parts(
-                dropped={name for each in dropped if each is not None for name in each.parts}, writers=writers
+                dropped={name for each in dropped if each is not None for name in each.parts},
+                writers=writers,
             )
 
     def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
-        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for a dead one's."""
+        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for
+        a dead one's.
+        """
         if manifest is not None:
             self._place.remove(f"{_folder(step)}/{manifest.file.name}")
 
@@ -393,11 +422,14 @@ class Store:
         named = self._named_parts(names)
         if named is not None:
             found = filter(_is_part, names if only is None else names.keys() & only)
-            for name in disused(found, named=named, dropped=dropped, writers=writers, at_hand=self._at_hand):
+            for name in disused(
+                found, named=named, dropped=dropped, writers=writers, at_hand=self._at_hand
+            ):
                 self._place.remove(name)
 
     def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
-        """The files of tables that something names; None where nobody can tell: then all may be needed.
+        """The files of tables that something names; None where nobody can tell: then all may be
+        needed.
 
         Args:
             drafts: those that drafts name count as well.
@@ -405,7 +437,9 @@ class Store:
         named: set[str] = set()
         official = {f"{_folder(step)}/{_MANIFEST}" for step in _official(names)}
         others = {
-            name for name in names if name.endswith(".json") and _step_of(name.partition("/")[0]) is not None
+            name
+            for name in names
+            if name.endswith(".json") and _step_of(name.partition("/")[0]) is not None
         }
         for name in official | others if drafts else official:
             try:
@@ -422,15 +456,21 @@ class Store:
         found = _unnamed(names, {step: self._complete(step, names) for step in _official(names)})
         parts = list(filter(_is_part, names))
         named = self._named_parts(names, drafts=False) if parts else None
-        return found if named is None else found + disused(parts, named=named, at_hand=self._at_hand)
+        return (
+            found if named is None else found + disused(parts, named=named, at_hand=self._at_hand)
+        )
 
     def tidy(self) -> None:
-        """Remove all drafts: where nobody else writes, all are left from the dead; raises as `prune` does."""
+        """Remove all drafts: where nobody else writes, all are left from the dead; raises as
+        `prune` does.
+        """
         for name in self.drafts():
             self._place.remove(name)
 
     def _complete(self, step: int, names: Mapping[str, int]) -> _Manifest | None:
-        """The manifest of a checkpoint that looks whole: what it names is there, and of the right size."""
+        """The manifest of a checkpoint that looks whole: what it names is there, and of the right
+        size.
+        """
         if step in self._damaged:
             return None
         try:
@@ -456,7 +496,9 @@ def _step_of(folder: str) -> int | None:
 def _official(names: Collection[str]) -> list[int]:
     folders = (name.partition("/") for name in names)
     return sorted(
-        step for folder, _, file in folders if file == _MANIFEST and (step := _step_of(folder)) is not None
+        step
+        for folder, _, file in folders
+        if file == _MANIFEST and (step := _step_of(folder)) is not None
     )
 
 
@@ -495,17 +537,23 @@ def _write_manifest(manifest: _Manifest) -> bytes:
 
 
 def _read_manifest(content: bytes, where: str) -> _Manifest:
-    """Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are."""
+    """Raises EnvironmentFault where the bytes are no manifest of this version,
+    whatever they are.
+    """
     try:
         fields = json.loads(content)
         if not isinstance(fields, dict) or fields.get("manifest_sha256") != _checksum(fields):
             raise EnvironmentFault(f"{where} is damaged: it does not have its own checksum")
         if fields.get("format") not in _READABLE:
-            raise EnvironmentFault(f"{where} has format {fields.get('format')}, this version reads {_FORMAT}")
+            raise EnvironmentFault(
+                f"{where} has format {fields.get('format')}, this version reads {_FORMAT}"
+            )
         manifest = msgspec.convert(fields, _Manifest)
     except UNDECODABLE as error:
         raise EnvironmentFault(f"{where} is damaged: {error}") from error
-    if not all(map(_is_part, manifest.parts)) or not all(is_chain(each.parts) for each in manifest.tables):
+    if not all(map(_is_part, manifest.parts)) or not all(
+        is_chain(each.parts) for each in manifest.tables
+    ):
         raise EnvironmentFault(f"{where} is damaged: its tables do not consist of bases and deltas")
     return manifest
 

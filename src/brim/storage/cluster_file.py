@@ -1,4 +1,6 @@
-"""Reads cluster.yaml, and YAML for people in general: a wrong word is said to be wrong, with its place."""
+"""Reads cluster.yaml, and YAML for people in general: a wrong word is said to be wrong, with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,6 @@ from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
 from brim.policies.quota import check_quota
 from brim.storage.files import nearby
-
-__all__ = ["cluster_spec", "read_cluster_file", "read_yaml"]
 
 
 class _Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +63,10 @@ _WORDS = {name for struct in (_File, _Node, _Tenant) for name in struct.__struct
 
 
 class _NoKeyTwice:
-    """YAML's standard forbids it, its readers let it pass. Nor are keys merged: a short file can merge without end."""
+    """YAML's standard forbids it, its readers let it pass.
+
+    Nor are keys merged: a short file can merge without end.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -72,7 +75,9 @@ class _NoKeyTwice:
         if twice:
             raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} twice in the mapping of line {line}")
         if "<<" in counts:
-            raise yaml.MarkedYAMLError(problem=f"'<<', which is not supported, in the mapping of line {line}")
+            raise yaml.MarkedYAMLError(
+                problem=f"'<<', which is not supported, in the mapping of line {line}"
+            )
         found: dict[Any, Any] = super().construct_mapping(node, deep)  # type: ignore[misc]
         return found
 
@@ -100,13 +105,16 @@ def read_yaml(path: Path, *, words: bool = False) -> Any:
         hint = nearby(path, (".yaml", ".yml"))
         raise SpecError(str(path), got="no such file", need="a YAML file", hint=hint) from None
     except OSError as error:
-        raise SpecError(str(path), got=str(error.strerror), need="a file that can be read") from None
+        raise SpecError(
+            str(path), got=str(error.strerror), need="a file that can be read"
+        ) from None
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise SpecError(where, got=str(problem), need="valid YAML") from None
-    # What yaml itself raises of values that are not what their tags say, and of nesting without end.
+    # What yaml itself raises of values that are not what their tags say, and of nesting without
+    # end.
     except (LookupError, TypeError, AttributeError, *UNDECODABLE) as error:
         raise SpecError(str(path), got=str(error), need="valid YAML") from None
 
@@ -119,7 +127,9 @@ def _parsed(path: Path, loader: Any) -> Any:
     found = yaml.load(content, loader)
     if _count(found, {}) > _MOST_VALUES:
         raise SpecError(
-            str(path), got="aliases that stand for more", need=f"at most {_MOST_VALUES:,} values in all"
+            str(path),
+            got="aliases that stand for more",
+            need=f"at most {_MOST_VALUES:,} values in all",
         )
     return found
 
@@ -166,7 +176,9 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         raise _explained(str(error), name) from None
     if file.policy not in POLICIES:
         hint = did_you_mean(file.policy, POLICIES)
-        raise SpecError(f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint)
+        raise SpecError(
+            f"{name}: policy", got=repr(file.policy), need="the name of a policy", hint=hint
+        )
     if file.promise not in list(PromiseAt):
         hint = did_you_mean(file.promise, list(PromiseAt))
         need = " or ".join(PromiseAt)
@@ -177,14 +189,18 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
     try:
         return _spec_of(file, grace=grace, keep_ended=keep_ended)
     except SpecError as error:
-        raise SpecError(f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint) from None
+        raise SpecError(
+            f"{name}: {error.field}", got=error.got, need=error.need, hint=error.hint
+        ) from None
 
 
 def _spec_of(file: _File, *, grace: float, keep_ended: float | None) -> ClusterSpec:
     """Raises SpecError where what it says cannot be."""
     spec = ClusterSpec(
         cluster=Cluster(
-            nodes=tuple(Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes)
+            nodes=tuple(
+                Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes
+            )
         ),
         tenants=tuple(
             Tenant(
@@ -216,12 +232,16 @@ def _explained(message: str, name: str) -> SpecError:
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown:
         odd = unknown.group(1)
-        return SpecError(field, got=repr(odd), need="a key of this file", hint=did_you_mean(odd, _WORDS))
+        return SpecError(
+            field, got=repr(odd), need="a key of this file", hint=did_you_mean(odd, _WORDS)
+        )
     missing = re.search(r"missing required field `(.*)`", text)
     if missing:
         return SpecError(field, got=f"no {missing.group(1)!r}", need=f"{missing.group(1)!r}")
     expected = re.search(r"Expected `(.*)`, got `(.*)`", text)
     if expected:
         got, need = (_AS_YAML.get(word, word) for word in (expected.group(2), expected.group(1)))
-        return SpecError(field, got=got, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}")
+        return SpecError(
+            field, got=got, need=need, hint=f"docs/guides/cluster.md shows one: {_EXAMPLE}"
+        )
     return SpecError(field, got=text, need="what docs/guides/cluster.md shows")

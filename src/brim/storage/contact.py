@@ -1,4 +1,6 @@
-"""Where the master of a run, and a scheduler, can be reached: a file in its directory, for those who may read it."""
+"""Where the master of a run, and a scheduler, can be reached: a file in its directory, for those
+who may read it.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,6 @@ from brim.process import birth_of
 from brim.procfs import read_proc
 from brim.storage.files import write_whole
 from brim.untrusted import read_regular
-
-__all__ = [
-    "CONTACT",
-    "SCHEDULER",
-    "SCHEDULER_LOCK",
-    "Contact",
-    "SchedulerContact",
-    "is_alive",
-    "read_contact",
-    "read_scheduler_contact",
-    "read_token",
-    "remove_scheduler_contact",
-    "token_in",
-    "token_of",
-    "write_contact",
-    "write_scheduler_contact",
-]
 
 CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
@@ -72,7 +57,9 @@ def read_contact(run_dir: Path) -> Contact | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this host; one that is dead, and that nobody has buried yet, is not."""
+    """Whether there is such a process on this host; one that is dead, and that nobody has buried
+    yet, is not.
+    """
     try:
         os.kill(pid, 0)
         state = read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
@@ -92,7 +79,8 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     """How to call the scheduler of a state directory.
 
     Args:
-        birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody does.
+        birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody
+            does.
     """
 
     host: str
@@ -103,12 +91,16 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is there. Another process may have its number by now, and its port: that one gets no token."""
+        """Whether it is there.
+
+        Another process may have its number by now, and its port: that one gets no token.
+        """
         return is_alive(self.pid) and self.birth in ("", birth_of(self.pid))
 
 
 def token_of(state_dir: Path) -> str:
-    """What callers of a state directory's schedulers must present: made once, and anew where the file was removed.
+    """What callers of a state directory's schedulers must present: made once, and anew where the
+    file was removed.
 
     Raises OSError where the disk does not take it.
     """
@@ -122,7 +114,8 @@ def token_of(state_dir: Path) -> str:
 
 
 def read_token(environment: Mapping[str, str]) -> str:
-    """The token that these variables name: `BRIM_TOKEN_FILE` a file with it, or `BRIM_TOKEN` itself.
+    """The token that these variables name: `BRIM_TOKEN_FILE` a file with it, or `BRIM_TOKEN`
+    itself.
 
     Raises:
         SpecError: there is none, the file cannot be read, or others can read it.

@@ -1,4 +1,6 @@
-"""A cycle of the scheduler as bytes, so that it can be explained and replayed: what it saw and what it decided."""
+"""A cycle of the scheduler as bytes, so that it can be explained and replayed: what it saw and what
+it decided.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,21 @@ from brim.policies.brim import Remembered
 from brim.policies.cycle import Memory
 from brim.policies.placement import Block
 
-__all__ = ["decode_cycle", "decode_memory", "encode_cycle", "encode_memory"]
-
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
 
 _LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 
 # What is raised where bytes, or what they say, are no cycle.
-_NO_CYCLE = (zlib.error, LookupError, TypeError, AttributeError, OverflowError, SpecError, *UNDECODABLE)
+_NO_CYCLE = (
+    zlib.error,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    SpecError,
+    *UNDECODABLE,
+)
 
 _JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured", "promise")
@@ -138,7 +146,8 @@ def decode_memory(data: bytes, *, policy: str) -> Memory:
     kind = _REMEMBERS.get(policy)
     return Memory(
         policies={
-            (tenant, priority): msgspec.convert(each, kind) for tenant, priority, each in found["policies"]
+            (tenant, priority): msgspec.convert(each, kind)
+            for tenant, priority, each in found["policies"]
         },
         blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
     )

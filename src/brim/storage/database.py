@@ -13,8 +13,6 @@ from urllib.parse import quote
 from brim.errors import StorageFault
 from brim.storage.migrations import FORMAT, check_format, format_of
 
-__all__ = ["LAST_NUMBER", "Alarm", "CycleRow", "Database"]
-
 _CYCLES_KEPT = 20_000
 _CYCLE_BYTES_KEPT = 256 * 2**20  # a cycle of many jobs is large
 _FORGET_EVERY = 100  # cycles: what is kept is counted then, which takes too long for each of them
@@ -43,7 +41,8 @@ insert into numbers values (0);
 _HISTORY = "at, job, event, before, after, reason, detail"
 _CYCLES = "select number, policy, content, memory from cycles"
 
-# The newest are kept: as many as there is room for, and one more, so that there is always a last one.
+# The newest are kept: as many as there is room for, and one more, so that there is always a last
+# one.
 _FORGET_CYCLES = """
 delete from cycles where number <= :oldest or number < (
     select max(number) from (
@@ -52,10 +51,12 @@ delete from cycles where number <= :oldest or number < (
 )
 """
 
-# What a few cycles need. Below that nothing is written any more: a log that is full would fail in the middle of things,
-# and the processes of jobs could not be started either.
+# What a few cycles need. Below that nothing is written any more: a log that is full would fail in
+# the middle of things, and the processes of jobs could not be started either.
 _ROOM_BYTES = 4 << 20
-_PATIENCE = 0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
+_PATIENCE = (
+    0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
+)
 
 LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
 _GIVEN_BACK = 1_000  # pages
@@ -66,7 +67,9 @@ Alarm = Callable[[StorageFault], None]
 
 
 class CycleRow(NamedTuple):
-    """A cycle as it is kept; they are numbered from 1, and the memory is what it left to the next."""
+    """A cycle as it is kept; they are numbered from 1,
+    and the memory is what it left to the next.
+    """
 
     number: int
     policy: str
@@ -75,7 +78,8 @@ class CycleRow(NamedTuple):
 
 
 class Database:
-    """Rows in, rows out; each call is one transaction, on disk when it returns, and so is each `together`.
+    """Rows in, rows out; each call is one transaction, on disk when it returns, and so is each
+    `together`.
 
     Args:
         path: the file.
@@ -83,8 +87,9 @@ class Database:
         alarm: hears of every fault first, since who caused it may not pass it on.
 
     Raises:
-        StorageFault: it cannot be opened. All methods raise it too, where they cannot read, or must not write: because
-            the disk is almost full, or the file is not the one of that path any more.
+        StorageFault: it cannot be opened. All methods raise it too, where they cannot read, or must
+            not write: because the disk is almost full, or the file is not the one of that path any
+            more.
         EnvironmentFault: it is of another format, see `brim.storage.migrations`.
     """
 
@@ -94,7 +99,9 @@ class Database:
         try:
             self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
             if format_of(self._sql) == 0:
-                self._sql.execute("pragma auto_vacuum = incremental")  # what is forgotten takes no room
+                self._sql.execute(
+                    "pragma auto_vacuum = incremental"
+                )  # what is forgotten takes no room
             self._sql.execute("pragma journal_mode = wal")
             self._sql.execute("pragma synchronous = full")
             self._prepare(path)
@@ -111,7 +118,9 @@ class Database:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What is written within is kept as a whole or not at all; nobody may wait for anything within."""
+        """What is written within is kept as a whole or not at all; nobody may wait for anything
+        within.
+        """
         if self._sql.in_transaction:
             yield  # it belongs to something larger
             return
@@ -151,7 +160,10 @@ class Database:
             self._alarm(fault)
 
     def _check(self) -> None:
-        """Raises StorageFault where nothing may be written: SQLite itself would go on with a file that was removed."""
+        """Raises StorageFault where nothing may be written.
+
+        SQLite itself would go on with a file that was removed.
+        """
         try:
             same = _identity(self._path) == self._file
         except FileNotFoundError:
@@ -162,7 +174,9 @@ class Database:
         room = disk.f_bavail * disk.f_frsize
         if room < _ROOM_BYTES:
             need = f"{_ROOM_BYTES >> 20} MiB are needed"
-            raise StorageFault(f"the disk of {self._path} is full: {room / 2**20:.1f} MiB are free, {need}")
+            raise StorageFault(
+                f"the disk of {self._path} is full: {room / 2**20:.1f} MiB are free, {need}"
+            )
 
     def _write(self, statement: str, values: Any) -> int:
         """The number of the row that was added."""
@@ -180,7 +194,7 @@ class Database:
         with self._sound():
             return self._sql.execute(statement, values).fetchone()
 
-    # Jobs --------------------------------------------------------------------------------------------------
+    # Jobs -----------------------------------------------------------------------------------------
 
     def jobs(self) -> Iterator[tuple[int, str, bytes]]:
         """The numbers and ids of all jobs, and their records, by order of submission."""
@@ -188,7 +202,9 @@ class Database:
             yield from self._sql.execute("select number, id, record from jobs order by number")
 
     def next_number(self) -> int:
-        """The number of the next job, from 1; that of a job that was forgotten is not given again."""
+        """The number of the next job, from 1; that of a job that was forgotten is not
+        given again.
+        """
         (last,) = self._row(LAST_NUMBER)
         return int(last) + 1
 
@@ -200,7 +216,9 @@ class Database:
         self._write("insert or replace into jobs values (?, ?, ?)", (number, id, record))
 
     def forget_job(self, id: str, user: str) -> None:
-        """Remove a job and its story; its run directory, which is `user`'s, is among `leavings` from now on."""
+        """Remove a job and its story; its run directory, which is `user`'s, is among `leavings`
+        from now on.
+        """
         with self.together():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())
             self._write("insert or replace into leavings values (?, ?)", (id, user))
@@ -208,7 +226,9 @@ class Database:
             self._write("delete from jobs where id = ?", (id,))
 
     def leavings(self) -> dict[str, str]:
-        """The jobs that were forgotten, and whose run directories may still be there, with their accounts."""
+        """The jobs that were forgotten, and whose run directories may still be there, with their
+        accounts.
+        """
         return dict(self._rows("select job, user from leavings order by job"))
 
     def cleared(self, id: str) -> None:
@@ -220,7 +240,7 @@ class Database:
                 f"pragma incremental_vacuum({_GIVEN_BACK})"
             )  # `execute` frees a single page
 
-    # History -----------------------------------------------------------------------------------------------
+    # History --------------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
         self._write(f"insert into history ({_HISTORY}) values (?, ?, ?, ?, ?, ?, ?)", row)
@@ -230,7 +250,9 @@ class Database:
 
         Estimates, which were once written there every 15 s, are left out: nobody reads them.
         """
-        query = f"select {_HISTORY} from history where job = ? and event != 'estimate' order by number"
+        query = (
+            f"select {_HISTORY} from history where job = ? and event != 'estimate' order by number"
+        )
         return self._rows(query, (job,))
 
     def histories(self) -> Iterator[HistoryRow]:
@@ -240,7 +262,7 @@ class Database:
                 f"select {_HISTORY} from history where event != 'estimate' order by number"
             )
 
-    # Cycles ------------------------------------------------------------------------------------------------
+    # Cycles ---------------------------------------------------------------------------------------
 
     def add_cycle(self, at: float, policy: str, content: bytes, memory: bytes) -> None:
         """Keep a cycle, and forget the oldest beyond what is kept.
@@ -270,7 +292,7 @@ class Database:
         row = self._row(f"{_CYCLES} order by number desc limit 1")
         return CycleRow(*row) if row else None
 
-    # What jobs taught --------------------------------------------------------------------------------------
+    # What jobs taught -----------------------------------------------------------------------------
 
     def put_measurements(self, fingerprint: str, totals: dict[int, tuple[float, float]]) -> None:
         rows = [(fingerprint, workers, *total) for workers, total in totals.items()]
@@ -279,7 +301,10 @@ class Database:
 
     def measurements(self, fingerprint: str) -> dict[int, tuple[float, float]]:
         """(steps, seconds) by number of workers."""
-        query = "select workers, steps, seconds from measurements where fingerprint = ? order by workers"
+        query = (
+            "select workers, steps, seconds from measurements where fingerprint = ? order by "
+            "workers"
+        )
         return {n: (steps, seconds) for n, steps, seconds in self._rows(query, (fingerprint,))}
 
     def put_amount(self, fingerprint: str, steps_per_epoch: int) -> None:
@@ -291,7 +316,7 @@ class Database:
         row = self._row(query, (fingerprint,))
         return int(row[0]) if row else None
 
-    # Settings ----------------------------------------------------------------------------------------------
+    # Settings -------------------------------------------------------------------------------------
 
     def put(self, name: str, value: bytes) -> None:
         self._write("insert or replace into settings values (?, ?)", (name, value))

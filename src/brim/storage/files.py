@@ -17,19 +17,6 @@ from pathlib import Path
 from brim.errors import EnvironmentFault
 from brim.untrusted import NotRegularError, open_regular
 
-__all__ = [
-    "drafts_beside",
-    "is_lock_of",
-    "is_locked",
-    "lock",
-    "nearby",
-    "new_directory",
-    "partial_of",
-    "sync_directory",
-    "write_through",
-    "write_whole",
-]
-
 _DRAFT = ".draft"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
@@ -39,7 +26,8 @@ def lock(path: Path) -> int | None:
     """Take the lock that a file stands for; None where a process has it.
 
     Returns:
-        A descriptor. The lock is held for as long as any process has this descriptor, or one inherited from it.
+        A descriptor. The lock is held for as long as any process has this descriptor, or one
+        inherited from it.
 
     Raises:
         OSError: the file cannot be opened, or is no regular one.
@@ -55,7 +43,9 @@ def lock(path: Path) -> int | None:
 
 
 def is_lock_of(descriptor: int, path: Path) -> bool:
-    """Whether this is the file that a lock is held of; False where it was removed, or another is there now."""
+    """Whether this is the file that a lock is held of; False where it was removed, or another is
+    there now.
+    """
     try:
         there = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -67,10 +57,13 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock that a file stands for. What is no regular file is nobody's lock.
+    """Whether a process has the lock that a file stands for.
+
+    What is no regular file is nobody's lock.
 
     Raises:
-        OSError: nobody can tell now; whoever took that for "no" would start a second one of what has it.
+        OSError: nobody can tell now; whoever took that for "no" would start a second one of what
+            has it.
     """
     try:
         descriptor = open_regular(path)
@@ -93,12 +86,14 @@ def _taken(descriptor: int, how: int) -> bool:
 def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = False) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
-    The bytes go into a temporary file beside it (a rename is atomic within one file system only), which is
-    synced before it is renamed, and then the directory is synced: a rename that is not on disk can be undone.
+    The bytes go into a temporary file beside it (a rename is atomic within one file system only),
+    which is synced before it is renamed, and then the directory is synced: a rename that is not on
+    disk can be undone.
 
     Args:
         mode: its rights, of which the process's umask takes some.
-        alone: nobody else may be writing it now; so temporary files of earlier writers are left by the dead, and go.
+        alone: nobody else may be writing it now; so temporary files of earlier writers are left by
+            the dead, and go.
 
     Raises:
         OSError: the directory is missing, full or not writable; nothing is left behind.
@@ -123,9 +118,11 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = 
 
 @contextlib.contextmanager
 def drafts_beside(path: Path) -> Iterator[Path]:
-    """A new directory beside `path`, for drafts of it: nobody else can read them, or had a chance to plant any.
+    """A new directory beside `path`, for drafts of it: nobody else can read them, or had a chance
+    to plant any.
 
-    It is removed at the end; and so are, before, those of the dead, where the file system knows locks.
+    It is removed at the end; and so are, before, those of the dead, where the file system knows
+    locks.
 
     Raises:
         OSError: the directory above is missing, full or not writable.
@@ -157,7 +154,10 @@ def _new_folder(beginning: str, parent: Path) -> tuple[Path, int]:
 
 
 def _remove_dead(folder: Path) -> None:
-    """Remove a directory, if it is ours and no process has its lock. Raises OSError where there are no locks."""
+    """Remove a directory, if it is ours and no process has its lock.
+
+    Raises OSError where there are no locks.
+    """
     held = os.open(folder, _FOLDER)
     try:
         if os.fstat(held).st_uid == os.geteuid() and _taken(held, fcntl.LOCK_EX):
@@ -175,7 +175,9 @@ def write_through(path: Path, content: bytes | bytearray) -> None:
 
 
 def partial_of(path: Path, job: str) -> Path:
-    """Where a job writes a large file before it is whole: whoever takes over from a dead writer uses the same."""
+    """Where a job writes a large file before it is whole: whoever takes over from a dead writer
+    uses the same.
+    """
     return path.with_name(f".{path.name}.{job}.partial")
 
 

@@ -1,7 +1,9 @@
-"""What a worker that outlives its agent for a moment, the command, and the next agent have to know of each other.
+"""What a worker that outlives its agent for a moment, the command, and the next agent have to know
+of each other.
 
-Where the command starts another agent in place of one that was killed, one worker, the heir, does not end at once: it
-leaves the state of the job in a draft of a checkpoint. The next agent is started once it has ended.
+Where the command starts another agent in place of one that was killed, one worker, the heir, does
+not end at once: it leaves the state of the job in a draft of a checkpoint. The next agent is
+started once it has ended.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from pathlib import Path
 
 from brim.process import birth_of, state_of
 
-__all__ = ["PATIENCE", "SUCCESSION", "UNHEARD", "be_heir", "forget_heir", "heir_of", "succession"]
-
 SUCCESSION = "BRIM_SUCCESSION"
 PATIENCE = 20.0  # seconds that an heir has from its agent's death to its own end
 UNHEARD = "unheard"  # of a run: what its agent has said, and its master may not have heard
@@ -20,9 +20,11 @@ _HEIR = "heir"
 
 
 def succession() -> str:
-    """The name of this start of a run, where agents follow each other; empty where one that is killed is the last.
+    """The name of this start of a run, where agents follow each other; empty where one that is
+    killed is the last.
 
-    Drafts of heirs have it in their names: only those who belong to the same start take them for more than drafts.
+    Drafts of heirs have it in their names: only those who belong to the same start take them for
+    more than drafts.
     """
     return os.environ.get(SUCCESSION, "")
 
@@ -48,7 +50,8 @@ def heir_of(run_dir: Path, start: str) -> int:
     """The process that is the heir in a run; 0 where there is none, or it has ended.
 
     Args:
-        start: of the run, as `succession` names it; a command that resumed the same run has heirs of its own.
+        start: of the run, as `succession` names it; a command that resumed the same run has heirs
+            of its own.
     """
     pid, birth = _last_heir(run_dir, start) or (0, "")
     return pid if birth_of(pid) == birth and state_of(pid) not in ("Z", "X", "") else 0

@@ -1,4 +1,6 @@
-"""What a run was asked to do, in its directory: its spec, written for each start, and a copy of the user's file."""
+"""What a run was asked to do, in its directory: its spec, written for each start, and a copy of the
+user's file.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,6 @@ from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
-
-__all__ = [
-    "JOB_FILE",
-    "SOURCE",
-    "change_of_source",
-    "digest_of_source",
-    "find_source",
-    "keep_source",
-    "read_job",
-    "write_job",
-]
 
 JOB_FILE = "job.json"
 SOURCE = "source.py"
@@ -66,18 +57,24 @@ def keep_source(run_dir: Path, spec: JobSpec) -> str:
 
 
 def change_of_source(run_dir: Path, spec: JobSpec) -> str:
-    """A warning, where the file that a run was started with is not what it was then; else nothing."""
+    """A warning, where the file that a run was started with is not what it was then;
+    else nothing.
+    """
     source, copy = _source_of(spec), run_dir / SOURCE
     try:
         if source is None or source.read_bytes() == copy.read_bytes():
             return ""
     except OSError:
         return ""
-    return f"{source} has changed since this run began, and is used as it is now: diff {copy} {source}"
+    return (
+        f"{source} has changed since this run began, and is used as it is now: diff {copy} {source}"
+    )
 
 
 def digest_of_source(spec: JobSpec) -> str:
-    """The sha256 of the training file, or of the script, as it is now; empty where there is none."""
+    """The sha256 of the training file, or of the script, as it is now;
+    empty where there is none.
+    """
     source = _source_of(spec)
     try:
         return hashlib.sha256(source.read_bytes()).hexdigest() if source else ""
@@ -86,7 +83,8 @@ def digest_of_source(spec: JobSpec) -> str:
 
 
 def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
-    """The directory in which a host that comes to a job finds the job's file, and what it names by relative paths.
+    """The directory in which a host that comes to a job finds the job's file, and what it names by
+    relative paths.
 
     Args:
         here: where to look, if there is no file in the directory that the job was started in.

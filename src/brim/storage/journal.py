@@ -1,8 +1,9 @@
 """An append-only journal: what was decided is in here before anybody hears of it.
 
-A frame is a length, the checksum of that length, the checksum of the payload, and the payload. One append is one
-write, so a process that is killed leaves at most a prefix of the last frame, and that is cut off when the journal is
-opened again. Anything else that does not fit is damage, and is said to be.
+A frame is a length, the checksum of that length, the checksum of the payload, and the payload. One
+append is one write, so a process that is killed leaves at most a prefix of the last frame, and that
+is cut off when the journal is opened again. Anything else that does not fit is damage, and is said
+to be.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from pathlib import Path
 from brim.errors import EnvironmentFault
 from brim.storage.files import is_locked, lock, write_whole
 from brim.untrusted import NotRegularError, read_regular
-
-__all__ = ["Journal", "has_writer", "read_frames", "set_aside_if_damaged"]
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
@@ -54,7 +53,8 @@ class Journal:
         os.ftruncate(self._file, self.size)
 
     def append(self, payload: bytes) -> None:
-        """Add a payload; it outlives this process from here on, and the host from the next `sync` on.
+        """Add a payload; it outlives this process from here on, and the host from the next `sync`
+        on.
 
         Raises:
             OSError: the disk did not take it; nothing of it is left.
@@ -63,7 +63,9 @@ class Journal:
         written = os.pwrite(self._file, data, self.size)
         if written != len(data):
             os.ftruncate(self._file, self.size)
-            raise OSError(f"wrote {written} of {len(data)} bytes to {self._path}: is the disk full?")
+            raise OSError(
+                f"wrote {written} of {len(data)} bytes to {self._path}: is the disk full?"
+            )
         self.size += written
 
     def sync(self) -> None:
@@ -87,7 +89,9 @@ class Journal:
         self.size = 0
 
     def set_aside(self) -> Path:
-        """Give the file another name, and make way for a new one, which `replace` begins; where it is now."""
+        """Give the file another name, and make way for a new one, which `replace` begins; where it
+        is now.
+        """
         return _set_aside(self._path)
 
     def close(self) -> None:
@@ -106,7 +110,9 @@ def _lock_of(path: Path) -> Path:
 
 
 def set_aside_if_damaged(path: Path) -> str:
-    """Make way for a new journal where this one cannot be read; what is wrong with it, or nothing."""
+    """Make way for a new journal where this one cannot be read;
+    what is wrong with it, or nothing.
+    """
     try:
         content = read_regular(path, at_most=_LONGEST)
         read_frames(content, name=str(path))
@@ -148,7 +154,9 @@ def read_frames(content: bytes, *, name: str) -> tuple[list[bytes], int]:
         header = content[at : at + _HEADER.size]
         if len(header) < _HEADER.size:
             break
-        if not any(header) and not content[at:].strip(b"\0"):  # a host that went down may leave zeros
+        if not any(header) and not content[at:].strip(
+            b"\0"
+        ):  # a host that went down may leave zeros
             break
         length, length_checksum, checksum = _HEADER.unpack(header)
         end = at + _HEADER.size + length

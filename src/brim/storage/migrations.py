@@ -1,8 +1,9 @@
 """A scheduler's database of an earlier format becomes one of today's, step by step.
 
-Each step takes the file from one format to the next, in one transaction with the number of the format: whoever kills it
-leaves a file that the next attempt continues from. A step is history, and stays as it is: it must not use today's
-decoders, which change. Before the first step a copy of the file is kept beside it.
+Each step takes the file from one format to the next, in one transaction with the number of the
+format: whoever kills it leaves a file that the next attempt continues from. A step is history, and
+stays as it is: it must not use today's decoders, which change. Before the first step a copy of the
+file is kept beside it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
-__all__ = ["FORMAT", "check_format", "copy_database", "format_of", "kept_copy", "migrate"]
-
 FORMAT = 4
-_PATIENCE = 0.2  # seconds that another process may keep the file locked, where there is nothing to do
+_PATIENCE = (
+    0.2  # seconds that another process may keep the file locked, where there is nothing to do
+)
 _PAGES = 2_000  # that are copied between two reports
 Progress = Callable[[float], None]
 """Called with the part of the work that is done, from 0 to 1."""
@@ -45,7 +46,8 @@ def check_format(path: Path, format: int) -> None:
     """Raises EnvironmentFault where this version cannot read a format."""
     if format > FORMAT:
         raise EnvironmentFault(
-            f"{path} has format {format}, which a newer version of brim wrote; this one reads up to {FORMAT}\n"
+            f"{path} has format {format}, which a newer version of brim wrote; this one reads up "
+            f"to {FORMAT}\n"
             f"  hint: use the newer version, or a copy from before: ls {path}.format-*"
         )
     if format < FORMAT:
@@ -58,7 +60,8 @@ def check_format(path: Path, format: int) -> None:
 def migrate(path: Path) -> Path | None:
     """Bring a database to today's format.
 
-    Only who has the lock of the state directory may do so: an earlier version may be using the file.
+    Only who has the lock of the state directory may do so: an earlier version may be using the
+    file.
 
     Returns:
         Where the file is kept as it was before; None where there was nothing to do.
@@ -70,7 +73,9 @@ def migrate(path: Path) -> Path | None:
     if not path.is_file():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)) as sql:
+        with contextlib.closing(
+            sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+        ) as sql:
             format = format_of(sql)
     except sqlite3.Error as error:
         raise StorageFault(f"cannot open {path}: {error}") from error
@@ -113,7 +118,8 @@ def _take(sql: sqlite3.Connection, step: int) -> None:
 
 
 def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lambda _: None) -> None:
-    """A copy of a database as it is at one moment, whoever writes to it meanwhile; it is there whole or not at all.
+    """A copy of a database as it is at one moment, whoever writes to it meanwhile; it is there
+    whole or not at all.
 
     Raises:
         sqlite3.Error, OSError: it cannot be read, or the disk does not take it.
@@ -135,16 +141,20 @@ def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress)
     sql.execute("begin")
     try:
         sql.execute("select count(*) from sqlite_master").fetchone()
-        sql.backup(copy, pages=_PAGES, progress=lambda _, left, all: progress(1.0 - left / max(1, all)))
+        sql.backup(
+            copy, pages=_PAGES, progress=lambda _, left, all: progress(1.0 - left / max(1, all))
+        )
     finally:
         sql.execute("rollback")
 
 
-# The steps ---------------------------------------------------------------------------------------------------
+# The steps ----------------------------------------------------------------------------------------
 
 
 def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
-    """1 to 2: each cycle says what it left to the next; before, only the last one did, in a setting."""
+    """1 to 2: each cycle says what it left to the next; before, only the last one did, in a
+    setting.
+    """
     last = sql.execute("select value from settings where name = 'memory'").fetchone()
     by = sql.execute("select policy from cycles order by number desc limit 1").fetchone()
     # What other policies remembered only saved them work, and nobody can read it any more.
@@ -158,7 +168,8 @@ def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
     # What the others left cannot be told any more.
     sql.execute(
         "insert into cycles select number, at, policy, content,"
-        " case when number = (select max(number) from old_cycles) then ? else ? end from old_cycles",
+        " case when number = (select max(number) from old_cycles) then ? else ? end from "
+        "old_cycles",
         (memory, nothing),
     )
     sql.execute("drop table old_cycles")
@@ -194,7 +205,9 @@ def _cycle_with_nodes(content: bytes) -> bytes:
 
 
 def _plans_are_part_of_what_is_remembered(sql: sqlite3.Connection) -> None:
-    """3 to 4: policy brim remembers more than plans; jobs can be forgotten, and their numbers are given once."""
+    """3 to 4: policy brim remembers more than plans; jobs can be forgotten, and their numbers are
+    given once.
+    """
     _rewrite(sql, "cycles", "memory", _memory_with_plans, where="policy = 'brim'")
     sql.execute("create table leavings (job text primary key, user text not null) strict")
     numbers = "select coalesce(max(number), 0) from jobs"
@@ -211,11 +224,17 @@ def _memory_with_plans(content: bytes) -> bytes:
 
 
 def _rewrite(
-    sql: sqlite3.Connection, table: str, column: str, change: Callable[[bytes], bytes], where: str = "true"
+    sql: sqlite3.Connection,
+    table: str,
+    column: str,
+    change: Callable[[bytes], bytes],
+    where: str = "true",
 ) -> None:
     numbers = sql.execute(f"select number from {table} where {where}").fetchall()
     for (number,) in numbers:  # one at a time: a journal may have 256 MiB
-        (content,) = sql.execute(f"select {column} from {table} where number = ?", (number,)).fetchone()
+        (content,) = sql.execute(
+            f"select {column} from {table} where number = ?", (number,)
+        ).fetchone()
         sql.execute(f"update {table} set {column} = ? where number = ?", (change(content), number))
 
 

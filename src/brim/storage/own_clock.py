@@ -1,4 +1,6 @@
-"""The clock of a state directory's schedulers: the next one goes on by it, so that a promise is kept by one clock."""
+"""The clock of a state directory's schedulers: the next one goes on by it, so that a promise is
+kept by one clock.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.storage.files import write_whole
 
-__all__ = ["own_clock"]
-
 _FILE = "clock.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -23,7 +23,8 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
-    """The clock of the directory's last scheduler, where the host has not been restarted since; else the host's.
+    """The clock of the directory's last scheduler, where the host has not been restarted since;
+    else the host's.
 
     Args:
         keep: the next scheduler is to go on by it; only the present one may say so.
@@ -38,7 +39,9 @@ def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
             return SystemClock(offset=kept.offset)
     clock = SystemClock()
     if keep:
-        with contextlib.suppress(OSError):  # a full disk: the next one reads the host's, as this one does
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk: the next one reads the host's, as this one does
             content = msgspec.json.encode(_Kept(boot=boot, offset=clock.offset))
             write_whole(state_dir / _FILE, content, mode=0o600, alone=True)
     return clock

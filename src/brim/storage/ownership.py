@@ -1,4 +1,6 @@
-"""Directories that brim obeys are ours alone: who can change what is in them decides what this account runs."""
+"""Directories that brim obeys are ours alone: who can change what is in them decides what this
+account runs.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,10 @@ from pathlib import Path
 
 from brim.errors import SpecError
 
-__all__ = ["check_ours", "make_ours"]
-
 
 def make_ours(directory: Path, *, mode: int = 0o755) -> None:
-    """Make a directory, and those above it, in which nobody else may write, whatever the umask permits.
+    """Make a directory, and those above it, in which nobody else may write, whatever the umask
+    permits.
 
     Raises:
         OSError: it cannot be made, or is there.
@@ -45,8 +46,10 @@ def check_ours(directory: Path, *, field: str) -> None:
     if open_to_all or (found.st_mode & stat.S_IWGRP and not _is_alone_in(found.st_gid)):
         raise SpecError(
             field,
-            got=f"{str(directory)!r}, which other accounts may write to (mode {found.st_mode & 0o777:o})",
-            need="a directory that only its owner can write to: who can change it decides what runs from it",
+            got=f"{str(directory)!r}, which other accounts may write to (mode "
+            f"{found.st_mode & 0o777:o})",
+            need="a directory that only its owner can write to: who can change it decides what "
+            "runs from it",
             hint=f"chmod go-w {directory}",
         )
 

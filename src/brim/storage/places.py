@@ -1,4 +1,6 @@
-"""Where files lie that may outlive a host: a directory, or any store that fsspec has a file system for."""
+"""Where files lie that may outlive a host: a directory, or any store that fsspec has a file system
+for.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,13 @@ from typing import Any, Protocol, TypeVar
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import sync_directory, write_through
 
-__all__ = ["Data", "Directory", "Place", "Remote", "absolute", "is_url", "location_of", "open_place"]
-
 T = TypeVar("T")
 Data = bytes | bytearray
 _PATIENCE = 60.0  # seconds that a store may be away
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # between tries; then the last again
 _NOT_SHARED = ("memory",)
-# Short timeouts: a connection that hangs must not outlast the patience above. Trying again is done here.
+# Short timeouts: a connection that hangs must not outlast the patience above. Trying again is done
+# here.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
         "config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"max_attempts": 1}},
@@ -29,7 +30,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class Place(Protocol):
-    """Files by relative names such as `step-00000820/manifest.json`; every method raises EnvironmentFault."""
+    """Files by relative names such as `step-00000820/manifest.json`; every method raises
+    EnvironmentFault.
+    """
 
     def names(self) -> dict[str, int]:
         """All files, with their sizes in bytes."""
@@ -42,7 +45,9 @@ class Place(Protocol):
         ...
 
     def publish(self, draft: str, name: str, data: Data) -> None:
-        """Let `name` be what `draft` is, with the content `data`: at every moment all of it or the one before."""
+        """Let `name` be what `draft` is, with the content `data`: at every moment all of it or the
+        one before.
+        """
         ...
 
     def remove(self, name: str) -> None:
@@ -55,7 +60,9 @@ class Place(Protocol):
 
 
 class Directory:
-    """A directory of this host, or of a file system that hosts share; it is made by the first write."""
+    """A directory of this host, or of a file system that hosts share; it is made by the first
+    write.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -107,11 +114,15 @@ class Directory:
         try:
             yield
         except OSError as error:
-            raise EnvironmentFault(f"cannot {verb} {self.where(name)}: {error.strerror or error}") from error
+            raise EnvironmentFault(
+                f"cannot {verb} {self.where(name)}: {error.strerror or error}"
+            ) from error
 
 
 class Remote:
-    """A store of objects: each is put whole or not at all. What fails is tried again for `patience` seconds.
+    """A store of objects: each is put whole or not at all.
+
+    What fails is tried again for `patience` seconds.
 
     Args:
         system: fsspec's file system.
@@ -143,12 +154,16 @@ class Remote:
                 found = self._system.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-            return {path[len(self._root) + 1 :]: int(about["size"]) for path, about in found.items()}
+            return {
+                path[len(self._root) + 1 :]: int(about["size"]) for path, about in found.items()
+            }
 
         return self._tried("list", "", find)
 
     def read(self, name: str) -> bytes:
-        return self._tried("read", name, lambda: bytes(self._system.cat_file(f"{self._root}/{name}")))
+        return self._tried(
+            "read", name, lambda: bytes(self._system.cat_file(f"{self._root}/{name}"))
+        )
 
     def write(self, name: str, data: Data) -> None:
         self._tried("write", name, lambda: self._system.pipe_file(f"{self._root}/{name}", data))
@@ -164,7 +179,9 @@ class Remote:
         self._tried("remove", name, remove)
 
     def _tried(self, verb: str, name: str, function: Callable[[], T]) -> T:
-        """Call it until it succeeds, or patience is at its end, or what is missing will not come by waiting."""
+        """Call it until it succeeds, or patience is at its end, or what is missing will not come by
+        waiting.
+        """
         began, tries = time.monotonic(), 0
         while True:
             try:
@@ -175,7 +192,8 @@ class Remote:
                 waited = time.monotonic() - began
                 if waited >= self._patience:
                     raise EnvironmentFault(
-                        f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}", retryable=True
+                        f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}",
+                        retryable=True,
                     ) from error
                 if not tries:
                     self._warn(f"cannot {verb} {self.where(name)} yet: {error}; trying again")
@@ -193,13 +211,15 @@ def open_place(
     """The place that a path or a URL names.
 
     Args:
-        location: `/mnt/shared/run`, `file:///mnt/shared/run`, `s3://bucket/run` or any other URL that fsspec knows.
+        location: `/mnt/shared/run`, `file:///mnt/shared/run`, `s3://bucket/run` or any other URL
+            that fsspec knows.
         field: where it was given, for the message.
         patience: seconds that a store which does not answer is tried again.
         warn: told of a store that does not answer.
 
     Raises:
-        SpecError: no such kind of URL, a package that is not installed, or a store that processes do not share.
+        SpecError: no such kind of URL, a package that is not installed, or a store that processes
+            do not share.
     """
     protocol, colon, rest = location.partition("://")
     if not colon:
@@ -223,7 +243,9 @@ def open_place(
             field, got=f"{location!r} ({error})", need=need, hint=f"{field} s3://bucket/run"
         ) from None
     if not root.strip("/"):
-        raise SpecError(field, got=repr(location), need=need, hint=f"{field} {location.rstrip('/')}/run")
+        raise SpecError(
+            field, got=repr(location), need=need, hint=f"{field} {location.rstrip('/')}/run"
+        )
     return Remote(system, root, location, patience=patience, warn=warn)
 
 
@@ -232,8 +254,14 @@ def is_url(location: str) -> bool:
 
 
 def absolute(location: str) -> str:
-    """The same for processes that run elsewhere: a local path from the root; nothing stays nothing."""
-    return location if not location or is_url(location) else os.path.abspath(os.path.expanduser(location))
+    """The same for processes that run elsewhere: a local path from the root;
+    nothing stays nothing.
+    """
+    return (
+        location
+        if not location or is_url(location)
+        else os.path.abspath(os.path.expanduser(location))
+    )
 
 
 def location_of(checkpoints: str, run_dir: str | os.PathLike[str]) -> str:

@@ -1,4 +1,6 @@
-"""Removes run directories, with no more rights than their owners have: what is linked from them stays."""
+"""Removes run directories, with no more rights than their owners have: what is linked from them
+stays.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ from pathlib import Path
 
 from brim.account import acting_as
 
-__all__ = ["remove_run"]
-
 _DEEP = 100  # directories that are open at a time
 
 
@@ -20,8 +20,9 @@ def remove_run(path: Path, *, user: str = "") -> int:
     """Remove a run directory; what is not there any more is no error.
 
     Args:
-        user: the account that owns it; empty: ours. Its content is removed with the rights of that account: whatever
-            it has put there, or moves there meanwhile, nothing is lost that it could not remove itself.
+        user: the account that owns it; empty: ours. Its content is removed with the rights of that
+            account: whatever it has put there, or moves there meanwhile, nothing is lost that it
+            could not remove itself.
 
     Returns:
         How many bytes of the disk it took.
@@ -46,12 +47,13 @@ def remove_run(path: Path, *, user: str = "") -> int:
 
 
 class _Removal:
-    """Removes what is in a directory, however deep, by descriptors: no link that is put there meanwhile is followed."""
+    """Removes what is in a directory, however deep, by descriptors: no link that is put there
+    meanwhile is followed.
+    """
 
     def __init__(self) -> None:
-        self.freed = (
-            0  # bytes on the disk; of files alone, since those of directories depend on the file system
-        )
+        # bytes on the disk; of files alone, since those of directories depend on the file system
+        self.freed = 0
 
     def empty(self, path: Path) -> None:
         """Leave nothing in it."""
@@ -95,7 +97,9 @@ class _Removal:
                 if open_up:
                     os.chmod(name, 0o700, dir_fd=folder)
                 if len(path) > _DEEP:
-                    os.rename(name, f".deep-{secrets.token_hex(8)}", src_dir_fd=folder, dst_dir_fd=top)
+                    os.rename(
+                        name, f".deep-{secrets.token_hex(8)}", src_dir_fd=folder, dst_dir_fd=top
+                    )
                     moved = True
                     continue
                 inner = _open_folder(name, folder)

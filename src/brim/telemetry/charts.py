@@ -1,8 +1,9 @@
 """Draws a report's charts as inline SVG.
 
-Colours are written as placeholders and become CSS variables, so that one drawing is right on a light page, on
-a dark one and on paper. Each chart is drawn for a wide page or, with `narrow`, for a telephone's, since text that is
-scaled with its drawing could not be read there. What was drawn goes along as numbers, for `hover.js` to read off.
+Colours are written as placeholders and become CSS variables, so that one drawing is right on a
+light page, on a dark one and on paper. Each chart is drawn for a wide page or, with `narrow`, for a
+telephone's, since text that is scaled with its drawing could not be read there. What was drawn goes
+along as numbers, for `hover.js` to read off.
 """
 
 from __future__ import annotations
@@ -28,10 +29,6 @@ from matplotlib.ticker import MaxNLocator
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "ON_PAGE", "Mark", "Series", "as_svg", "both_widths", "colour_of", "drawing", "flag", "marks_of",
-    "metrics_chart", "name_of", "phases_chart", "readings_of", "size", "style", "timeline_chart", "wrapped",
-]  # fmt: skip
 
 # Placeholder -> CSS variable. The placeholders are colours that nothing else draws.
 _COLOURS = {
@@ -153,8 +150,11 @@ class Series:
     quiet: bool = False
 
 
-def readings_of(figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]], unit: str = "") -> str:
-    """What can be read off a figure that was drawn, as JSON: the place of each panel, its axis, and its lines.
+def readings_of(
+    figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]], unit: str = ""
+) -> str:
+    """What can be read off a figure that was drawn, as JSON: the place of each panel, its axis, and
+    its lines.
 
     Args:
         unit: behind a place on the axis, as in ` s`.
@@ -163,7 +163,12 @@ def readings_of(figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]],
     found = []
     for axis, series in panels:
         place = axis.get_position()
-        box = [place.x0 * width, (1 - place.y1) * height, place.width * width, place.height * height]
+        box = [
+            place.x0 * width,
+            (1 - place.y1) * height,
+            place.width * width,
+            place.height * height,
+        ]
         found.append(
             {
                 "box": [round(each, 1) for each in box],
@@ -178,7 +183,9 @@ def readings_of(figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]],
 
 def _read_off(series: Series) -> dict[str, Any]:
     points = series.points if series.steps else _thinned(series.points, _READ_OFF)
-    numbers = {key: [float(f"{point[place]:.5g}") for point in points] for place, key in enumerate("xy")}
+    numbers = {
+        key: [float(f"{point[place]:.5g}") for point in points] for place, key in enumerate("xy")
+    }
     flags = {"steps": series.steps, "quiet": series.quiet}
     return {"name": series.name, "colour": series.colour, "unit": series.unit, **numbers, **flags}
 
@@ -229,7 +236,8 @@ def timeline_chart(
         world: (seconds, workers) at each change, in order.
         epochs: the seconds at which epochs ended.
         end: seconds, the right edge.
-        rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no such panel.
+        rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no
+            such panel.
     """
     with drawing(ON_PAGE):
         figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
@@ -247,7 +255,9 @@ def timeline_chart(
                 axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
         flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
         axes[-1].set_xlim(0, end)
-        axes[-1].set_xlabel(wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow))
+        axes[-1].set_xlabel(
+            wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow)
+        )
         drawn = [
             [Series(name="loss", points=loss, colour="accent")],
             [Series(name="samples per second", points=throughput, colour="accent")],
@@ -282,7 +292,10 @@ def phases_chart(
         axis.set_ylim(0)
         drawn = [
             Series(
-                name=name, points=list(zip(times, values, strict=True)), colour=_COLOURS[colour], unit=" ms"
+                name=name,
+                points=list(zip(times, values, strict=True)),
+                colour=_COLOURS[colour],
+                unit=" ms",
             )
             for (name, values), colour in zip(phases.items(), _PHASES, strict=False)
         ]
@@ -387,12 +400,18 @@ def flag(
 
 
 def _unbroken(times: Sequence[float]) -> list[slice]:
-    """Stretches without a pause: a line drawn over a pause would show training where there was none."""
+    """Stretches without a pause: a line drawn over a pause would show training where there was
+    none.
+    """
     steps = sorted(after - before for before, after in pairwise(times))
     if not steps:
         return [slice(0, len(times))]
     longest = max(20 * steps[len(steps) // 2], 0.01 * (times[-1] - times[0]))
-    cuts = [index for index, (before, after) in enumerate(pairwise(times), 1) if after - before > longest]
+    cuts = [
+        index
+        for index, (before, after) in enumerate(pairwise(times), 1)
+        if after - before > longest
+    ]
     return [slice(low, high) for low, high in pairwise([0, *cuts, len(times)])]
 
 
@@ -401,7 +420,8 @@ def _thinned(line: Line, most: int) -> Line:
     width = -(-len(line) // most)
     groups = [line[index : index + width] for index in range(0, len(line), width)]
     return [
-        (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups
+        (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))
+        for group in groups
     ]
 
 
@@ -443,6 +463,8 @@ def as_svg(
         text = text.replace(placeholder, f"var(--{variable})")
     panels = list(panels)
     readings = (
-        f" data-readings='{escape(readings_of(figure, panels, unit))}' tabindex=\"0\"" if panels else ""
+        f" data-readings='{escape(readings_of(figure, panels, unit))}' tabindex=\"0\""
+        if panels
+        else ""
     )
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"{readings}', 1)

@@ -1,4 +1,6 @@
-"""Draws a cluster's history: as inline SVG that the page colours and that tells of itself on hover, and as a PNG."""
+"""Draws a cluster's history: as inline SVG that the page colours and that tells of itself on hover,
+and as a PNG.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,6 @@ from brim.telemetry.pages import light_colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["colour_name", "devices_chart", "draw_png", "jobs_chart"]
 
 _WIDTH = 10.4  # inches, of the picture
 _MOST_POINTS = 1_000  # of a curve
@@ -59,7 +60,10 @@ def devices_chart(history: ClusterHistory, marks: Sequence[Mark], *, narrow: boo
         ).ravel()
         curves = _curves(history)
         _draw_devices(axes, history, marks, ON_PAGE, curves, narrow=narrow)
-        lines = [_jobs_lines(history, curves), *([_tenant_line(history, tenant, curves)] for tenant in shown)]
+        lines = [
+            _jobs_lines(history, curves),
+            *([_tenant_line(history, tenant, curves)] for tenant in shown),
+        ]
         unit = _scale(history)[1].split()[0]
         return as_svg(
             figure, "devices", "Devices over time, by job and by tenant",
@@ -73,7 +77,9 @@ def _jobs_lines(history: ClusterHistory, curves: _Curves) -> list[Series]:
     at, _ = _scale(history)
     found = []
     for number, job in enumerate(history.jobs):
-        points = [(at(span.start), float(span.workers)) for span in job.spans if span.end > history.start]
+        points = [
+            (at(span.start), float(span.workers)) for span in job.spans if span.end > history.start
+        ]
         if job.spans:
             points.append((at(job.spans[-1].end), 0.0))
         colour = colour_name(number)
@@ -120,7 +126,9 @@ def _curves(history: ClusterHistory) -> _Curves:
 
 
 def _held(history: ClusterHistory, tenant: str) -> list[tuple[float, int]]:
-    """Workers of a tenant's jobs at each change; of very many changes, as they were left at as many moments."""
+    """Workers of a tenant's jobs at each change; of very many changes, as they were left at as many
+    moments.
+    """
     points = history.held(tenant)
     width = (history.end - history.start) / _MOST_POINTS
     last_of = {int((at - history.start) / width): (at, count) for at, count in points}
@@ -139,7 +147,9 @@ def _draw_devices(
     at, label = _scale(history)
     axes = list(axes)
     axis, below = axes[0], axes[1:]
-    _stack_tenants(axis, history, paint, curves) if history.is_long else _stack(axis, history, paint)
+    _stack_tenants(axis, history, paint, curves) if history.is_long else _stack(
+        axis, history, paint
+    )
     ends = [*(each.at for each in history.rights[1:]), history.end]
     steps = [(each.at, each.devices) for each in history.rights]
     axis.step(
@@ -147,7 +157,9 @@ def _draw_devices(
         [n for _, n in steps] + [steps[-1][1]],
         where="post", color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)),
     )  # fmt: skip
-    axis.set_title(f"devices, by {'tenant' if history.is_long else 'job'} (dashed: all that there are)")
+    axis.set_title(
+        f"devices, by {'tenant' if history.is_long else 'job'} (dashed: all that there are)"
+    )
     axis.set_ylim(0, max(n for _, n in steps) * 1.06)
     for place, tenant in enumerate(_shown(history)):
         _draw_tenant(below[place], history, tenant, paint, curves[tenant])
@@ -176,7 +188,10 @@ def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str]) -> Non
     for number, job in enumerate(history.jobs):
         mine = [0] * len(times)
         for span in job.spans:
-            first, last = place.get(max(span.start, history.start)), place.get(min(span.end, history.end))
+            first, last = (
+                place.get(max(span.start, history.start)),
+                place.get(min(span.end, history.end)),
+            )
             if span.workers and first is not None and last is not None:
                 mine[first:last] = [span.workers] * (last - first)
         used = [index for index, workers in enumerate(mine) if workers]
@@ -191,7 +206,9 @@ def _stack(axis: Axes, history: ClusterHistory, paint: Mapping[str, str]) -> Non
         low = top
 
 
-def _stack_tenants(axis: Axes, history: ClusterHistory, paint: Mapping[str, str], curves: _Curves) -> None:
+def _stack_tenants(
+    axis: Axes, history: ClusterHistory, paint: Mapping[str, str], curves: _Curves
+) -> None:
     """One area for each tenant: nobody could tell thousands of jobs apart."""
     at, _ = _scale(history)
     times = sorted({history.end, *(time for curve in curves.values() for time, _ in curve)})
@@ -224,7 +241,10 @@ def _draw_tenant(
     at, _ = _scale(history)
     points = [*curve, (history.end, 0)]
     axis.fill_between(
-        [at(time) for time, _ in points], [n for _, n in points], step="post", color=paint["accent-faint"]
+        [at(time) for time, _ in points],
+        [n for _, n in points],
+        step="post",
+        color=paint["accent-faint"],
     )
     owned = [(each.at, each.guaranteed.get(tenant, 0)) for each in history.rights]
     owned.append((history.end, owned[-1][1]))
@@ -241,7 +261,12 @@ def _draw_tenant(
 
 
 def _draw_jobs(
-    axis: Axes, history: ClusterHistory, paint: Mapping[str, str], tips: list[str], *, narrow: bool = False
+    axis: Axes,
+    history: ClusterHistory,
+    paint: Mapping[str, str],
+    tips: list[str],
+    *,
+    narrow: bool = False,
 ) -> None:
     at, label = _scale(history)
     most = max((span.workers for job in history.newest for span in job.spans), default=1) or 1
@@ -283,7 +308,9 @@ def _draw_span(
     colour = paint[colour_name(row)] if span.workers else paint["faint"]
     # As barh draws it, which looks anew at all limits for each.
     bar = Rectangle((left, row - height / 2), right - left, height, facecolor=colour, linewidth=0)
-    bar.set_in_layout(False)  # what is inside the axes takes no room beside them, and need not be measured
+    bar.set_in_layout(
+        False
+    )  # what is inside the axes takes no room beside them, and need not be measured
     axis.add_artist(bar)
     what = counted(span.workers, "worker") if span.workers else "waits"
     when = f"{span.end - span.start:.1f} s from {span.start - history.start:.1f} s on"
@@ -296,7 +323,12 @@ def _draw_span(
 
 
 def _draw_deadline(
-    axis: Axes, when: float, row: int, job: JobHistory, history: ClusterHistory, paint: Mapping[str, str]
+    axis: Axes,
+    when: float,
+    row: int,
+    job: JobHistory,
+    history: ClusterHistory,
+    paint: Mapping[str, str],
 ) -> None:
     marker, colour = _NOT_YET[job.kept(history.end)]
     size = 4.0 if len(history.jobs) > 40 else 6.0
@@ -320,7 +352,9 @@ def _scale(history: ClusterHistory) -> tuple[Callable[[float], float], str]:
 
 
 def _shown(history: ClusterHistory) -> list[str]:
-    """Tenants with a panel: those that own something, or several that do not; who had most comes first."""
+    """Tenants with a panel: those that own something, or several that do not; who had most comes
+    first.
+    """
     names = history.tenants
     owners = {name for each in history.rights for name, count in each.guaranteed.items() if count}
     if not owners and len(names) < 2:

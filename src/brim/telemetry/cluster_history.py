@@ -1,4 +1,6 @@
-"""What a cluster did with its jobs over time: values for its report, and what follows from them alone."""
+"""What a cluster did with its jobs over time: values for its report, and what follows from them
+alone.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,6 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from brim.clock import local_time
-
-__all__ = ["Change", "ClusterHistory", "Happening", "JobHistory", "Rights", "Span", "sentence_of"]
-
 
 _MOST_SHOWN = 60  # jobs, one by one
 
@@ -36,7 +35,9 @@ class Change(Protocol):
 def sentence_of(change: Change) -> str:
     """A line of a job's story, without its time."""
     why = ": ".join(part for part in (change.reason, change.detail) if part)
-    what = f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
+    what = (
+        f"workers {change.before} -> {change.after}" if change.event == "workers" else change.event
+    )
     return f"{what} ({why})" if why else what
 
 
@@ -50,7 +51,9 @@ class Span(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """Something that a reader should see beside the curves; `kind` is that of `brim.telemetry.charts.Mark`."""
+    """Something that a reader should see beside the curves; `kind` is that of
+    `brim.telemetry.charts.Mark`.
+    """
 
     at: float
     kind: str
@@ -99,7 +102,9 @@ class JobHistory:
         return sum((span.end - span.start) * span.workers for span in self.spans)
 
     def kept(self, now: float) -> bool | None:
-        """Whether its deadline was; None where it has none, may yet be, or nobody wants it any more."""
+        """Whether its deadline was; None where it has none, may yet be, or nobody wants it any
+        more.
+        """
         if self.deadline is None or self.state == "cancelled":
             return None
         if self.ended is not None and self.state == "done":
@@ -136,10 +141,14 @@ class ClusterHistory:
 
     @property
     def newest(self) -> Sequence[JobHistory]:
-        """The jobs that are shown one by one: those that ended last, or not yet, by order of submission."""
+        """The jobs that are shown one by one: those that ended last, or not yet, by order of
+        submission.
+        """
         if not self.is_long:
             return self.jobs
-        last = sorted(self.jobs, key=lambda job: math.inf if job.ended is None else job.ended)[-_MOST_SHOWN:]
+        last = sorted(self.jobs, key=lambda job: math.inf if job.ended is None else job.ended)[
+            -_MOST_SHOWN:
+        ]
         return sorted(last, key=lambda job: job.submitted)
 
     @property
@@ -161,12 +170,16 @@ class ClusterHistory:
     @property
     def tenants(self) -> list[str]:
         """Those that own something or have jobs."""
-        return sorted({job.tenant for job in self.jobs}.union(*(each.guaranteed for each in self.rights)))
+        return sorted(
+            {job.tenant for job in self.jobs}.union(*(each.guaranteed for each in self.rights))
+        )
 
     def times(self) -> list[float]:
         """Where anything changes, in order."""
         inside = {at for job in self.jobs for span in job.spans for at in span[:2]}
-        return sorted({self.start, self.end, *(at for at in inside if self.start <= at <= self.end)})
+        return sorted(
+            {self.start, self.end, *(at for at in inside if self.start <= at <= self.end)}
+        )
 
     def held(self, tenant: str) -> list[tuple[float, int]]:
         """(time, workers of a tenant's jobs) at each change."""

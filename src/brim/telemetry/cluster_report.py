@@ -1,4 +1,6 @@
-"""`report.html` of a cluster: who had which devices when and why, and whether promises were kept, in one page."""
+"""`report.html` of a cluster: who had which devices when and why, and whether promises were kept,
+in one page.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from brim.telemetry.charts import Mark, both_widths, marks_of
 from brim.telemetry.cluster_charts import colour_name, devices_chart, draw_png, jobs_chart
 from brim.telemetry.cluster_history import ClusterHistory, JobHistory, sentence_of
 from brim.telemetry.pages import duration, page, table, tiles
-
-__all__ = ["render_cluster_png", "render_cluster_report"]
 
 _TOLD = 3  # happenings at one moment that are named
 
@@ -29,10 +29,13 @@ def render_cluster_report(history: ClusterHistory) -> str:
             _header(history),
             f'<section aria-label="Facts">{tiles(_facts(history))}</section>',
             _section("Devices", f"<figure>{devices}</figure>{_happened(marks)}"),
-            _section("Jobs", f"{_left_out(history)}<figure>{jobs}</figure>") if history.jobs else "",
+            _section("Jobs", f"{_left_out(history)}<figure>{jobs}</figure>")
+            if history.jobs
+            else "",
             _jobs(history),
             _stories(history),
-            "<footer><p>Workers are those of the plan, from the moment at which it was made, while a job has "
+            "<footer><p>Workers are those of the plan, from the moment at which it was made, while "
+            "a job has "
             "processes; they follow within moments.</p></footer>",
         ],
     )
@@ -58,7 +61,9 @@ def _short(text: str) -> str:
 
 def _header(history: ClusterHistory) -> str:
     badge = (
-        '<span class="badge good">up</span>' if history.running else '<span class="badge warm">down</span>'
+        '<span class="badge good">up</span>'
+        if history.running
+        else '<span class="badge warm">down</span>'
     )
     return (
         f'<header><p class="kind">brim cluster report</p><h1>{escape(history.subject)} {badge}</h1>'
@@ -68,17 +73,32 @@ def _header(history: ClusterHistory) -> str:
 
 def _facts(history: ClusterHistory) -> list[tuple[str, str, str]]:
     jobs, end = history.jobs, history.end
-    counts = {state: sum(job.state == state for job in jobs) for state in sorted({job.state for job in jobs})}
+    counts = {
+        state: sum(job.state == state for job in jobs)
+        for state in sorted({job.state for job in jobs})
+    }
     promised = [job for job in jobs if job.promised and job.state != "cancelled"]
     kept = [job.kept(end) for job in promised]
     waits = [job.first_worker - job.submitted for job in jobs if job.first_worker is not None]
     used = sum(job.attained for job in jobs) / history.capacity if history.capacity else 0.0
     changes = sum(max(0, sum(span.workers > 0 for span in job.spans) - 1) for job in jobs)
     return [
-        ("jobs", str(len(jobs)), ", ".join(f"{n} {state}" for state, n in counts.items()) or "none"),
+        (
+            "jobs",
+            str(len(jobs)),
+            ", ".join(f"{n} {state}" for state, n in counts.items()) or "none",
+        ),
         ("promises kept", f"{kept.count(True)} of {len(kept)}", f"{kept.count(None)} not due yet"),
-        ("devices", str(history.rights[-1].devices), f"{100 * min(used, 1.0):.0f} % in use on average"),
-        ("first worker", duration(statistics.median(waits)) if waits else "–", "after submission, median"),
+        (
+            "devices",
+            str(history.rights[-1].devices),
+            f"{100 * min(used, 1.0):.0f} % in use on average",
+        ),
+        (
+            "first worker",
+            duration(statistics.median(waits)) if waits else "–",
+            "after submission, median",
+        ),
         ("resizes", str(changes), "and returns of jobs"),
         ("schedulers", str(history.lives), "one after the other"),
     ]
@@ -90,7 +110,8 @@ def _left_out(history: ClusterHistory) -> str:
         return ""
     return (
         f"<p>The {len(history.newest)} jobs of {len(history.jobs):,} that ended last, or not yet. "
-        "The table below has all of them; brim report --cluster --last 2h shows the jobs of some hours.</p>"
+        "The table below has all of them; brim report --cluster --last 2h shows the jobs of some "
+        "hours.</p>"
     )
 
 
@@ -100,7 +121,8 @@ def _section(title: str, content: str) -> str:
 
 def _happened(marks: Sequence[Mark]) -> str:
     listed = "".join(
-        f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{_clock(mark.at)}</time> {escape(mark.text)}</li>'
+        f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{_clock(mark.at)}</time> '
+        f"{escape(mark.text)}</li>"
         for mark in marks
     )
     return f'<ol class="marks clock" aria-label="What happened">{listed}</ol>' if listed else ""
@@ -121,7 +143,17 @@ def _jobs(history: ClusterHistory) -> str:
         )
         for job in history.jobs
     ]
-    head = ("job", "tenant", "state", "steps", "submitted", "waited", "ended", "worker-seconds", "deadline")
+    head = (
+        "job",
+        "tenant",
+        "state",
+        "steps",
+        "submitted",
+        "waited",
+        "ended",
+        "worker-seconds",
+        "deadline",
+    )
     return _section("Every job", table(head, rows))
 
 
@@ -142,14 +174,18 @@ def _deadline(job: JobHistory, end: float) -> str:
 
 def _stories(history: ClusterHistory) -> str:
     told = "".join(
-        f'<details><summary><i style="background:var(--{colour_name(number)})"></i>{escape(job.job)}</summary><ol>'
+        "<details><summary><i "
+        f'style="background:var(--{colour_name(number)})"></i>{escape(job.job)}</summary><ol>'
         + "".join(
-            f"<li><time>{_clock(each.at)}</time> {escape(sentence_of(each))}</li>" for each in job.story
+            f"<li><time>{_clock(each.at)}</time> {escape(sentence_of(each))}</li>"
+            for each in job.story
         )
         + "</ol></details>"
         for number, job in enumerate(history.newest)
     )
-    return _section("Why: the story of each job, as brim explain tells it", _left_out(history) + told)
+    return _section(
+        "Why: the story of each job, as brim explain tells it", _left_out(history) + told
+    )
 
 
 def _clock(at: float) -> str:

@@ -1,8 +1,8 @@
 """Files of JSON lines that only grow: a run's `events.jsonl` and `steps.jsonl`.
 
-They follow from the master's journal, and one line is one write at the place that the journal gives it: a master that
-takes over adds what is missing and repeats nothing. A process that is killed leaves at most one torn line at the
-end, which readers leave alone.
+They follow from the master's journal, and one line is one write at the place that the journal gives
+it: a master that takes over adds what is missing and repeats nothing. A process that is killed
+leaves at most one torn line at the end, which readers leave alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.records import Event
 from brim.untrusted import NotRegularError, open_regular
-
-__all__ = ["EVENTS", "STEPS", "LineReader", "RecordFile", "follow_events", "follow_steps", "in_order"]
 
 EVENTS, STEPS = "events.jsonl", "steps.jsonl"
 _BLOCK = 1 << 20
@@ -59,7 +57,9 @@ class RecordFile:
             OSError: the disk is full, usually; nothing of the line is left.
         """
         if place > self.size:
-            raise EnvironmentFault(f"{self._path} lost lines: it has {self.size} bytes, {place} were written")
+            raise EnvironmentFault(
+                f"{self._path} lost lines: it has {self.size} bytes, {place} were written"
+            )
         if place < self.size:
             if os.pread(self._file, len(line), place) != line:
                 raise InternalError(
@@ -79,7 +79,10 @@ class RecordFile:
 
     def count_lines(self) -> int:
         """How many records there are."""
-        return sum(os.pread(self._file, _BLOCK, start).count(b"\n") for start in range(0, self.size, _BLOCK))
+        return sum(
+            os.pread(self._file, _BLOCK, start).count(b"\n")
+            for start in range(0, self.size, _BLOCK)
+        )
 
     def sync(self) -> None:
         """Bring everything down to the disk."""
@@ -105,13 +108,15 @@ class LineReader(Generic[T]):
 
     Args:
         path: the file; it need not exist yet.
-        decoder: makes a record of a line. Lines that it refuses (torn, or of another version) are counted in
-            `skipped` and passed over.
-        at_most: bytes that one call takes in, for who needs to know how things are and not each record: where more
-            is new, the first record and the last ones.
+        decoder: makes a record of a line. Lines that it refuses (torn, or of another version) are
+            counted in `skipped` and passed over.
+        at_most: bytes that one call takes in, for who needs to know how things are and not each
+            record: where more is new, the first record and the last ones.
     """
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[T], *, at_most: int | None = None) -> None:
+    def __init__(
+        self, path: Path, decoder: msgspec.json.Decoder[T], *, at_most: int | None = None
+    ) -> None:
         self._path, self._decoder, self._at_most = path, decoder, at_most
         self._offset = 0
         self.skipped = 0
@@ -172,7 +177,8 @@ class LineReader(Generic[T]):
         if not end and len(some) == _LONGEST:
             self.behind = False
             self.damage = (
-                f"{self._path} is damaged at byte {self._offset}: a line of more than {_LONGEST >> 20} MiB"
+                f"{self._path} is damaged at byte {self._offset}: a line of more than "
+                f"{_LONGEST >> 20} MiB"
             )
         elif not end:
             self.behind = False  # a line that is not complete
@@ -204,7 +210,9 @@ def in_order(events: Iterable[Event], steps: Iterable[StepRecord]) -> list[Event
 
 
 def _rising(records: Iterable[Event | StepRecord]) -> Iterator[tuple[float, Event | StepRecord]]:
-    """Each with its time, or with the latest before it: a clock may have been set back between two lives."""
+    """Each with its time, or with the latest before it: a clock may have been set back between two
+    lives.
+    """
     latest = -math.inf
     for record in records:
         latest = max(latest, record.at)

@@ -27,8 +27,6 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["RunHistory", "RunReader", "WorkerLife", "describe_event", "describe_staleness", "read_history"]
-
 
 @dataclass(slots=True, kw_only=True)
 class WorkerLife:
@@ -50,8 +48,8 @@ class RunHistory:
     """Everything the records said so far, in order.
 
     Args:
-        keep_steps: hold every step, which the ledger and the report need; else the last alone, so that
-            following a run of millions of steps costs no memory.
+        keep_steps: hold every step, which the ledger and the report need; else the last alone, so
+            that following a run of millions of steps costs no memory.
 
     Attributes:
         staleness: of asynchronous training, how many steps had each.
@@ -83,7 +81,9 @@ class RunHistory:
 
     @property
     def planned_epochs(self) -> int:
-        """Passes over the data; a loop of one's own names them itself, so the spec does not know."""
+        """Passes over the data; a loop of one's own names them itself,
+        so the spec does not know.
+        """
         return self.started.steps // max(1, self.started.steps_per_epoch) if self.started else 0
 
     @property
@@ -112,7 +112,9 @@ class RunHistory:
         return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
 
     def table_rates(self, *, window: float = 5.0) -> dict[str, tuple[float, float]]:
-        """Rows of each table that were read and changed per second, over the last `window` seconds of steps."""
+        """Rows of each table that were read and changed per second, over the last `window` seconds
+        of steps.
+        """
         newest = self.recent[-1].at if self.recent else 0.0
         inside = [step for step in self.recent if newest - step.at <= window]
         span = newest - inside[0].at if inside else 0.0
@@ -127,8 +129,12 @@ class RunHistory:
         }
 
     def hottest(self, table: str) -> tuple[tuple[int, int], ...]:
-        """Ids of a table that are looked up most, as the last sample has them, and how often in it."""
-        samples = (step.tables[table].hottest for step in reversed(self.recent) if table in step.tables)
+        """Ids of a table that are looked up most, as the last sample has them,
+        and how often in it.
+        """
+        samples = (
+            step.tables[table].hottest for step in reversed(self.recent) if table in step.tables
+        )
         return next((sample for sample in samples if sample), ())
 
     def seconds_left(self) -> float | None:
@@ -179,7 +185,8 @@ class RunHistory:
         """Keep the lives of the run apart: nobody waited between them."""
         match event:
             case WorkerChanged(state="started" | "ready"):
-                # Workers start before their run says so: these may belong to a life that begins only now.
+                # Workers start before their run says so: these may belong to a life that begins
+                # only now.
                 self._lead = self._lead or event.at
             case RunStarted():
                 self.sessions.append(Session(min(self._lead or event.at, event.at), event.at))
@@ -251,7 +258,9 @@ def describe_event(event: Event, history: RunHistory) -> str:
     match event:
         case RunStarted():
             subject = event.file or " ".join(event.command)
-            doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(history.verb, "training")
+            doing = {"evaluate": "evaluating", "predict": "predicting with"}.get(
+                history.verb, "training"
+            )
             text = f"{doing} {subject}: {event.steps:,} steps, records in {event.run}"
             if history.ahead is not None:
                 batches = f"{history.ahead:,} {'batch' if history.ahead == 1 else 'batches'}"
@@ -270,13 +279,17 @@ def describe_event(event: Event, history: RunHistory) -> str:
             return f"round {event.round}: {event.members}{shares} from step {event.step}{cause}"
         case ReFormed():
             redone = (
-                f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone" if event.redone else ""
+                f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone"
+                if event.redone
+                else ""
             )
             return f"round {event.round} re-formed in {milliseconds(event.seconds)}{redone}"
         case FaultPerformed():
             return f"fault: {event.text}" + (f" ({event.worker})" if event.worker else "")
         case EpochEnded():
-            return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(event.metrics)
+            return f"epoch {event.epoch} done at step {event.step}" + describe_metrics(
+                event.metrics
+            )
         case ValuesLogged():
             return f"step {event.step}{describe_metrics(event.values)}"
         case CheckpointWritten():
@@ -300,7 +313,8 @@ def _within(history: RunHistory, path: str) -> str:
 def _describe_dataset(event: DatasetRead, history: RunHistory) -> str:
     test = f", {event.test_samples:,} to test" if event.test_samples else ""
     bad = (
-        f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in {event.quarantine_path}"
+        f"; {event.quarantined:,} bad row{'s' if event.quarantined > 1 else ''} set aside in "
+        f"{event.quarantine_path}"
         if event.quarantined
         else ""
     )
@@ -308,7 +322,8 @@ def _describe_dataset(event: DatasetRead, history: RunHistory) -> str:
 
 
 def _describe_worker(event: WorkerChanged, history: RunHistory) -> str:
-    # A round's line says who is active; and that all leave when the work is done or has failed is no news.
+    # A round's line says who is active; and that all leave when the work is done or has failed is
+    # no news.
     whole = history.started is not None and history.step >= history.started.steps
     done = history.failed or (whole and history.steps and event.at >= history.steps[-1].at)
     if event.state in ("started", "ready", "active", "suspect") or (

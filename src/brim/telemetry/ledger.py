@@ -13,8 +13,6 @@ from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 from brim.telemetry.history import RunHistory
 
-__all__ = ["audit_run"]
-
 
 def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     """The ledger of a run.
@@ -25,11 +23,17 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
     dataset, started, spec = history.dataset, history.started, history.spec
     if dataset is None or started is None:
         raise SpecError(
-            str(run_dir), got="a run that never read its data", need="one that trained", hint="brim report"
+            str(run_dir),
+            got="a run that never read its data",
+            need="one that trained",
+            hint="brim report",
         )
     seed = int(str(spec.get("seed", 0)))
     per_epoch = started.steps_per_epoch
-    epochs, last_epoch = started.steps // per_epoch, None  # the spec does not know of a loop of its own
+    epochs, last_epoch = (
+        started.steps // per_epoch,
+        None,
+    )  # the spec does not know of a loop of its own
     if _was_stopped(history):
         epochs, rest = -(-history.step // per_epoch), history.step % per_epoch
         last_epoch = rest * int(str(spec.get("global_batch_size", 0))) if rest else None

@@ -1,9 +1,11 @@
-"""Keeps logs within a limit, while others write them: the oldest of what they have is given back to the disk.
+"""Keeps logs within a limit, while others write them: the oldest of what they have is given back to
+the disk.
 
-Whoever writes a log has it open for life, and what user code starts inherits it: a log cannot be renamed, nor cut short
-and copied without losing what is written meanwhile. So a hole is made at its front. That is one call, done or not done
-wherever this process is killed; it takes no room on a full disk; several processes may do it; and each byte that is
-left stays where readers remember it. The length of the file counts all that was ever written, its blocks what is left.
+Whoever writes a log has it open for life, and what user code starts inherits it: a log cannot be
+renamed, nor cut short and copied without losing what is written meanwhile. So a hole is made at its
+front. That is one call, done or not done wherever this process is killed; it takes no room on a
+full disk; several processes may do it; and each byte that is left stays where readers remember it.
+The length of the file counts all that was ever written, its blocks what is left.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ import stat
 from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
-
-__all__ = ["LogLimit"]
 
 _LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
 _SELDOM = 1.0  # where less than half of it is used
@@ -35,8 +35,8 @@ class LogLimit:
     Args:
         folder: where they are.
         patterns: of their names, from there.
-        limit: bytes that they may have together, and can be changed. The longest lose first: who prints little loses
-            nothing.
+        limit: bytes that they may have together, and can be changed. The longest lose first: who
+            prints little loses nothing.
     """
 
     def __init__(self, folder: Path, *patterns: str, limit: int) -> None:
@@ -71,13 +71,17 @@ class LogLimit:
         return used
 
     def _names(self) -> Iterable[str]:
-        """Of what there is. This is done several times a second: by strings, which take half the time of paths."""
+        """Of what there is.
+
+        This is done several times a second: by strings, which take half the time of paths.
+        """
         for pattern in self._patterns:
             yield from iglob(pattern, root_dir=self._folder)
 
 
 def _most_of_each(sizes: Iterable[int], limit: int) -> int:
-    """How long each may be so that all together are within the limit; too long already, as they are.
+    """How long each may be so that all together are within the limit; too long already, as they
+    are.
 
     >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
     (200, 430)
@@ -131,7 +135,9 @@ def _punch(file: int, begin: int) -> None:
 
 
 def _write_anew(file: int, begin: int) -> None:
-    """Do the same where no hole can be made: less is kept, and where somebody writes meanwhile, nothing."""
+    """Do the same where no hole can be made: less is kept, and where somebody writes meanwhile,
+    nothing.
+    """
     size = os.fstat(file).st_size
     begin = max(begin, size - _ANEW)
     end = os.pread(file, size - begin, begin)

@@ -1,4 +1,7 @@
-"""What the processes of a run printed: `logs/WORKER.log`, read on from where the last reader was."""
+"""What the processes of a run printed.
+
+`logs/WORKER.log`, read on from where the last reader was.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from pathlib import Path
 
 from brim.errors import SpecError, did_you_mean
 from brim.untrusted import NotRegularError, open_regular
-
-__all__ = ["Tail", "last_line"]
 
 _MOST = 1 << 18  # bytes of a file that are read at once
 _BLOCK = 4096  # what `brim.telemetry.log_limit` frees of a log is a multiple of this
@@ -29,7 +30,9 @@ class Tail:
         SpecError: that worker has no log.
     """
 
-    def __init__(self, run_dir: Path, worker: str = "", places: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, run_dir: Path, worker: str = "", places: Mapping[str, int] | None = None
+    ) -> None:
         self._folder, self._worker = run_dir / "logs", worker
         self.places = dict(places or {})
         known = sorted(path.stem for path in self._folder.glob("*.log"))
@@ -42,9 +45,11 @@ class Tail:
             )
 
     def fresh(self, reads: int = 1) -> list[tuple[str, str]]:
-        """Worker and text of lines that were completed since the last call; call again until there are none.
+        """Worker and text of lines that were completed since the last call; call again until there
+        are none.
 
-        Where lines are gone by now, because logs are kept within a limit, a line says how much that was.
+        Where lines are gone by now, because logs are kept within a limit, a line says how much that
+        was.
 
         Args:
             reads: of each log at most, a quarter of a MiB each.
@@ -78,7 +83,9 @@ def last_line(log: Path) -> str:
 
 
 def _read(path: Path, place: int) -> tuple[list[str], int]:
-    """Whole lines of a log from a place on, after a word on those that are gone, and the place behind them."""
+    """Whole lines of a log from a place on, after a word on those that are gone, and the place
+    behind them.
+    """
     try:
         log = open_regular(path)
     except NotRegularError:  # nobody printed to it

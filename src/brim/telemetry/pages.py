@@ -1,12 +1,12 @@
-"""Self-contained pages: nothing is loaded from anywhere, and everything that came from somebody else is escaped."""
+"""Self-contained pages: nothing is loaded from anywhere, and everything that came from somebody
+else is escaped.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-
-__all__ = ["dark_colours", "duration", "light_colours", "page", "table", "tiles"]
 
 
 def page(title: str, sections: Iterable[str]) -> str:
@@ -18,7 +18,8 @@ def page(title: str, sections: Iterable[str]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} · brim</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escape(title)} · "
+        f"brim</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(filter(None, sections))
         + f"\n</main>\n<script>\n{_resource('hover.js')}</script>\n</body>\n</html>\n"
     )
@@ -64,7 +65,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, raw: bool = Fal
     body = "".join(
         "<tr>"
         + "".join(
-            f"<td>{cell if raw and index == 0 else escape(cell)}</td>" for index, cell in enumerate(row)
+            f"<td>{cell if raw and index == 0 else escape(cell)}</td>"
+            for index, cell in enumerate(row)
         )
         + "</tr>"
         for row in rows

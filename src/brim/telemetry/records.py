@@ -1,7 +1,9 @@
-"""The lines of a run's `events.jsonl`, typed: what the runtime writes, and every view of a run reads.
+"""The lines of a run's `events.jsonl`, typed: what the runtime writes, and every view of a run
+reads.
 
-The kinds and their fields are a public contract: docs/reference/run-directory.md. A reader must survive lines
-of another version, so fields that are not needed to make sense of a line have defaults.
+The kinds and their fields are a public contract: docs/reference/run-directory.md. A reader must
+survive lines of another version, so fields that are not needed to make sense of a line have
+defaults.
 """
 
 from __future__ import annotations
@@ -12,24 +14,6 @@ import msgspec
 
 from brim.domain.accounting import TableFacts
 from brim.domain.quantities import counted
-
-__all__ = [
-    "CheckpointWritten",
-    "DatasetRead",
-    "EpochEnded",
-    "Event",
-    "Failed",
-    "FaultPerformed",
-    "ReFormed",
-    "Restored",
-    "RoundFormed",
-    "RunEnded",
-    "RunStarted",
-    "ValuesLogged",
-    "Warned",
-    "WorkerChanged",
-    "WorkerState",
-]
 
 WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]
 
@@ -54,7 +38,8 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
-    """What the training data turned out to be; `block_size` as in `EpochOrder`, `order` as in `Facts`.
+    """What the training data turned out to be; `block_size` as in `EpochOrder`, `order` as in
+    `Facts`.
 
     `order_size` is 0 where it is that of `samples`.
     """
@@ -69,7 +54,9 @@ class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
-    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`; a server `serves`."""
+    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`; a server
+    `serves`.
+    """
 
     worker: str
     state: WorkerState
@@ -86,7 +73,8 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
-    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on after `step`.
+    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on
+    after `step`.
 
     Who has no share is a server; `world_size` counts the others.
     """
@@ -121,7 +109,9 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
 
 class ReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
-    """How long training stood still for a round, and how many steps' work was lost and done again."""
+    """How long training stood still for a round,
+    and how many steps' work was lost and done again.
+    """
 
     round: int
     seconds: float
@@ -145,7 +135,9 @@ class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
 
 
 class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
-    """What the user's code logged of the state after `step`; `epoch` counts the epochs that are over."""
+    """What the user's code logged of the state after `step`; `epoch` counts the epochs that are
+    over.
+    """
 
     epoch: int
     step: int
@@ -153,7 +145,9 @@ class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
 
 
 class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint became official; training stood still for `pause`, and it was written in `seconds`."""
+    """A checkpoint became official; training stood still for `pause`, and it was written in
+    `seconds`.
+    """
 
     step: int
     path: str
@@ -163,7 +157,9 @@ class CheckpointWritten(_Record, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
-    """The run went back to the state after `step`: of its first `commits` commits, those past it are undone."""
+    """The run went back to the state after `step`: of its first `commits` commits, those past it
+    are undone.
+    """
 
     step: int
     commits: int

@@ -30,8 +30,6 @@ from brim.telemetry.records import (
     WorkerChanged,
 )
 
-__all__ = ["render_report", "render_timeline"]
-
 _PHASE_NAMES = {
     "start": "starting, to the first step",
     "data": "data: reading and collating",
@@ -121,14 +119,23 @@ def _facts(history: RunHistory) -> str:
     last = history.epochs[max(history.epochs)].metrics if history.epochs else {}
     metrics = summary.get("metrics") or last
     seconds = summary.get("seconds") or {}
-    sizes = summary.get("world_sizes") or sorted({each.world_size for each in _of(history, RoundFormed)})
+    sizes = summary.get("world_sizes") or sorted(
+        {each.world_size for each in _of(history, RoundFormed)}
+    )
     servers = max((each.servers for each in _of(history, RoundFormed)), default=0)
-    redone = summary.get("steps_redone", len(history.steps) - len(lasting(history.steps, history.restores)))
+    redone = summary.get(
+        "steps_redone", len(history.steps) - len(lasting(history.steps, history.restores))
+    )
     facts = [
-        *((name.replace("_", " "), _number(value), "test split") for name, value in metrics.items()),
+        *(
+            (name.replace("_", " "), _number(value), "test split")
+            for name, value in metrics.items()
+        ),
         (
             "workers",
-            f"{min(sizes)} – {max(sizes)}" if len(sizes) > 1 else ", ".join(map(str, sizes)) or "none",
+            f"{min(sizes)} – {max(sizes)}"
+            if len(sizes) > 1
+            else ", ".join(map(str, sizes)) or "none",
             f"and up to {counted(servers, 'server')}" if servers else "world sizes",
         ),
         ("steps", f"{history.step:,}", f"{redone} redone"),
@@ -139,7 +146,9 @@ def _facts(history: RunHistory) -> str:
         _arithmetic(history),
     ]
     digest = summary.get("weights_sha256")
-    weights = f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
+    weights = (
+        f'<p class="digest">weights sha256 <code>{escape(str(digest))}</code></p>' if digest else ""
+    )
     return f'<section aria-label="Facts">{tiles(facts)}{weights}</section>'
 
 
@@ -157,7 +166,8 @@ def _first_step(seconds: dict[str, Any]) -> str:
 
 
 def render_timeline(history: RunHistory) -> str:
-    """Loss, speed and workers over time as an `<svg>`, whose colours are variables of the page that it stands on.
+    """Loss, speed and workers over time as an `<svg>`, whose colours are variables of the page that
+    it stands on.
 
     Raises:
         ValueError: of a run that never started there is nothing to draw.
@@ -175,7 +185,9 @@ def _timeline_svg(
     first = steps[0].at if steps else 0.0  # before that there is no speed
     return charts.timeline_chart(
         loss=[(step.at, step.loss) for step in steps if step.loss is not None],
-        throughput=throughput(steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))),
+        throughput=throughput(
+            steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))
+        ),
         world=[(times(event.at), float(event.world_size)) for event in _of(history, RoundFormed)],
         marks=marks,
         epochs=[times(event.at) for event in history.epochs.values()],
@@ -199,7 +211,8 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
     marks = _marks(history, times)
     svg = charts.both_widths(lambda narrow: _timeline_svg(history, times, marks, narrow=narrow))
     listed = "".join(
-        f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> {escape(mark.text)}</li>'
+        f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> '
+        f"{escape(mark.text)}</li>"
         for mark in marks
     )
     happened = f'<ol class="marks" aria-label="What happened">{listed}</ol>' if listed else ""
@@ -213,7 +226,9 @@ def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
     for event in history.events:
         match event:
             case FaultPerformed():
-                told.append((event.at, "fault", event.text + (f" ({event.worker})" if event.worker else "")))
+                told.append(
+                    (event.at, "fault", event.text + (f" ({event.worker})" if event.worker else ""))
+                )
             case WorkerChanged(state="lost"):
                 told.append((event.at, "lost", f"{event.worker} lost" + because(event.reason)))
             case WorkerChanged(state="left") if event.at <= last_step:
@@ -245,11 +260,14 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         history.steps,
         history.restores,
         re_forming=sum(event.seconds for event in _of(history, ReFormed)),
-        rounds=[event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)],
+        rounds=[
+            event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)
+        ],
     )
     total = sum(parts.values()) or 1.0
     bar = "".join(
-        f'<span class="part {name}" title="{_PHASE_NAMES[name]}" style="flex-grow:{share:.5f}"></span>'
+        f'<span class="part {name}" title="{_PHASE_NAMES[name]}" '
+        f'style="flex-grow:{share:.5f}"></span>'
         for name, seconds in parts.items()
         if (share := seconds / total) > 0.0005
     )
@@ -264,14 +282,17 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
     shares = table(("", "seconds", "share"), rows, raw=True)
     return (
         "<section><h2>Where the time went</h2>"
-        f'<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the table">{bar}</div>'
+        '<div class="bar" role="img" aria-label="Shares of the run\'s time, listed in the '
+        f'table">{bar}</div>'
         f'<div class="side">{shares}</div>{_phases_figure(history.steps, times)}</section>'
     )
 
 
 def _begins_life(event: RoundFormed, history: RunHistory) -> bool:
     """A round that no step of its session precedes interrupts nobody."""
-    session = max((each.start for each in history.sessions if each.start <= event.at), default=event.at)
+    session = max(
+        (each.start for each in history.sessions if each.start <= event.at), default=event.at
+    )
     first = bisect_left(history.steps, session, key=lambda step: step.at)
     return first == len(history.steps) or history.steps[first].at > event.at
 
@@ -282,7 +303,10 @@ def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:
     if len(groups) < 3:
         return ""
     phases = {
-        phase: [1000 * sum(step.seconds.get(phase, 0.0) for step in group) / len(group) for group in groups]
+        phase: [
+            1000 * sum(step.seconds.get(phase, 0.0) for step in group) / len(group)
+            for group in groups
+        ]
         for phase in STEP_PHASES
     }
     middle = [times(group[len(group) // 2].at) for group in groups]
@@ -300,7 +324,8 @@ def _metrics(history: RunHistory) -> str:
         for event in epochs
     ]
     whole = {
-        name: [value for event in epochs if (value := event.metrics.get(name)) is not None] for name in names
+        name: [value for event in epochs if (value := event.metrics.get(name)) is not None]
+        for name in names
     }
     drawn = {name: values for name, values in whole.items() if len(values) == len(epochs) > 1}
     numbers = [event.epoch for event in epochs]
@@ -335,7 +360,9 @@ def _rounds(history: RunHistory, times: _RunTime) -> str:
                 str(event.round),
                 f"{times(event.at):.2f} s",
                 event.cause,
-                f"{event.world_size} + {event.servers} ps" if event.servers else str(event.world_size),
+                f"{event.world_size} + {event.servers} ps"
+                if event.servers
+                else str(event.world_size),
                 ", ".join(map(str, event.shares)) or "–",
                 f"{event.step:,}",
                 milliseconds(pause.seconds) if pause else "–",
@@ -367,9 +394,23 @@ def _tables(history: RunHistory) -> str:
                 ", ".join(f"{id} ({count})" for id, count in hottest) or "–",
             )
         )
-    head = ("table", "rows", "dimension", "bytes", "rows read/s", "rows changed/s", "hottest ids (lookups)")
-    note = "" if not history.spec.get("delay") else f"<p>Rows change {history.spec['delay']} steps late.</p>"
-    return f"<section><h2>Embeddings by rows</h2>{table(head, rows)}{note}</section>" if rows else ""
+    head = (
+        "table",
+        "rows",
+        "dimension",
+        "bytes",
+        "rows read/s",
+        "rows changed/s",
+        "hottest ids (lookups)",
+    )
+    note = (
+        ""
+        if not history.spec.get("delay")
+        else f"<p>Rows change {history.spec['delay']} steps late.</p>"
+    )
+    return (
+        f"<section><h2>Embeddings by rows</h2>{table(head, rows)}{note}</section>" if rows else ""
+    )
 
 
 def _workers(history: RunHistory, times: _RunTime) -> str:
@@ -392,9 +433,13 @@ def _workers(history: RunHistory, times: _RunTime) -> str:
 def _footer(history: RunHistory) -> str:
     assert history.started is not None
     spec = ", ".join(
-        f"{name} {value}" for name, value in sorted(history.spec.items()) if value not in ("", [], {})
+        f"{name} {value}"
+        for name, value in sorted(history.spec.items())
+        if value not in ("", [], {})
     )
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(history.started.versions.items()))
+    versions = ", ".join(
+        f"{name} {version}" for name, version in sorted(history.started.versions.items())
+    )
     start = (
         f" · workers started by {escape(history.started.start_method)}"
         if history.started.start_method

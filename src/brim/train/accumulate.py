@@ -1,4 +1,6 @@
-"""Adds up the micro-batches of one worker along the canonical tree (`coordination/reduction.py`)."""
+"""Adds up the micro-batches of one worker along the canonical tree
+(`coordination/reduction.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ import torch
 from torch import Tensor
 
 from brim.coordination.reduction import Block, fold
-
-__all__ = ["Accumulator", "combine"]
 
 Contribution = list[Tensor]
 
@@ -25,9 +25,11 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
 
 
 def _take_in(left: Contribution, right: Contribution) -> None:
-    """`left += right` where nobody else reads `left`: one call for all sums, since calls are what small tensors cost.
+    """`left += right` where nobody else reads `left`: one call for all sums, since calls are what
+    small tensors cost.
 
-    A maximum is another tensor: contributions may share those, and where both have the same there is nothing to do.
+    A maximum is another tensor: contributions may share those, and where both have the same there
+    is nothing to do.
     """
     added = [_is_added(tensor) for tensor in left]
     if any(added):
@@ -42,7 +44,8 @@ def _is_added(tensor: Tensor) -> bool:
 
 
 class Accumulator:
-    """Folds contributions as they come, in micro-batch order, into the blocks that a rank leaves for others.
+    """Folds contributions as they come, in micro-batch order, into the blocks that a rank leaves
+    for others.
 
     Args:
         parts: micro-batches of a step.
@@ -50,17 +53,26 @@ class Accumulator:
         rows: where a finished block goes; a block without a row stays in the worker's own memory.
     """
 
-    def __init__(self, parts: int, blocks: Sequence[Block], rows: Mapping[Block, Contribution]) -> None:
+    def __init__(
+        self, parts: int, blocks: Sequence[Block], rows: Mapping[Block, Contribution]
+    ) -> None:
         self._sums: dict[int, Contribution] = {}  # by the first micro-batch that they cover
         self._rows = {block.start: rows[block] for block in blocks if block in rows}
-        self._additions: list[tuple[int, int, int, bool]] = []  # left, right, due after, finishes its block
+        self._additions: list[
+            tuple[int, int, int, bool]
+        ] = []  # left, right, due after, finishes its block
         self._single: set[int] = set()
         for block in blocks:
-            leaves = [Block(micro, 1) for micro in range(block.start, min(block.start + block.size, parts))]
+            leaves = [
+                Block(micro, 1)
+                for micro in range(block.start, min(block.start + block.size, parts))
+            ]
             additions = fold(leaves, block, parts)
             for left, right in additions:
                 due = min(right.start + right.size, parts) - 1
-                self._additions.append((left.start, right.start, due, (left, right) == additions[-1]))
+                self._additions.append(
+                    (left.start, right.start, due, (left, right) == additions[-1])
+                )
             if not additions:
                 self._single.add(block.start)
         self._next = 0
@@ -71,7 +83,9 @@ class Accumulator:
         self._next = 0
 
     def add(self, micro: int, contribution: Contribution) -> None:
-        """Take the contribution of one micro-batch; list and sums are the accumulator's from now on."""
+        """Take the contribution of one micro-batch; list and sums are the accumulator's from now
+        on.
+        """
         if micro in self._single and micro in self._rows:
             torch._foreach_copy_(self._rows[micro], contribution)
             contribution = self._rows[micro]

@@ -1,7 +1,9 @@
-"""Attributes of modules, which nobody carries to other workers: no micro-batch may learn from them what another left.
+"""Attributes of modules, which nobody carries to other workers: no micro-batch may learn from them
+what another left.
 
-What a forward pass leaves in an attribute is of use to that pass, or to whoever looks at it behind the step (the last
-attention, a cache of masks). Read by the next micro-batch it would make a result depend on which worker had which.
+What a forward pass leaves in an attribute is of use to that pass, or to whoever looks at it behind
+the step (the last attention, a cache of masks). Read by the next micro-batch it would make a result
+depend on which worker had which.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from torch import Tensor, nn
 
 from brim.errors import SpecError
 
-__all__ = ["Attributes"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
 # Libraries keep caches and books of their own under names with _.
 _LIBRARIES = frozenset({"lightning", "pytorch_lightning", "timm", "torchvision", "transformers"})
 _MODULES_OWN = frozenset(vars(nn.Module()))
-_HINT = "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"
+_HINT = (
+    "make it a buffer (register_buffer), count by job.committed, or name it by job.register_state"
+)
 
 
 class Attributes:
@@ -49,16 +51,22 @@ class Attributes:
         for prefix, module in self._modules:
             if type(module).get_extra_state is not nn.Module.get_extra_state:
                 continue  # it carries what it needs
-            libraries = any(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__)
+            libraries = any(
+                kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__
+            )
             libraries |= type(module).__module__.startswith("torch.")
             for name, value in vars(module).items():
                 if name not in _MODULES_OWN and not (libraries and name.startswith("_")):
                     yield prefix, module, name, value
 
-    # Numbers and words ---------------------------------------------------------------------------------------
+    # Numbers and words ----------------------------------------------------------------------------
 
     def _plain_ones(self) -> dict[tuple[str, str], Any]:
-        return {(prefix, name): _copy(value) for prefix, _, name, value in self._all() if _is_plain(value)}
+        return {
+            (prefix, name): _copy(value)
+            for prefix, _, name, value in self._all()
+            if _is_plain(value)
+        }
 
     def check(self) -> None:
         """Check that plain attributes are what they were at first.
@@ -72,16 +80,19 @@ class Attributes:
                 raise SpecError(
                     f"model attribute {_named(*key)!r}",
                     got=f"{now[key]!r}, which was {self._before[key]!r} before training",
-                    need="an attribute that training does not change: its value would differ between workers",
+                    need="an attribute that training does not change: its value would differ "
+                    "between workers",
                     hint=_HINT,
                 )
 
-    # Tensors -------------------------------------------------------------------------------------------------
+    # Tensors --------------------------------------------------------------------------------------
 
     def forget(self) -> list[str]:
-        """Take from modules what the last micro-batch left in tensors, where it was not what the one before left.
+        """Take from modules what the last micro-batch left in tensors, where it was not what the
+        one before left.
 
-        A cache keeps what it holds. Anything else may be overwritten; who reads it gets a SpecError.
+        A cache keeps what it holds. Anything else may be overwritten; who reads it gets a
+        SpecError.
 
         Returns:
             The names of the attributes that were taken.
@@ -114,7 +125,9 @@ class _Gone:
         )
 
     @classmethod
-    def __torch_function__(cls, _: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+    def __torch_function__(
+        cls, _: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> NoReturn:
         next(each for each in _flat(args) if isinstance(each, cls))._refuse()
 
     def __getattr__(self, _: str) -> NoReturn:
@@ -185,11 +198,15 @@ def _copy(value: Any) -> Any:
 def _holds_tensors(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_is_left, value.values()))
-    return _is_left(value) or (isinstance(value, (list, tuple, deque)) and any(map(_is_left, value)))
+    return _is_left(value) or (
+        isinstance(value, (list, tuple, deque)) and any(map(_is_left, value))
+    )
 
 
 def _is_left(value: Any) -> bool:
-    """A tensor that a forward pass may have left: parameters are looked after elsewhere, sparse ones are constants."""
+    """A tensor that a forward pass may have left: parameters are looked after elsewhere, sparse
+    ones are constants.
+    """
     if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
         return False
     return value.layout is torch.strided and not value.is_meta
@@ -207,10 +224,14 @@ def _snapshot(value: Any) -> Any:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """Whether the same place holds other numbers; other shapes or keys are another place, as in caches by size."""
+    """Whether the same place holds other numbers; other shapes or keys are another place, as in
+    caches by size.
+    """
     match before:
         case Tensor():
-            alike = isinstance(now, Tensor) and now.shape == before.shape and now.dtype == before.dtype
+            alike = (
+                isinstance(now, Tensor) and now.shape == before.shape and now.dtype == before.dtype
+            )
             return alike and not torch.equal(before, now)
         case dict():
             return isinstance(now, Mapping) and any(

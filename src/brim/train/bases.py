@@ -1,9 +1,11 @@
-"""What the next checkpoint of large tables builds upon: the parts of the last one, new bases, and what changed since.
+"""What the next checkpoint of large tables builds upon: the parts of the last one, new bases, and
+what changed since.
 
-All of it is found, or written, while training goes on. A part may have rows that were read while a step wrote to them.
-Each of these is in the next delta: that has all rows which changed since the part was begun, if that step counts. If it
-does not, since its round ended over it, the part is given up with the round. So the parts and the delta that is taken
-upon them are the table as it was then.
+All of it is found, or written, while training goes on. A part may have rows that were read while a
+step wrote to them. Each of these is in the next delta: that has all rows which changed since the
+part was begun, if that step counts. If it does not, since its round ended over it, the part is
+given up with the round. So the parts and the delta that is taken upon them are the table as it was
+then.
 """
 
 from __future__ import annotations
@@ -23,8 +25,6 @@ from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
 from brim.train.table_file import RowTable
 from brim.train.table_parts import given_up, rows_of_file, write_part
-
-__all__ = ["Bases"]
 
 T = TypeVar("T")
 Chains = dict[str, StoredTable]  # by its name
@@ -78,15 +78,18 @@ class Bases:
         chains = [self.chain(each) for each in tables]
         return all(chain and (_is_of(chain, self._new) or not outweighs(chain)) for chain in chains)
 
-    # Coming ------------------------------------------------------------------------------------------------
+    # Coming ---------------------------------------------------------------------------------------
 
     @property
     def are_coming(self) -> bool:
-        """Whether chains are being looked for, or bases written; until `look` has seen that they are there."""
+        """Whether chains are being looked for, or bases written; until `look` has seen that they
+        are there.
+        """
         return self._coming is not None
 
     def begin(self, tables: Sequence[RowTable], *, step: int, lineage: Lineage) -> None:
-        """Look for chains where nobody has, and bring them up to date; nothing where it is under way.
+        """Look for chains where nobody has, and bring them up to date; nothing where it is under
+        way.
 
         A table without a chain, or with a heavy one, gets a base; another a delta.
 
@@ -150,11 +153,15 @@ class Bases:
         step: int,
         look: Callable[[], None],
     ) -> tuple[Chains, list[PartFile]]:
-        """Chains, with bases for tables without one, or whose deltas would outweigh it; not if it is a recent one."""
+        """Chains, with bases for tables without one, or whose deltas would outweigh it; not if it
+        is a recent one.
+        """
         chains = dict(known)
         with given_up(self._store) as new:
             for table in tables:
-                before = chains.get(table.name) or StoredTable(name=table.name, rows=table.count, parts=())
+                before = chains.get(table.name) or StoredTable(
+                    name=table.name, rows=table.count, parts=()
+                )
                 chain = before.parts
                 if chain and _is_of(chain, recent):
                     continue
@@ -169,9 +176,11 @@ class Bases:
         return chains, new
 
     def look(self) -> bool:
-        """Take what has been found and written, if it is there; not while a step is applied, or a checkpoint written.
+        """Take what has been found and written, if it is there; not while a step is applied, or a
+        checkpoint written.
 
-        A step that wrote to rows while they were read counts by now; and what is undone from here on was not read.
+        A step that wrote to rows while they were read counts by now; and what is undone from here
+        on was not read.
         """
         if self._coming is None or not self._coming.done():
             return False
@@ -183,7 +192,7 @@ class Bases:
             self.fault = fault
         return True
 
-    # Beginning and end -------------------------------------------------------------------------------------
+    # Beginning and end ----------------------------------------------------------------------------
 
     def know(self, tables: Sequence[StoredTable] | None, *, round: int | None = None) -> None:
         """Learn what is official, and was the state.
@@ -197,12 +206,16 @@ class Bases:
                 self._chains = None if tables is None else {each.name: each for each in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
-        """A checkpoint is begun upon the chains: the number of the round, and files that are its own to give up."""
+        """A checkpoint is begun upon the chains: the number of the round, and files that are its
+        own to give up.
+        """
         new, self._new = self._new, []
         return self._round, new
 
     def forget(self) -> None:
-        """The round ends: others may write checkpoints now, and remove what one would be put upon here."""
+        """The round ends: others may write checkpoints now, and remove what one would be put upon
+        here.
+        """
         with self._lock:
             self._round += 1
             self._chains = None
@@ -235,7 +248,9 @@ def _is_of(chain: Sequence[Part], files: Sequence[PartFile]) -> bool:
 
 
 class _Background:
-    """A thread of low priority for one task after the other, which nobody waits for when the process ends."""
+    """A thread of low priority for one task after the other, which nobody waits for when the
+    process ends.
+    """
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -258,7 +273,9 @@ class _Background:
         return future
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # a thread has a priority of its own on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             self._tasks.get()()

@@ -1,7 +1,8 @@
-"""What the samples of a step leave for those in their places in the next one: a network's hidden state, for instance.
+"""What the samples of a step leave for those in their places in the next one: a network's hidden
+state, for instance.
 
-A micro-batch may be computed by another worker in each step, so what it leaves travels with the step's sum: every
-micro-batch adds its own places, and zeros for all others.
+A micro-batch may be computed by another worker in each step, so what it leaves travels with the
+step's sum: every micro-batch adds its own places, and zeros for all others.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from torch import Tensor
 from brim.domain.batch import Span
 from brim.errors import SpecError
 
-__all__ = ["Carried", "check_names"]
-
 Value = Tensor | tuple[Tensor, ...]
 
 
@@ -25,7 +24,8 @@ class Carried:
 
     Args:
         name: as the user calls it.
-        start: what an epoch begins with: a tensor of floating point, or several; [..., places, ...].
+        start: what an epoch begins with: a tensor of floating point, or several; [..., places,
+            ...].
         dim: of the places, of which each sample of a step has one.
         device: where it is to be.
 
@@ -51,7 +51,9 @@ class Carried:
         self.tensors = [part.clone() for part in self._start]
         self.places = self._start[0].shape[dim] if parts else 0
         if not parts or any(part.shape[dim] != self.places for part in parts):
-            raise self._wrong("no tensor" if not parts else _said(start), f"tensors alike in dimension {dim}")
+            raise self._wrong(
+                "no tensor" if not parts else _said(start), f"tensors alike in dimension {dim}"
+            )
 
     def of(self, places: Span) -> Value:
         """What the samples in these places find: a copy."""
@@ -69,7 +71,9 @@ class Carried:
         mine = [self._narrow(part, places) for part in sum_of]
         if not _is_alike(values, mine) or isinstance(value, Tensor) != self._is_one:
             shown = [list(part.shape) for part in mine]
-            raise self._wrong(_said(value), f"{shown[0] if self._is_one else shown}, as it was found there")
+            raise self._wrong(
+                _said(value), f"{shown[0] if self._is_one else shown}, as it was found there"
+            )
         for part, each in zip(mine, values, strict=True):
             part.copy_(each.detach())
         return sum_of
@@ -79,7 +83,9 @@ class Carried:
         return [torch.zeros_like(part) for part in self.tensors]
 
     def put(self, total: Sequence[Tensor], *, samples: int) -> None:
-        """Take the sum of a step of so many samples; a short one leaves the places behind them as they were."""
+        """Take the sum of a step of so many samples; a short one leaves the places behind them as
+        they were.
+        """
         used = Span(0, samples)
         for part, each in zip(self.tensors, total, strict=True):
             self._narrow(part, used).copy_(self._narrow(each, used))

@@ -13,12 +13,12 @@ from torch import nn
 
 from brim.train.data.repeatable import own_generators, seed_generators
 
-__all__ = ["Chance", "Sources", "seed_everything", "seed_host"]
-
 
 def seed_host(seed: int) -> None:
     """Seed what code on the host draws from by default: torch, Python's `random` and numpy."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 140 µs: it asks for devices each time
+    torch.default_generator.manual_seed(
+        seed
+    )  # torch.manual_seed takes 140 µs: it asks for devices each time
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 
@@ -31,7 +31,8 @@ def seed_everything(seed: int) -> None:
 
 
 class Sources:
-    """The global sources of chance, and the generators that a network keeps in attributes of its modules.
+    """The global sources of chance, and the generators that a network keeps in attributes of its
+    modules.
 
     Args:
         model: the network.

@@ -18,13 +18,12 @@ from brim.storage.checkpoints import Checkpoint
 from brim.train.file_layout import Bytes, copy_to, lay_out
 from brim.train.state import flatten, unflatten
 
-__all__ = ["Copy", "Image", "state_of"]
-
 
 class Image:
     """A safetensors file in memory that a state is copied into, again and again.
 
-    The file is laid out once; after that, taking a state is one copy of its tensors, and nothing is left to serialise.
+    The file is laid out once; after that, taking a state is one copy of its tensors, and nothing is
+    left to serialise.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,8 @@ class Image:
         """Begin to copy a state, beside what this thread does next.
 
         Args:
-            steady: tensors of the state that stay as they are until the copy is done; all others are copied at once.
+            steady: tensors of the state that stay as they are until the copy is done; all others
+                are copied at once.
 
         Returns:
             The tree without its tensors, and `data` once all of them are in it.
@@ -111,4 +111,6 @@ def state_of(checkpoint: Checkpoint) -> Any:
         tensors = load(bytes(checkpoint.data))
         return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])
     except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
-        raise EnvironmentFault(f"the checkpoint of step {checkpoint.step} holds no state: {error}") from error
+        raise EnvironmentFault(
+            f"the checkpoint of step {checkpoint.step} holds no state: {error}"
+        ) from error

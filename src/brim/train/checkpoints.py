@@ -1,6 +1,7 @@
 """A worker's checkpoints: when one is due, the copy that is taken for it, and what is gone on from.
 
-Training sees the copy and nothing else: storing, the master's permission and tidying up are the writer's.
+Training sees the copy and nothing else: storing, the master's permission and tidying up are the
+writer's.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from brim.train.tables.tree import PLACES, TABLES
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 
-__all__ = ["Checkpoints"]
-
-_SHORT, _LONG = 2.0, 90.0  # seconds that a write under way is waited for: at the end of an epoch, of the job
+_SHORT, _LONG = (
+    2.0,
+    90.0,
+)  # seconds that a write under way is waited for: at the end of an epoch, of the job
 _LOOK = 0.01
 _TO_DIE = 10.0  # seconds until the kernel has ended the others of an heir's host
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
 _FEW = 1 << 16  # rows of one that is, where each must be looked for
 _AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
-_PASSES = (
-    3  # how often what changed meanwhile is written in the background before training waits for the rest
-)
+# how often what changed meanwhile is written in the background before training waits for the rest
+_PASSES = 3
 
 
 class Checkpoints:
@@ -54,7 +55,8 @@ class Checkpoints:
     Args:
         state: of the job on this worker.
         spec: of the job.
-        context: the worker's place among others; a process by itself leaves checkpoints to its script.
+        context: the worker's place among others; a process by itself leaves checkpoints to its
+            script.
         tell: sends a message to the master, from any thread.
         listen: hears the master for so many seconds, without leaving what this thread is at.
 
@@ -102,7 +104,7 @@ class Checkpoints:
         assert self._writer is not None, "who has no writer has no drafts"
         self._writer.permit(answer)
 
-    # Writing -----------------------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------------------
 
     def is_due(self, step: int) -> bool:
         """Whether it is time for a checkpoint behind this step, as this worker's clock has it."""
@@ -119,15 +121,19 @@ class Checkpoints:
         return bool(self._spec.keep_best) or not (every.steps or every.seconds)
 
     def begin(self, *, ends_epoch: bool) -> None:
-        """Copy the state and have it written; at the end of an epoch it is worth a short wait for another's end.
+        """Copy the state and have it written; at the end of an epoch it is worth a short wait for
+        another's end.
 
-        The copy goes on beside what follows. Who changes parameters, or what an optimizer keeps of them, calls
-        `await_copy` before.
+        The copy goes on beside what follows. Who changes parameters, or what an optimizer keeps of
+        them, calls `await_copy` before.
         """
-        self._begin(patience=_SHORT if ends_epoch else 0.0, exact=ends_epoch and bool(self._spec.keep_best))
+        self._begin(
+            patience=_SHORT if ends_epoch else 0.0, exact=ends_epoch and bool(self._spec.keep_best)
+        )
 
     def _begin(self, *, patience: float, needed: bool = False, exact: bool = False) -> None:
-        """Copy the state and have it written; leave it out where another write is under way for too long.
+        """Copy the state and have it written; leave it out where another write is under way for too
+        long.
 
         Args:
             needed: nothing goes on before it is written.
@@ -158,7 +164,9 @@ class Checkpoints:
         )
 
     def _take(self) -> tuple[Checkpoint, Copy, TakenTables]:
-        """Begin to copy the state: a checkpoint without its tensors, these once they are copied, and its tables."""
+        """Begin to copy the state: a checkpoint without its tensors, these once they are copied,
+        and its tables.
+        """
         started, step = time.monotonic(), self.state.committed
         tables = self._take_tables(step)
         state = self.state.get()
@@ -174,7 +182,7 @@ class Checkpoints:
         )
         return checkpoint, Copy(copied, pause=time.monotonic() - started), tables
 
-    # Tables ------------------------------------------------------------------------------------------------
+    # Tables ---------------------------------------------------------------------------------------
 
     def _take_tables(self, step: int) -> TakenTables:
         """Copy what changed in the tables since what is in storage; all of those that are small."""
@@ -188,10 +196,13 @@ class Checkpoints:
                 taken.append(take(each, bases.chain(each), step=step, oldest=bases.oldest(each)))
                 each.follow(step)
         round, new = bases.hand_over()
-        return TakenTables(taken=taken, new=new, on_end=lambda tables: bases.know(tables, round=round))
+        return TakenTables(
+            taken=taken, new=new, on_end=lambda tables: bases.know(tables, round=round)
+        )
 
     def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
-        """Whether there is what the large tables of a checkpoint can be put upon; else that is begun.
+        """Whether there is what the large tables of a checkpoint can be put upon; else that is
+        begun.
 
         Raises:
             EnvironmentFault: it is needed, and the place did not take it.
@@ -199,12 +210,15 @@ class Checkpoints:
         assert self._bases is not None, "who has no writer has no checkpoints"
         bases, large = self._bases, [each for each in self.state.tables if not _is_small(each)]
         self._look_at_bases()
-        for _ in range(2 if needed else 1):  # first to look for chains, then to bring them up to date
+        for _ in range(
+            2 if needed else 1
+        ):  # first to look for chains, then to bring them up to date
             if self._is_ready(large, needed=needed, exact=exact):
                 break
             self._passes += not bases.are_coming
             bases.begin(large, step=self.state.committed, lineage=self.state.lineage)
-            # Nothing is written meanwhile where it is needed: so the wait is for as long as files come.
+            # Nothing is written meanwhile where it is needed: so the wait is for as long as files
+            # come.
             self._await_bases(patience, renewed=needed)
         if needed and bases.fault is not None and not bases.are_there(large):
             raise bases.fault
@@ -239,7 +253,9 @@ class Checkpoints:
         assert self._writer is not None, "who has no writer has no checkpoints"
         if self._bases is None or self._writer.in_flight is not None or not self._bases.look():
             return False
-        if self._bases.fault is not None:  # as one that cannot be written: the next is tried when it is due
+        if (
+            self._bases.fault is not None
+        ):  # as one that cannot be written: the next is tried when it is due
             self._is_owed, self._last = False, time.monotonic()
             self._tell(Warn(message=f"{self._bases.fault}; training goes on without a checkpoint"))
         return True
@@ -283,7 +299,9 @@ class Checkpoints:
             )
 
     def _take_back(self) -> None:
-        """Undo what was written to tables for a step that does not count; what is being read may have it."""
+        """Undo what was written to tables for a step that does not count; what is being read may
+        have it.
+        """
         if self._bases is not None and self._bases.are_coming:
             self._bases.forget()
         self.state.take_back()
@@ -294,7 +312,8 @@ class Checkpoints:
         return self._writer is not None and self._writer.official == self.state.committed
 
     def leave(self) -> None:
-        """Have this very state in storage as the draft of an heir: `restore` of the next life may go on from it.
+        """Have this very state in storage as the draft of an heir: `restore` of the next life may
+        go on from it.
 
         Raises:
             EnvironmentFault: the place did not take it.
@@ -302,9 +321,12 @@ class Checkpoints:
         if self._writer is None or self._store is None:
             return
         self._writer.give_up()
-        # All others are being killed, maybe in the midst of an update: this one is the first to hear of the end.
+        # All others are being killed, maybe in the midst of an update: this one is the first to
+        # hear of the end.
         self.state.be_alone(_TO_DIE)
-        if self._settle(_LONG) and not self._has_this_state():  # else it looks at what would be written over
+        if (
+            self._settle(_LONG) and not self._has_this_state()
+        ):  # else it looks at what would be written over
             self._take_back()
             if not self._has_bases(_LONG, needed=True, exact=False):
                 raise EnvironmentFault(f"the tables of step {self.state.committed} are not written")
@@ -314,7 +336,9 @@ class Checkpoints:
                 stored = store_taken(self._store, tables.taken, writer=_heir())
                 for table, taken in zip(stored, tables.taken, strict=True):
                     new += new_files(table, taken.chain)
-                self._store.draft(replace(checkpoint, data=copy.data(), tables=stored), writer=_heir())
+                self._store.draft(
+                    replace(checkpoint, data=copy.data(), tables=stored), writer=_heir()
+                )
 
     def drain(self) -> None:
         """Before this worker leaves: finish what is being written."""
@@ -324,16 +348,18 @@ class Checkpoints:
         if self._bases is not None:
             self._bases.close(_LONG)
 
-    # Restoring ---------------------------------------------------------------------------------------------
+    # Restoring ------------------------------------------------------------------------------------
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Take the newest sound checkpoint, or stay as at the start where there never was one.
 
-        Whoever restores is the only writer: the master names such a round when all who had the state are gone.
-        So every draft that is found is a dead writer's; that of an heir has nobody's permission, and needs none.
+        Whoever restores is the only writer: the master names such a round when all who had the
+        state are gone. So every draft that is found is a dead writer's; that of an heir has
+        nobody's permission, and needs none.
 
         Args:
-            recorded: the last step that is on record, which this must not go beyond; None where nothing is.
+            recorded: the last step that is on record, which this must not go beyond; None where
+                nothing is.
 
         Returns:
             Where the checkpoint is, or nothing; and what is wrong with newer ones.
@@ -355,7 +381,9 @@ class Checkpoints:
                 need="an intact one",
                 hint="restore the files, or start again in another --run-dir",
             )
-        with contextlib.suppress(EnvironmentFault):  # they only take space, and go with the next write
+        with contextlib.suppress(
+            EnvironmentFault
+        ):  # they only take space, and go with the next write
             self._store.tidy()
         assert self._bases is not None, "who has a writer has bases"
         if found is None:
@@ -379,12 +407,17 @@ class Checkpoints:
         return [each for each in checkpoint.tables if each.name not in keyed and not each.oldest]
 
     def _has_tables_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether what is a table there, and could be a weight, is one here, and nothing else is."""
+        """Whether what is a table there, and could be a weight, is one here,
+        and nothing else is.
+        """
         own = {each.name for each in self.state.tables if isinstance(each, NumberedRows)}
         return {each.name for each in self._of_networks(checkpoint)} == own
 
     def _put_tables(self, checkpoint: Checkpoint) -> None:
-        """Read the rows of tables into place, file by file. Where one is damaged, those of an older one follow."""
+        """Read the rows of tables into place, file by file.
+
+        Where one is damaged, those of an older one follow.
+        """
         assert self._store is not None, "what is read comes from there"
         missing = sorted(self.state.keyed - {each.name for each in checkpoint.tables})
         if missing:
@@ -396,7 +429,8 @@ class Checkpoints:
             )
         self.state.clear_tables()
         own: dict[str, RowTable] = {each.name: each for each in self.state.tables}
-        # Where it was made by other options, or an older brim, what are weights there or here goes through a state.
+        # Where it was made by other options, or an older brim, what are weights there or here goes
+        # through a state.
         later = [] if self._has_tables_of(checkpoint) else self._of_networks(checkpoint)
         for stored in checkpoint.tables:
             if stored.name in own and stored not in later:
@@ -404,12 +438,18 @@ class Checkpoints:
         self._store.check(replace(checkpoint, tables=tuple(later)))
 
     def _read_tables(self, checkpoint: Checkpoint, places: Mapping[str, Any]) -> dict[str, Any]:
-        """The tables of a checkpoint that could be weights as a part of a state, whole in memory."""
+        """The tables of a checkpoint that could be weights as a part of a state,
+        whole in memory.
+        """
         assert self._store is not None, "what is read comes from there"
         found = {}
         for stored in self._of_networks(checkpoint):
             table = whole_of(self._store, stored)
-            found[stored.name] = {"at": places[stored.name], "fields": table.fields, "changed": table.changed}
+            found[stored.name] = {
+                "at": places[stored.name],
+                "fields": table.fields,
+                "changed": table.changed,
+            }
         return found
 
 
@@ -424,7 +464,12 @@ def _heir() -> str:
 
 
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
-    """What nothing but a step's end changes: parameters, and what optimizers keep of them. Forward changes buffers."""
-    optimizers = state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
+    """What nothing but a step's end changes: parameters, and what optimizers keep of them.
+
+    Forward changes buffers.
+    """
+    optimizers = (
+        state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
+    )
     kept = flatten([each["state"] for each in optimizers])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["is_compiled"]
-
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has a part in a model: its first passes start threads, which no fork survives."""
+    """Whether torch.compile has a part in a model: its first passes start threads, which no fork
+    survives.
+    """
     return any(
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()
     )

@@ -1,4 +1,7 @@
-"""What a worker is born with: its job, its socket to the agent, the memory it shares. Alone, it has none of these."""
+"""What a worker is born with: its job, its socket to the agent, the memory it shares.
+
+Alone, it has none of these.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,12 @@ from brim.process import WORKER
 from brim.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
 
-__all__ = [
-    "RUN_DIR",
-    "WorkerContext",
-    "context_from_environment",
-    "environment_for",
-    "shared_environment",
-    "spec_of_a_loner",
-]
-
-_LINK, _MEMORY, _TABLES, _STACKS = "BRIM_LINK_FD", "BRIM_MEMORY_FD", "BRIM_TABLES_FD", "BRIM_STACKS_FD"
+_LINK, _MEMORY, _TABLES, _STACKS = (
+    "BRIM_LINK_FD",
+    "BRIM_MEMORY_FD",
+    "BRIM_TABLES_FD",
+    "BRIM_STACKS_FD",
+)
 _NOTICE = "BRIM_NOTICE_FD"
 _SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
@@ -47,7 +46,8 @@ class WorkerContext:
         tables: descriptor of the memory that holds the tables of embeddings of this host.
         notice: the pipe that closes when this process is dead.
         start_method: how this process was started, for the record.
-        before_failing: called before this worker reports a failure, for what is to be told before it.
+        before_failing: called before this worker reports a failure, for what is to be told before
+            it.
     """
 
     worker: str
@@ -98,12 +98,16 @@ def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
 
 
 def _compilers_of(spec: JobSpec) -> int:
-    """Processes that one worker may compile in: by itself torch would start one for each processor in each worker."""
+    """Processes that one worker may compile in: by itself torch would start one for each processor
+    in each worker.
+    """
     return max(1, (os.cpu_count() or 1) // spec.workers.maximum)
 
 
 def context_from_environment() -> WorkerContext | None:
-    """The context that `environment_for` described, or None for a process that nobody started for a job."""
+    """The context that `environment_for` described, or None for a process that nobody started for a
+    job.
+    """
     if _LINK not in os.environ:
         return None
     link = socket.socket(fileno=int(os.environ[_LINK]))
@@ -113,7 +117,9 @@ def context_from_environment() -> WorkerContext | None:
         spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),
         run_dir=os.environ[RUN_DIR],
         host=os.environ[_HOST],
-        secret=bytes.fromhex(os.environ.pop(_SECRET)),  # what the user's code starts need not have it
+        secret=bytes.fromhex(
+            os.environ.pop(_SECRET)
+        ),  # what the user's code starts need not have it
         link=link,
         memory=int(os.environ[_MEMORY]),
         tables=int(os.environ[_TABLES]),
@@ -125,4 +131,6 @@ def context_from_environment() -> WorkerContext | None:
 def spec_of_a_loner(seed: int = 0) -> JobSpec:
     """The job of a script that is run by itself, without brim around it."""
     command = ("python", *sys.argv)
-    return JobSpec(command=command, parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed)
+    return JobSpec(
+        command=command, parameters={}, workers=WorkerRange(minimum=1, maximum=1), seed=seed
+    )

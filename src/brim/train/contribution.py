@@ -12,8 +12,6 @@ from torch.nn.parameter import is_lazy
 from brim.errors import SpecError
 from brim.train.memory import READY_BYTES
 
-__all__ = ["Contributions", "Outcome"]
-
 _STOP, _DUE = 0, 1  # words that any worker may say to all of them, with a step
 _WORDS = 2
 
@@ -24,7 +22,8 @@ class Outcome:
 
     Args:
         losses: of each optimizer, the mean over the samples of the step.
-        used: of each trainable parameter, whether any micro-batch gave it a gradient; those by rows come last.
+        used: of each trainable parameter, whether any micro-batch gave it a gradient; those by rows
+            come last.
         stop: a worker asks that this be the last step.
         due: the first worker asks for a checkpoint behind this step.
     """
@@ -38,13 +37,15 @@ class Outcome:
 class _Buffer:
     """A buffer of the network: the tensor that it was at first, wherever modules hold it.
 
-    A module may assign another tensor to its buffer. What counts is what the modules hold when a micro-batch is done.
+    A module may assign another tensor to its buffer. What counts is what the modules hold when a
+    micro-batch is done.
     """
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.home = name, tensor
         self.start = tensor.clone()
-        # Minima and maxima start from infinity, and masks are made of it: there is no change from there that adds up.
+        # Minima and maxima start from infinity, and masks are made of it: there is no change from
+        # there that adds up.
         self.has_infinity = _is_averaged(tensor) and not bool(tensor.isfinite().all())
         self.places: list[tuple[dict[str, Tensor | None], str]] = []
 
@@ -66,7 +67,8 @@ class _Buffer:
         raise SpecError(
             f"buffer {self.name!r}",
             got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
-            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at the start: its memory is laid out once",
+            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at the start: its "
+            "memory is laid out once",
             hint="allocate the buffer with its largest shape in __init__, and fill it in place",
         )
 
@@ -77,10 +79,11 @@ class _Buffer:
             holder[key] = self.home
 
     def changed_by(self, weight: float) -> Tensor:
-        """What a micro-batch of this weight adds to the sum from which `put_back` makes the buffer of the next step.
+        """What a micro-batch of this weight adds to the sum from which `put_back` makes the buffer
+        of the next step.
 
-        That is the weighted change. Where the buffer is not finite it is the weighted value, and NaN where the
-        micro-batch left it alone: one such micro-batch, and it stays as it is.
+        That is the weighted change. Where the buffer is not finite it is the weighted value, and
+        NaN where the micro-batch left it alone: one such micro-batch, and it stays as it is.
         """
         now = self.now()
         change = (now - self.start) * weight
@@ -110,10 +113,13 @@ def _buffers_of(model: nn.Module) -> list[_Buffer]:
                 raise SpecError(
                     f"buffer {name!r}",
                     got="a sparse tensor",
-                    need="a dense one: buffers travel to newcomers and into checkpoints byte by byte",
+                    need="a dense one: buffers travel to newcomers and into checkpoints byte by "
+                    "byte",
                     hint="keep constants in a plain attribute, or call .to_dense()",
                 )
-            if not tensor.is_contiguous() and 0 in tensor.stride():  # expanded: it cannot be written to
+            if (
+                not tensor.is_contiguous() and 0 in tensor.stride()
+            ):  # expanded: it cannot be written to
                 tensor = module._buffers[key] = tensor.contiguous()
             buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
             buffer.places.append((module._buffers, key))
@@ -123,15 +129,17 @@ def _buffers_of(model: nn.Module) -> list[_Buffer]:
 class Contributions:
     """The view of a network as a list of tensors that are summed over the micro-batches of a step.
 
-    The list holds the gradient of every parameter, what each floating-point buffer changed by (weighted as the
-    samples are, so that constants stay what they are, to the bit), the loss of each optimizer, one mark per parameter
-    for "was used" with the words that a worker says to all, and every whole-number buffer. Of whole numbers the
-    largest is taken: all micro-batches start from the same ones.
+    The list holds the gradient of every parameter, what each floating-point buffer changed by
+    (weighted as the samples are, so that constants stay what they are, to the bit), the loss of
+    each optimizer, one mark per parameter for "was used" with the words that a worker says to all,
+    and every whole-number buffer. Of whole numbers the largest is taken: all micro-batches start
+    from the same ones.
 
     Args:
         model: the network; its parameters that require a gradient and all its buffers take part.
         losses: how many losses a micro-batch has, one for each optimizer.
-        by_rows: names of parameters whose gradients are not in the list: see `brim.train.embeddings`.
+        by_rows: names of parameters whose gradients are not in the list: see
+            `brim.train.embeddings`.
 
     Attributes:
         like: tensors whose shapes and types those of the list have.
@@ -143,17 +151,24 @@ class Contributions:
                 raise SpecError(
                     f"parameter {name!r}",
                     got="an uninitialized parameter, as lazy modules have before their first batch",
-                    need="parameters whose shapes are known: memory for gradients is laid out before the first step",
-                    hint="run one batch through the model after creating it, or give its layers their sizes",
+                    need="parameters whose shapes are known: memory for gradients is laid out "
+                    "before the first step",
+                    hint="run one batch through the model after creating it, or give its layers "
+                    "their sizes",
                 )
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         dense = {name: p for name, p in trained.items() if name not in by_rows}
         self._names, self._parameters = list(dense), list(dense.values())
-        self._all, self._all_names = list(model.parameters()), [name for name, _ in model.named_parameters()]
+        self._all, self._all_names = (
+            list(model.parameters()),
+            [name for name, _ in model.named_parameters()],
+        )
         self._versions: list[int] = []
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         if not trained:
-            raise SpecError("model()", got="no parameter that requires a gradient", need="at least one")
+            raise SpecError(
+                "model()", got="no parameter that requires a gradient", need="at least one"
+            )
         buffers = _buffers_of(model)
         self._averaged = [each for each in buffers if _is_averaged(each.home)]
         self._counted = [each for each in buffers if not _is_averaged(each.home)]
@@ -176,7 +191,7 @@ class Contributions:
         ]
         self.begin()
 
-    # Buffers -----------------------------------------------------------------------------------------------
+    # Buffers --------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
@@ -202,7 +217,7 @@ class Contributions:
         yield from self._averaged
         yield from self._counted
 
-    # Micro-batches -----------------------------------------------------------------------------------------
+    # Micro-batches --------------------------------------------------------------------------------
 
     def watch(self) -> None:
         """Remember which parameters are which, at the start of a step: see `check_unchanged`."""
@@ -220,9 +235,13 @@ class Contributions:
             frozen = not self._all[index].requires_grad
             raise SpecError(
                 f"parameter {self._all_names[index]!r}",
-                got="a value changed in forward" if frozen else "a value changed by hand within a step",
-                need="parameters that only the step's end changes: workers have different numbers of micro-batches",
-                hint="change it after a step, when job.step(loss) is not None; keep what forward changes in a buffer",
+                got="a value changed in forward"
+                if frozen
+                else "a value changed by hand within a step",
+                need="parameters that only the step's end changes: workers have different numbers "
+                "of micro-batches",
+                hint="change it after a step, when job.step(loss) is not None; keep what forward "
+                "changes in a buffer",
             )
 
     def check_untouched(self) -> None:
@@ -270,7 +289,8 @@ class Contributions:
                 raise SpecError(
                     f"parameter {self._names[index]!r}",
                     got="a sparse gradient",
-                    need="a dense one, or nn.Embedding(..., sparse=True): other sparse gradients cannot be reduced",
+                    need="a dense one, or nn.Embedding(..., sparse=True): other sparse gradients "
+                    "cannot be reduced",
                     hint="gradient = gradient.to_dense() where it is made",
                 )
             parameter.grad = None
@@ -299,24 +319,29 @@ class Contributions:
     def _check_frozen(self) -> None:
         if not self._frozen:
             return
-        thawed = next((name for name, parameter in self._frozen.items() if parameter.requires_grad), None)
+        thawed = next(
+            (name for name, parameter in self._frozen.items() if parameter.requires_grad), None
+        )
         if thawed is not None:
             raise SpecError(
                 f"parameter {thawed!r}",
                 got="requires_grad turned on while training",
-                need="the same trainable parameters in all steps: memory for gradients is laid out once",
+                need="the same trainable parameters in all steps: memory for gradients is laid out "
+                "once",
                 hint="leave requires_grad on, and freeze it with lr=0 in its own parameter group",
             )
 
     def nothing(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:
         """The contribution of a micro-batch without samples; the words to all as in `take`."""
-        zeros = [torch.zeros_like(t) for t in [*self._parameters, *self._homes[: len(self._averaged)]]]
+        zeros = [
+            torch.zeros_like(t) for t in [*self._parameters, *self._homes[: len(self._averaged)]]
+        ]
         words = self._no_marks.clone()
         words[-_WORDS + _STOP], words[-_WORDS + _DUE] = int(stop), int(due)
         counted = [start.clone() for start in self._starts[len(self._averaged) :]]
         return [*zeros, self._no_losses.clone(), words, *counted]
 
-    # The sum -----------------------------------------------------------------------------------------------
+    # The sum --------------------------------------------------------------------------------------
 
     def outcome(self, total: Sequence[Tensor]) -> Outcome:
         """Read what a step came to from the sum over all its micro-batches."""
@@ -339,8 +364,8 @@ class Contributions:
         Args:
             total: the sum over all micro-batches.
             outcome: what was read from it.
-            shared: others read these tensors too, so that gradients must be copied: clipping and some
-                optimizers write to them.
+            shared: others read these tensors too, so that gradients must be copied: clipping and
+                some optimizers write to them.
         """
         count = len(self._parameters)
         gradients = self._as_parameters(list(total[:count]), shared=shared)
@@ -350,15 +375,20 @@ class Contributions:
         averaged, counted = len(self._averaged), len(self._counted)
         if averaged:
             changes = total[count : count + averaged]
-            sums = [each.sum_of(change) for each, change in zip(self._averaged, changes, strict=True)]
+            sums = [
+                each.sum_of(change) for each, change in zip(self._averaged, changes, strict=True)
+            ]
             torch._foreach_copy_(self._homes[:averaged], sums)
         if counted:
             torch._foreach_copy_(self._homes[averaged:], list(total[-counted:]))
 
     def _as_parameters(self, gradients: list[Tensor], *, shared: bool) -> list[Tensor]:
-        """Gradients that lie in memory as their parameters do: a norm adds up in that order, on any worker."""
+        """Gradients that lie in memory as their parameters do: a norm adds up in that order, on any
+        worker.
+        """
         if not shared and all(
-            gradient.stride() == stride for gradient, stride in zip(gradients, self._strides, strict=True)
+            gradient.stride() == stride
+            for gradient, stride in zip(gradients, self._strides, strict=True)
         ):
             return gradients
         own = self._own_gradients or [torch.empty_like(parameter) for parameter in self._parameters]

@@ -1,4 +1,6 @@
-"""Digests of a job's state, by which its members find out that they agree, or who differs in what."""
+"""Digests of a job's state, by which its members find out that they agree,
+or who differs in what.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ import xxhash
 from torch import Tensor
 
 from brim.train.layout import memory_of
-
-__all__ = ["Digests", "describe_difference", "digests_of", "root_of"]
 
 Digests = dict[str, bytes]  # of each leaf of a state, by its path
 
@@ -54,7 +54,9 @@ def describe_difference(tables: Sequence[Mapping[str, bytes]], members: Sequence
         return ""
     first = different[0]
     usual, _ = Counter(table.get(first, b"") for table in tables).most_common(1)[0]
-    odd = [name for name, table in zip(members, tables, strict=True) if table.get(first, b"") != usual]
+    odd = [
+        name for name, table in zip(members, tables, strict=True) if table.get(first, b"") != usual
+    ]
     rest = [name for name in members if name not in odd]
     more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
     has = "has" if len(odd) == 1 else "have"
@@ -66,7 +68,9 @@ def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
         case dict():
             for key, value in node.items():
                 yield from _leaves(value, (*path, str(key)))
-        case list() | tuple() if any(isinstance(each, (dict, list, tuple, Tensor)) for each in node):
+        case list() | tuple() if any(
+            isinstance(each, (dict, list, tuple, Tensor)) for each in node
+        ):
             for index, value in enumerate(node):
                 yield from _leaves(value, (*path, str(index)))
         case _:

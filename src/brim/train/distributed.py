@@ -1,7 +1,8 @@
 """Canonical reduction over torch.distributed: NCCL between GPUs, or gloo where someone wants it.
 
-The same slices and the same tree as in shared memory; only the carrier differs. A process group lives for one
-round: its store is hosted by the round's first worker, because a round does not outlive any of its members.
+The same slices and the same tree as in shared memory; only the carrier differs. A process group
+lives for one round: its store is hosted by the round's first worker, because a round does not
+outlive any of its members.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ from brim.train.exchange import Arrive, Contribution
 from brim.train.layout import Layout
 from brim.train.rows import OwnedRows, Rows
 from brim.wire.peer import Cancelled, Interrupted, PeerLost
-
-__all__ = ["Distributed"]
 
 _stores: Any = dist  # its stores are public, but not to a type checker
 _c10d: Any = dist.distributed_c10d
@@ -92,7 +91,9 @@ class Distributed:
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
         server, word = None, b""
         if self._rank == 0:
-            listener = socket.create_server((host, 0))  # by itself the store would listen on every interface
+            listener = socket.create_server(
+                (host, 0)
+            )  # by itself the store would listen on every interface
             port = listener.getsockname()[1]
             server = _stores.TCPStore(
                 host,
@@ -105,7 +106,9 @@ class Distributed:
             word = f"{host}:{port}".encode()
         address, _, number = agree(word)[0].decode().rpartition(":")
         with _peer_errors():
-            store = server or _stores.TCPStore(address, int(number), is_master=False, timeout=_TO_MEET)
+            store = server or _stores.TCPStore(
+                address, int(number), is_master=False, timeout=_TO_MEET
+            )
         return _stores.PrefixStore(f"round {round}", store)
 
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
@@ -126,7 +129,9 @@ class Distributed:
     def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
         world = self._plan.world_size
         outgoing = [
-            torch.cat([self._slice(row, rank) for row in self._memory.values()] or [self._nothing()])
+            torch.cat(
+                [self._slice(row, rank) for row in self._memory.values()] or [self._nothing()]
+            )
             for rank in range(world)
         ]
         size = self._slice(self._result, self._rank).numel()
@@ -143,7 +148,9 @@ class Distributed:
         return torch.empty(0, dtype=torch.uint8, device=self._device)
 
     def _pieces(self, row: Tensor, rank: int) -> list[Tensor]:
-        return [part.view(torch.uint8) for part in self._layout.slices(row, rank, self._plan.world_size)]
+        return [
+            part.view(torch.uint8) for part in self._layout.slices(row, rank, self._plan.world_size)
+        ]
 
     def _slice(self, row: Tensor, rank: int) -> Tensor:
         return torch.cat(self._pieces(row, rank))

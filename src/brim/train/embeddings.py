@@ -1,9 +1,10 @@
-"""Embeddings that are trained by rows: a step's time depends on the rows that it looks up, not on those there are.
+"""Embeddings that are trained by rows: a step's time depends on the rows that it looks up, not on
+those there are.
 
-torch gives an embedding's weight a gradient of its own size, and optimizers walk over all of it. Here a lookup gathers
-the rows that it needs into a small tensor, whose gradient is kept; then the optimizer steps on the step's rows as on
-one small parameter. Where the optimizer would leave all other rows as they are (SGD, Adagrad), the bits are those of
-the dense way.
+torch gives an embedding's weight a gradient of its own size, and optimizers walk over all of it.
+Here a lookup gathers the rows that it needs into a small tensor, whose gradient is kept; then the
+optimizer steps on the step's rows as on one small parameter. Where the optimizer would leave all
+other rows as they are (SGD, Adagrad), the bits are those of the dense way.
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ from brim.train.tables.table import WEIGHT, Table
 from brim.train.tables.tree import states_of
 from brim.train.trained_by_rows import TrainedByRows
 
-__all__ = ["Embeddings", "only_looks_up"]
-
-# Elements of a weight from which on a dense gradient costs more than finding the distinct rows (benchmarks/embeddings).
+# Elements of a weight from which on a dense gradient costs more than finding the distinct rows
+# (benchmarks/embeddings).
 LARGE = 1 << 20
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Of smaller floats an optimizer's result depends on where in a tensor an element lies.
@@ -47,7 +47,9 @@ _DENSE = "--embeddings dense, without sparse=True"
 
 
 class _Lookup(torch.autograd.Function):
-    """The row of each id, as `nn.Embedding` has it, whose gradient goes to the table and not to the weight."""
+    """The row of each id, as `nn.Embedding` has it, whose gradient goes to the table and not to the
+    weight.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, module: _ByRows) -> Tensor:
@@ -102,7 +104,13 @@ class _Embedding(TrainedByRows):
     """
 
     def __init__(
-        self, name: str, weight: nn.Parameter, place: Place, modules: Sequence[nn.Module], *, number: int
+        self,
+        name: str,
+        weight: nn.Parameter,
+        place: Place,
+        modules: Sequence[nn.Module],
+        *,
+        number: int,
     ) -> None:
         super().__init__(name, weight, place, number=number, hint=_DENSE)
         self.modules = modules
@@ -115,7 +123,9 @@ class _Embedding(TrainedByRows):
         return self.weight
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left none."""
+        """Return the gradient that a micro-batch's backward passes left, or None where they left
+        none.
+        """
         received = self.take_received()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
@@ -123,15 +133,19 @@ class _Embedding(TrainedByRows):
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be done."""
+        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be
+        done.
+        """
         why = _why_not(self.weight, self.modules) or moves_others(self._place)
         if why:
             raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
 
-    # The table ---------------------------------------------------------------------------------------------
+    # The table ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Put the weight, and what the optimizer keeps of each row, as this process has them, into the table."""
+        """Put the weight, and what the optimizer keeps of each row, as this process has them, into
+        the table.
+        """
         self.table.fill({WEIGHT: self.weight.detach(), **self._optimizer.start()})
 
     def fresh(self) -> dict[str, Tensor]:
@@ -153,7 +167,10 @@ class _Embedding(TrainedByRows):
         """Take the rows out of a state as a job without tables has it."""
         number, index = self.at
         kept = self.fresh() | states_of(tree)[number].get(index, {})
-        rows = {WEIGHT: tree["model"][self.name], **{name: kept[name] for name in self.table.names[1:]}}
+        rows = {
+            WEIGHT: tree["model"][self.name],
+            **{name: kept[name] for name in self.table.names[1:]},
+        }
         self.table.fill(rows, changed)
 
     def show(self) -> None:
@@ -171,7 +188,9 @@ class _Embedding(TrainedByRows):
         """Log and change the rows that this worker owns."""
         ids, gradient = part.rows
         if not part.owners:  # others own them all; what the optimizer keeps of the whole goes on
-            self._optimizer.step({name: field[:0] for name, field in self.table.fields.items()}, gradient)
+            self._optimizer.step(
+                {name: field[:0] for name, field in self.table.fields.items()}, gradient
+            )
             return
         rows = self.table.log(ids, step=step, owner=part.owner, at=part.start)
         self.table.write(ids, self._optimizer.step(rows, gradient), step=step)
@@ -219,7 +238,9 @@ def _is_plain_training() -> bool:
 
 
 def _own_class(module: nn.Module) -> type[nn.Module]:
-    """The class that a module has as its user made it: another job's loop over it may not have ended."""
+    """The class that a module has as its user made it: another job's loop over it may not have
+    ended.
+    """
     return module._brim_class if isinstance(module, _ByRows) else type(module)
 
 
@@ -233,8 +254,8 @@ def _place_of(id: int | None, distinct: Tensor) -> int | None:
 class Embeddings:
     """The embeddings of a network that are trained by rows.
 
-    Those are they whose weight is large and whose optimizer moves only rows with a gradient, and those that say
-    `sparse=True`, as torch has it.
+    Those are they whose weight is large and whose optimizer moves only rows with a gradient, and
+    those that say `sparse=True`, as torch has it.
 
     Args:
         model: the network.
@@ -243,7 +264,8 @@ class Embeddings:
         obstacle: a reason why none can be; empty where there is none.
 
     Attributes:
-        weights: shape [R, D] each; of embeddings of large spaces, what has as many rows as a step may move.
+        weights: shape [R, D] each; of embeddings of large spaces, what has as many rows as a step
+            may move.
         partitions: that each table's rows are in; 0 where they are cut anew in each step.
         names: of these parameters.
         delay: steps that tables change late.
@@ -270,12 +292,15 @@ class Embeddings:
         self._late: list[list[Rows]] = []  # of the last steps, whose turn has not come
         self._coming: list[Rows] | None = None  # of the step at hand
         self.is_shown = False
-        obstacle = obstacle or ("--transport distributed" if spec.transport == "distributed" else "")
+        obstacle = obstacle or (
+            "--transport distributed" if spec.transport == "distributed" else ""
+        )
         users = _users_of(model)
         large = {
             len(weight)
             for weight in model.parameters()
-            if weight.numel() >= LARGE and all(_is_weight_of(each, weight) for each in users[id(weight)])
+            if weight.numel() >= LARGE
+            and all(_is_weight_of(each, weight) for each in users[id(weight)])
         }
         for name, weight in model.named_parameters():
             modules = users[id(weight)]
@@ -318,7 +343,9 @@ class Embeddings:
             self._check_labels()
         self.weights = [each.like for each in self._all]
         self.names = [each.name for each in self._all]
-        self.partitions = [each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all]
+        self.partitions = [
+            each.table.partitions if isinstance(each, KeyedRows) else 0 for each in self._all
+        ]
 
     def _check_labels(self) -> None:
         """Raises SpecError where two embeddings have one name."""
@@ -340,7 +367,11 @@ class Embeddings:
     ) -> KeyedRows:
         places = list(places_of(optimizers, weight))
         module, *others = modules
-        why = obstacle or _where_not(places) or ("a weight that another module has, too" if others else "")
+        why = (
+            obstacle
+            or _where_not(places)
+            or ("a weight that another module has, too" if others else "")
+        )
         if not isinstance(module, Embedding) or why:
             raise SpecError(
                 f"embedding {name.removesuffix('.weight')!r}",
@@ -373,20 +404,26 @@ class Embeddings:
                 if isinstance(each, KeyedRows):
                     each.is_jobs = False
 
-    # Micro-batches -----------------------------------------------------------------------------------------
+    # Micro-batches --------------------------------------------------------------------------------
 
     def distinct(self, ids: Tensor, *, as_keys: bool = False) -> tuple[Tensor, Tensor]:
         """Return the distinct ids, or their keys, ascending, and of each id its place among them.
 
         Several tables are often asked for the same ids.
         """
-        key = id(ids), ids.dtype, as_keys  # another tensor may have that number by now: the values decide
+        key = (
+            id(ids),
+            ids.dtype,
+            as_keys,
+        )  # another tensor may have that number by now: the values decide
         known, distinct, places = self._seen.get(key, (None, ids, ids))
         if known is None or not torch.equal(known, ids):
             values = mix(ids.long()) if as_keys else ids
             distinct, places = distinct_of(values)
             distinct, places = distinct.long(), places.to(ids.dtype)
-            if not torch.is_inference_mode_enabled():  # what is made there can be in no backward pass
+            if (
+                not torch.is_inference_mode_enabled()
+            ):  # what is made there can be in no backward pass
                 self._seen[key] = ids.clone(), distinct, places
         return distinct, places
 
@@ -415,12 +452,15 @@ class Embeddings:
         """
         taken = [each.take() for each in self._all]
         rows = [
-            no_rows(each.weight) if own is None else own for each, own in zip(self._all, taken, strict=True)
+            no_rows(each.weight) if own is None else own
+            for each, own in zip(self._all, taken, strict=True)
         ]
         return rows, [own is not None for own in taken]
 
     def check(self) -> None:
-        """Raises SpecError where an optimizer, or a hook, would now do more than by rows can be done."""
+        """Raises SpecError where an optimizer, or a hook, would now do more than by rows can be
+        done.
+        """
         for each in self._all:
             each.check()
 
@@ -428,7 +468,7 @@ class Embeddings:
         """Return the rows of a micro-batch without samples."""
         return [no_rows(weight) for weight in self.weights]
 
-    # The tables --------------------------------------------------------------------------------------------
+    # The tables -----------------------------------------------------------------------------------
 
     @property
     def tables(self) -> list[Table | KeyedTable]:
@@ -436,7 +476,9 @@ class Embeddings:
 
     @property
     def step(self) -> int | None:
-        """Committed steps that the tables of this host have; None where nothing was put into them."""
+        """Committed steps that the tables of this host have;
+        None where nothing was put into them.
+        """
         return None if self._memory is None else self._memory.step
 
     @step.setter
@@ -445,7 +487,9 @@ class Embeddings:
             self._memory.step = step
 
     def open(self, descriptor: int | None) -> None:
-        """Take the memory that the tables are in: an anonymous file, or, where there is None, one of this process's."""
+        """Take the memory that the tables are in: an anonymous file, or, where there is None, one
+        of this process's.
+        """
         if self._all and self._memory is None:
             if descriptor is None or os.fstat(descriptor).st_size == 0:
                 self._check_room(available_bytes())
@@ -523,7 +567,9 @@ class Embeddings:
         for each in self._all if self._memory is not None else []:
             each.table.clear()
 
-    def put_dense(self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int) -> None:
+    def put_dense(
+        self, tree: Mapping[str, Any], changed: Mapping[str, Tensor], committed: int
+    ) -> None:
         """Take the rows out of a state as a job without tables has it, if they are there.
 
         Args:
@@ -532,14 +578,20 @@ class Embeddings:
             committed: steps that the state has.
         """
         tables = self._ordinary
-        if self._memory is None or not tables or not all(each.name in tree["model"] for each in tables):
+        if (
+            self._memory is None
+            or not tables
+            or not all(each.name in tree["model"] for each in tables)
+        ):
             return
         for each in tables:
             each.put_dense(tree, changed.get(each.name))
         self._memory.step = committed
 
     def late(self) -> list[list[list[Tensor]]]:
-        """Return the changes whose turn has not come, as a part of a state: of each step and table, ids and values."""
+        """Return the changes whose turn has not come, as a part of a state: of each step and table,
+        ids and values.
+        """
         return [[[rows.ids, rows.values] for rows in step] for step in self._late]
 
     def put_late(self, steps: Sequence[Sequence[Sequence[Tensor]]]) -> None:
@@ -552,7 +604,9 @@ class Embeddings:
             each.put(tree[each.name])
 
     def start(self, committed: int) -> None:
-        """Put this process's own weights into the tables, unless it sees the tables themselves already."""
+        """Put this process's own weights into the tables, unless it sees the tables themselves
+        already.
+        """
         if self._memory is None or self.is_shown:
             return
         for each in self._all:
@@ -560,7 +614,9 @@ class Embeddings:
         self._memory.step = committed
 
     def show(self) -> None:
-        """Let the user's code see the tables as weights; loading an optimizer's state would hide them again."""
+        """Let the user's code see the tables as weights; loading an optimizer's state would hide
+        them again.
+        """
         for each in self._all if self._memory is not None else []:
             each.show()
         self.is_shown = True
@@ -571,7 +627,9 @@ class Embeddings:
             self._memory.take_back(committed)
 
     def be_alone(self, patience: float) -> None:
-        """Wait until nobody else can write to the tables; raises EnvironmentFault as `TableMemory.be_alone`."""
+        """Wait until nobody else can write to the tables; raises EnvironmentFault as
+        `TableMemory.be_alone`.
+        """
         if self._memory is not None:
             self._memory.be_alone(patience)
 
@@ -585,7 +643,8 @@ class Embeddings:
             raise SpecError(
                 f"embedding weight {', '.join(map(repr, self.names))}",
                 got="a value that was changed by hand",
-                need="a weight that only the optimizer changes: workers share the tables of embeddings",
+                need="a weight that only the optimizer changes: workers share the tables of "
+                "embeddings",
                 hint=_DENSE,
             )
 
@@ -608,10 +667,11 @@ class Embeddings:
             owned: the rows that it applies.
         """
         return {
-            each.name: each.traffic(len(part.rows.ids)) for each, part in zip(self._all, owned, strict=True)
+            each.name: each.traffic(len(part.rows.ids))
+            for each, part in zip(self._all, owned, strict=True)
         }
 
-    # The sum -----------------------------------------------------------------------------------------------
+    # The sum --------------------------------------------------------------------------------------
 
     def put_off(self, rows: list[Rows]) -> list[Rows]:
         """Have the rows of a step, once it counts, wait until `delay` more steps have come.
@@ -623,7 +683,8 @@ class Embeddings:
         return self._late[0] if len(self._late) == self.delay else []
 
     def update(self, parts: Sequence[OwnedRows | None], *, step: int) -> None:
-        """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step counts.
+        """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step
+        counts.
 
         Args:
             parts: of each table, None where it does not change.
@@ -635,7 +696,9 @@ class Embeddings:
                 each.update(part, step=step)
 
     def newly_full(self) -> list[str]:
-        """Return the embeddings that have no room for a row that this worker should have added, each once."""
+        """Return the embeddings that have no room for a row that this worker should have added,
+        each once.
+        """
         found = []
         for each in self._all:
             if isinstance(each, KeyedRows) and each.table.tells_full(each.refused):
@@ -668,11 +731,12 @@ def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
 def _is_worth_it(
     weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec, large: Collection[int]
 ) -> bool:
-    """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits stay the same.
+    """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits
+    stay the same.
 
     Args:
-        large: numbers of rows of large embeddings. One with as many is mostly asked for the same ids, which are made
-            distinct once for both.
+        large: numbers of rows of large embeddings. One with as many is mostly asked for the same
+            ids, which are made distinct once for both.
     """
     if spec.embeddings == "dense" or spec.clip_norm is not None or is_compiled(model):
         return False  # a norm over fewer numbers adds up in another order
@@ -697,7 +761,9 @@ def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
 
 
 def only_looks_up(module: nn.Module) -> bool:
-    """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one that says so."""
+    """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one
+    that says so.
+    """
     if "forward" in vars(module):
         return False
     kind = _forward_of(_own_class(module))
@@ -711,7 +777,11 @@ def _forward_of(kind: type[nn.Module]) -> type[nn.Module]:
 
 def _where_not(places: Sequence[Place]) -> str:
     if len(places) != 1:
-        return "a weight that no optimizer has" if not places else "a weight that two parameter groups have"
+        return (
+            "a weight that no optimizer has"
+            if not places
+            else "a weight that two parameter groups have"
+        )
     return ""
 
 
@@ -727,7 +797,9 @@ def _is_compiled(model: nn.Module) -> str:
     return "torch.compile" if is_compiled(model) else ""
 
 
-def _class_by_rows(own: type[nn.Module], embeddings: Embeddings, table: _Embedding) -> type[_ByRows]:
+def _class_by_rows(
+    own: type[nn.Module], embeddings: Embeddings, table: _Embedding
+) -> type[_ByRows]:
     names = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
     ours = {
         "_brim_embeddings": embeddings,

@@ -1,7 +1,8 @@
 """Metrics of some data, computed by all workers together and merged exactly.
 
-The data is cut into chunks of a fixed size. A chunk's partial state depends on nothing but the chunk, and the
-result on nothing but the states in their order: so the value is the same for any number of workers.
+The data is cut into chunks of a fixed size. A chunk's partial state depends on nothing but the
+chunk, and the result on nothing but the states in their order: so the value is the same for any
+number of workers.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ from brim.train.data.batches import Collate
 from brim.train.data.feed import Feed, Request
 from brim.train.metrics import Metric
 from brim.train.samples import pair_of, to_device
-
-__all__ = ["Forward", "evaluate_together", "feed_of", "observe", "outputs", "results", "undisturbed"]
 
 Forward = Callable[[nn.Module, Any], Any]
 _EVALUATION = 1 << 40  # in the place of a step, where no step is
@@ -75,7 +74,9 @@ def evaluate_together(
             put_back()
             meanwhile()
     everyone = gather(msgspec.msgpack.encode(seen))
-    return results(metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)])
+    return results(
+        metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)]
+    )
 
 
 def outputs(
@@ -86,7 +87,8 @@ def outputs(
     forward: Forward | None,
     seed: int,
 ) -> Iterator[tuple[Any, Any]]:
-    """The model's output for each chunk of samples, on the host, and their target (None where samples have none).
+    """The model's output for each chunk of samples, on the host, and their target (None where
+    samples have none).
 
     A chunk's chance (a dataset may augment) follows from its number alone.
     """
@@ -137,7 +139,8 @@ def observe(metrics: Mapping[str, Metric], output: Any, target: Any) -> dict[str
     """The partial state of each metric for one chunk.
 
     Raises:
-        SpecError: a metric of brim cannot take this output and target. What one of the user's raises is theirs.
+        SpecError: a metric of brim cannot take this output and target. What one of the user's
+            raises is theirs.
     """
     return {name: _observe_one(metric, output, target) for name, metric in metrics.items()}
 
@@ -148,9 +151,15 @@ def _observe_one(metric: Metric, output: Any, target: Any) -> bytes:
     except (ValueError, TypeError, RuntimeError) as error:
         if not type(metric).__module__.startswith("brim."):
             raise
-        raise SpecError("metrics()", got=str(error), need="metrics that fit the model's output") from error
+        raise SpecError(
+            "metrics()", got=str(error), need="metrics that fit the model's output"
+        ) from error
 
 
-def results(metrics: Mapping[str, Metric], states: Sequence[Mapping[str, bytes]]) -> dict[str, float]:
+def results(
+    metrics: Mapping[str, Metric], states: Sequence[Mapping[str, bytes]]
+) -> dict[str, float]:
     """The values over all chunks, whose states come in chunk order."""
-    return {name: metric.result([state[name] for state in states]) for name, metric in metrics.items()}
+    return {
+        name: metric.result([state[name] for state in states]) for name, metric in metrics.items()
+    }

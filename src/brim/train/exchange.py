@@ -1,9 +1,9 @@
 """Moves slices of gradients between workers and folds them along the canonical tree.
 
-Which blocks exist and how they fold is `coordination/reduction.py`; this only moves and adds. On one host the
-blocks lie in memory that all its workers share: each rank folds its slice of them in place, into a shared result.
-Between hosts, each host first folds what its own workers share; then the first worker of every host trades slices
-with the others over TCP.
+Which blocks exist and how they fold is `coordination/reduction.py`; this only moves and adds. On
+one host the blocks lie in memory that all its workers share: each rank folds its slice of them in
+place, into a shared result. Between hosts, each host first folds what its own workers share; then
+the first worker of every host trades slices with the others over TCP.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
 from brim.wire.peer import Cancelled, Listener, PeerLost, swap
 
-__all__ = ["Alone", "Exchange", "SharedMemory", "Shelf", "Trade"]
-
 Contribution = list[Tensor]
 Arrive = Callable[[str], None]  # wait for the other workers of this host at a named point
 
@@ -50,18 +48,24 @@ class Exchange(Protocol):
         ...
 
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
-        """Take the rows of each embedding that this rank's blocks have, before the step is reduced."""
+        """Take the rows of each embedding that this rank's blocks have,
+        before the step is reduced.
+        """
         ...
 
     def rows_total(self) -> Sequence[Rows]:
-        """Return the rows of each embedding, summed over all micro-batches, once all members stand behind `reduce`.
+        """Return the rows of each embedding, summed over all micro-batches, once all members stand
+        behind `reduce`.
 
-        Only of a job that clips gradients or delays changes, and of one worker alone: nobody else needs all of them.
+        Only of a job that clips gradients or delays changes, and of one worker alone: nobody else
+        needs all of them.
         """
         ...
 
     def rows_owned(self) -> Sequence[OwnedRows]:
-        """Return the part of these rows, of each embedding, that this worker applies; when as `rows_total`."""
+        """Return the part of these rows, of each embedding, that this worker applies; when as
+        `rows_total`.
+        """
         ...
 
     def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
@@ -122,7 +126,8 @@ class Alone:
 class Shelf:
     """Rows of contributions in memory that all workers of a host share.
 
-    Row 0 holds the result, the rows behind it the blocks. Of large rows only those that are used take up memory.
+    Row 0 holds the result, the rows behind it the blocks. Of large rows only those that are used
+    take up memory.
 
     Args:
         descriptor: of an anonymous file; the first worker to come makes it large enough.
@@ -163,7 +168,8 @@ def _size_of(descriptor: int) -> int:
 
 
 class SharedRows:
-    """The rows of embeddings in the memory that the workers of a host share; its owners fold those of some ids each.
+    """The rows of embeddings in the memory that the workers of a host share; its owners fold those
+    of some ids each.
 
     Args:
         shelf: the rows of this host.
@@ -197,7 +203,10 @@ class SharedRows:
 
     def of_host(self) -> dict[Block, list[Rows]]:
         """Return the blocks of all workers of this host."""
-        return {block: self._shelf.layout.rows(self._shelf.row(row)) for block, row in self._index.items()}
+        return {
+            block: self._shelf.layout.rows(self._shelf.row(row))
+            for block, row in self._index.items()
+        }
 
     def fold(self) -> None:
         """Fold the ids that this worker owns."""
@@ -210,12 +219,16 @@ class SharedRows:
         mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
         starts = []
         layout = self._shelf.layout
-        for table, (count, partitions) in enumerate(zip(layout.counts, layout.partitions, strict=True)):
+        for table, (count, partitions) in enumerate(
+            zip(layout.counts, layout.partitions, strict=True)
+        ):
             rows = [tables[table] for tables in blocks.values()]
             start, stop = self._range(rows, count, partitions)
             for block, tables in blocks.items():
                 mine[block].append(between(tables[table], start, stop))
-            starts.append(sum(int((each.ids < start).sum()) for each in rows) if partitions else start)
+            starts.append(
+                sum(int((each.ids < start).sum()) for each in rows) if partitions else start
+            )
         sums = fold_rows(mine, want, self._plan.parts)
         owner, owners = (0, 0) if self._owner is None else (self._owner, self._owners)
         return [
@@ -279,7 +292,8 @@ class SharedMemory:
         shelf: the rows of this host.
         plan: who adds up what.
         rank: of this worker.
-        trade: joins the hosts, on the first worker of each; None on the others and where there is one host.
+        trade: joins the hosts, on the first worker of each; None on the others and where there is
+            one host.
         keeps_total: leaves the rows of all embeddings for all, and not only to their owners.
     """
 
@@ -319,7 +333,9 @@ class SharedMemory:
             self._send_last_to(shelf.slices(0, part, parts), shelf.slices(1, part, parts))
 
     def _send_last_to(self, result: list[Tensor], only: list[Tensor]) -> None:
-        """Let the last sum go to the result; where nothing is left to add, the only block is copied there."""
+        """Let the last sum go to the result; where nothing is left to add, the only block is copied
+        there.
+        """
         if self._operations:
             left, right, _ = self._operations[-1]
             self._operations[-1] = (left, right, result)
@@ -414,7 +430,9 @@ class Trade:
         local = plan.local_blocks(me)
         mine = {block: 1 + local.index(_at(block, local)) for block in plan.host_blocks(me)}
         self._outgoing = {
-            peer: [memory_of(t) for row in mine.values() for t in shelf.slices(row, host, len(hosts))]
+            peer: [
+                memory_of(t) for row in mine.values() for t in shelf.slices(row, host, len(hosts))
+            ]
             for host, peer in self._peers.items()
         }
         received = {
@@ -452,7 +470,8 @@ class Trade:
         swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
 
     def run_rows(self, local: Mapping[Block, Sequence[Rows]]) -> list[Rows]:
-        """Give all hosts the rows of embeddings that this host's blocks have, and return the sum of all.
+        """Give all hosts the rows of embeddings that this host's blocks have, and return the sum of
+        all.
 
         Raises:
             PeerLost: as `run`, and where another host sends more rows than there are.
@@ -465,9 +484,12 @@ class Trade:
         own = [rows for each in blocks.values() for rows in each]
         sizes = torch.tensor([len(rows.ids) for rows in own])
         theirs = {
-            host: torch.zeros(len(plan.host_blocks(host)) * tables, dtype=torch.int64) for host in self._peers
+            host: torch.zeros(len(plan.host_blocks(host)) * tables, dtype=torch.int64)
+            for host in self._peers
         }
-        self._swap({host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()})
+        self._swap(
+            {host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()}
+        )
         room = {host: self._room(each.tolist()) for host, each in theirs.items()}
         sent = [part.contiguous() for rows in own for part in rows]
         self._swap(
@@ -485,9 +507,15 @@ class Trade:
         for number, size in enumerate(sizes):
             table = number % len(self._counts)
             if not 0 <= size <= self._counts[table]:
-                raise PeerLost(f"a worker sends {size} rows of an embedding of {self._counts[table]}")
+                raise PeerLost(
+                    f"a worker sends {size} rows of an embedding of {self._counts[table]}"
+                )
             values = self._like[table].values
-            room.append(Rows(torch.empty(size, dtype=torch.int64), values.new_empty((size, values.shape[1]))))
+            room.append(
+                Rows(
+                    torch.empty(size, dtype=torch.int64), values.new_empty((size, values.shape[1]))
+                )
+            )
         return room
 
     def _swap(

@@ -30,8 +30,6 @@ from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model
 
-__all__ = ["FORMATS", "dtype_name", "example_inputs", "export", "shapes_of", "trace", "traced"]
-
 WEIGHTS, MANIFEST, README = "model.safetensors", "manifest.json", "README.md"
 _EXAMPLE_ROWS = 4  # not 0 or 1, which a tracer would take for constants
 _STATE = f"""from safetensors.torch import load_file
@@ -60,7 +58,10 @@ def export(spec: JobSpec, directory: Path, *, format: str) -> None:
     module = functions_of(load(spec.file), spec)
     model = trained_model(module, spec).cpu()
     with new_directory(directory) as draft:
-        state = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+        state = {
+            name: tensor.detach().clone().contiguous()
+            for name, tensor in model.state_dict().items()
+        }
         write_through(draft / WEIGHTS, save(state))
         about = FORMATS[format](draft, model, module)
         _describe(draft, spec, model, state, about)
@@ -126,7 +127,9 @@ def trace(model: nn.Module, inputs: Any) -> Any:
 
 def traced(format: str, function: Callable[[], Any]) -> Any:
     """Run a tracer; what it cannot do is the model's matter, and said in its own words."""
-    logging.disable(logging.WARNING)  # tracers tell of packages that are not there, and of their own insides
+    logging.disable(
+        logging.WARNING
+    )  # tracers tell of packages that are not there, and of their own insides
     try:
         # When they fail they print the graph as far as they came.
         with (
@@ -142,9 +145,11 @@ def traced(format: str, function: Callable[[], Any]) -> Any:
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         raise SpecError(
             f"--format {format}",
-            got=f"{type(cause).__name__}: {lines[0] if lines else 'no reason given'}{_place(cause)}",
+            got=f"{type(cause).__name__}: "
+            f"{lines[0] if lines else 'no reason given'}{_place(cause)}",
             need="a model whose forward() does not depend on the values of its inputs",
-            hint="change that line (torch.where, torch.cond), or --format safetensors: the weights alone",
+            hint="change that line (torch.where, torch.cond), or --format safetensors: the weights "
+            "alone",
         ) from error
     finally:
         logging.disable(logging.NOTSET)
@@ -159,7 +164,9 @@ def _place(error: BaseException) -> str:
 
 
 def example_inputs(module: ModuleType) -> Any:
-    """Inputs for a few rows: those of the data, or zeros where the columns say what they look like."""
+    """Inputs for a few rows: those of the data,
+    or zeros where the columns say what they look like.
+    """
     dataset = call(lambda: module.dataset("train"))
     columnar = columnar_in(dataset)
     if columnar is not None:
@@ -214,7 +221,10 @@ def _describe(
     """`manifest.json` for programs, `README.md` for people."""
     assert spec.inference is not None
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
         for path in sorted(draft.iterdir())
     }
     load_with = about.pop("load", "")
@@ -226,7 +236,8 @@ def _describe(
         "versions": versions(),
         "files": files,
         "tensors": {
-            name: {"dtype": dtype_name(tensor), "shape": list(tensor.shape)} for name, tensor in state.items()
+            name: {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
+            for name, tensor in state.items()
         },
         **about,
     }

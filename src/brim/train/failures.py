@@ -1,4 +1,6 @@
-"""What becomes of an exception that a worker cannot answer: whose it is, and what the agent is told."""
+"""What becomes of an exception that a worker cannot answer: whose it is, and what the agent is
+told.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,9 @@ from brim.train.traces import trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Failed, Warn, failure_of
 
-__all__ = ["blame", "report"]
-
-# Of a device that is gone or broken: no device, busy or lost, uncorrectable memory and link errors, not initialised.
-# The others, a failed assertion of a kernel first of all, are mistakes that another device would repeat.
+# Of a device that is gone or broken: no device, busy or lost, uncorrectable memory and link errors,
+# not initialised. The others, a failed assertion of a kernel first of all, are mistakes that
+# another device would repeat.
 _LOST_DEVICE = frozenset({3, 46, 100, 101, 214, 220, 802, 803, 999})
 
 
@@ -24,13 +25,18 @@ def blame(error: BaseException) -> BrimError:
     """The error as one of brim's: what is not one is the user's, unless their device is lost."""
     if isinstance(error, BrimError):
         return error
-    if isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) in _LOST_DEVICE:
+    if (
+        isinstance(error, torch.AcceleratorError)
+        and getattr(error, "error_code", None) in _LOST_DEVICE
+    ):
         return EnvironmentFault(f"the device is lost: {str(error).splitlines()[0]}", retryable=True)
     return UserCodeError(trace_of(error))
 
 
 def report(context: WorkerContext, error: BaseException) -> None:
-    """Tell the agent: that the job must end, or, where another worker may do better, that this one gives up."""
+    """Tell the agent: that the job must end, or, where another worker may do better, that this one
+    gives up.
+    """
     blamed = blame(error)
     with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone
         for tell in context.before_failing:

@@ -1,4 +1,6 @@
-"""The memory of a safetensors file, laid out before the tensors are copied into it: nothing is left to serialise."""
+"""The memory of a safetensors file, laid out before the tensors are copied into it: nothing is left
+to serialise.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,6 @@ from safetensors.torch import save
 from torch import Tensor
 
 from brim.train.layout import memory_of
-
-__all__ = ["Bytes", "copy_to", "lay_out"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -47,7 +47,9 @@ def lay_out(tensors: Mapping[str, Tensor]) -> tuple[bytearray, dict[str, Bytes]]
     text += b" " * (-len(text) % _LENGTH.size)
     data = bytearray(_LENGTH.pack(len(text)) + text)
     first = len(data)
-    for left in range(stop, 0, -len(_ZEROS)):  # piece by piece: nobody else runs while memory is made
+    for left in range(
+        stop, 0, -len(_ZEROS)
+    ):  # piece by piece: nobody else runs while memory is made
         data += _ZEROS[:left]
     memory = np.frombuffer(data, np.uint8)[first:]
     return data, {name: memory[slice(*each["data_offsets"])] for name, each in header.items()}
@@ -56,7 +58,8 @@ def lay_out(tensors: Mapping[str, Tensor]) -> tuple[bytearray, dict[str, Bytes]]
 def copy_to(place: Bytes, tensor: Tensor) -> None:
     """Copy the bytes of a tensor to their place.
 
-    By numpy: a thread of its own that computes with torch may start others, and those of a forked process hang.
+    By numpy: a thread of its own that computes with torch may start others, and those of a forked
+    process hang.
     """
     if tensor.numel():
         np.copyto(place, np.frombuffer(memory_of(tensor), np.uint8))

@@ -1,7 +1,8 @@
-"""What a worker leaves behind where its agent was killed: all that it had said, then the state of the job.
+"""What a worker leaves behind where its agent was killed: all that it had said, then the state of
+the job.
 
-One worker of a run is its heir: the first of a round whose members are all of one agent. All others die with their
-agent, and so does the first where no agent follows.
+One worker of a run is its heir: the first of a round whose members are all of one agent. All others
+die with their agent, and so does the first where no agent follows.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from brim.process import die_with_parent, outlive_parent
 from brim.storage.heir import UNHEARD, be_heir, succession
 from brim.storage.journal import Journal
 from brim.wire.messages import AgentMessage, Codec, Unheard
-
-__all__ = ["Inheritance"]
 
 
 class Inheritance:
@@ -37,7 +36,9 @@ class Inheritance:
         """Be the heir from here on, or not; where the disk does not take down who is, nobody is."""
         if on_me and succession() and not self.is_mine:
             with contextlib.suppress(OSError):
-                be_heir(self._run_dir)  # first: whoever is not known as the heir must not outlive the agent
+                be_heir(
+                    self._run_dir
+                )  # first: whoever is not known as the heir must not outlive the agent
                 outlive_parent()
                 self.is_mine = True
         elif self.is_mine and not on_me:
@@ -47,10 +48,12 @@ class Inheritance:
     def leave_words(self, words: Iterable[AgentMessage]) -> None:
         """Add what was said last, and may not have been heard, to what the agent has left.
 
-        From here on, and until this process has ended, no agent can write there: so none goes on before that.
+        From here on, and until this process has ended, no agent can write there: so none goes on
+        before that.
 
         Raises:
-            EnvironmentFault: the disk does not take it; or the agent lives after all, or another has taken its place.
+            EnvironmentFault: the disk does not take it; or the agent lives after all, or another
+                has taken its place.
         """
         codec: Codec[Unheard] = Codec(Unheard)
         self._journal = Journal(self._run_dir / UNHEARD)

@@ -1,8 +1,9 @@
-"""What a script imports first, imported once, in the template: every worker that is forked behind it has it at once.
+"""What a script imports first, imported once, in the template: every worker that is forked behind
+it has it at once.
 
-Imports at the top of a script are what each worker would begin with anyway. The script itself is not run, nor is any
-module that lies beside it: what those do is the worker's. Whatever goes wrong here goes wrong in the worker, with its
-words.
+Imports at the top of a script are what each worker would begin with anyway. The script itself is
+not run, nor is any module that lies beside it: what those do is the worker's. Whatever goes wrong
+here goes wrong in the worker, with its words.
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ from pathlib import Path
 from brim.train import join
 from brim.train.chance import seed_everything
 
-__all__ = ["be_script", "import_ahead", "leading_imports"]
-
-
 _is_script = False
 
 
 def be_script(command: Sequence[str], seed: int) -> None:
-    """Be where `python script.py arguments…` begins: its arguments, its neighbours, and chance seeded for the job.
+    """Be where `python script.py arguments…` begins: its arguments, its neighbours, and chance
+    seeded for the job.
 
     A fork of a process that was there already goes on from where that one stands.
     """
@@ -54,7 +53,8 @@ def import_ahead(command: Sequence[str], seed: int) -> None:
 def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[ast.stmt]:
     """The import statements that a file begins with, up to whatever may depend on something else.
 
-    That is any other statement, and a module beside the script: of that one, its own leading imports are the last.
+    That is any other statement, and a module beside the script: of that one, its own leading
+    imports are the last.
 
     Raises:
         OSError, SyntaxError, ValueError: it cannot be read.

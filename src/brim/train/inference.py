@@ -1,7 +1,7 @@
 """A job that uses a model: every chunk of the rows is computed once, by any number of workers.
 
-The loop is that of training without an update: rounds, the barrier and its commit are the same, and what a step
-leaves is a file of results (`parts.py`) instead of other weights.
+The loop is that of training without an update: rounds, the barrier and its commit are the same, and
+what a step leaves is a file of results (`parts.py`) instead of other weights.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from brim.train.state import weights_sha256
 from brim.wire.messages import Completed, Facts, MicroReport, StepReport, failure_of
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Task", "infer"]
-
 
 class Task(Protocol):
     """What is done with the rows."""
@@ -55,13 +53,16 @@ class Task(Protocol):
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
         """Make one whole of the results of all chunks, in order; the metrics, if there are any.
 
-        `job` is the name of the run: whoever takes over from a worker that died over it is told the same.
+        `job` is the name of the run: whoever takes over from a worker that died over it is told the
+        same.
         """
         ...
 
 
 def infer(task: Task, spec: JobSpec, context: WorkerContext) -> None:
-    """Take part in an inference job until it is done, or until this worker has left (SystemExit)."""
+    """Take part in an inference job until it is done,
+    or until this worker has left (SystemExit).
+    """
     _Job(task, spec, context).run()
 
 
@@ -116,7 +117,9 @@ class _Job:
             raise RoundChanged
 
     def _own(self, chunks: int) -> range:
-        """Which of a step's chunks are this rank's: as the round shares them, or evenly where they are fewer."""
+        """Which of a step's chunks are this rank's: as the round shares them, or evenly where they
+        are fewer.
+        """
         shares, rank = self._members.shares, self._members.rank
         if chunks != sum(shares):
             return share(chunks, self._members.world_size, rank)
@@ -125,7 +128,9 @@ class _Job:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """What the disk refuses one worker it refuses the next: it ends the job, which can be resumed."""
+        """What the disk refuses one worker it refuses the next: it ends the job, which can be
+        resumed.
+        """
         try:
             yield
         except EnvironmentFault as fault:

@@ -1,7 +1,8 @@
 """A worker's side of a job: the training loop that any number of workers run together.
 
-`Job.batches` hands out this worker's micro-batches; `Job.step` takes their losses. What happens between, when a
-neighbour dies, joins or leaves, stays in here: the loop of a user sees micro-batches and nothing else.
+`Job.batches` hands out this worker's micro-batches; `Job.step` takes their losses. What happens
+between, when a neighbour dies, joins or leaves, stays in here: the loop of a user sees
+micro-batches and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ import platform
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -65,12 +74,13 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, PeerLost
 
-__all__ = ["Job", "MicroBatch", "versions"]
-
 _SAMPLED = 50  # steps of which one says what rows of embeddings are looked up most
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
 _ANSWER = 50e-6  # seconds that the answer to a commit takes at least
-_UPDATE, _EPOCH = 1 << 41, 1 << 42  # in the place of a micro-batch, or of a step: what chance is drawn for
+_UPDATE, _EPOCH = (
+    1 << 41,
+    1 << 42,
+)  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
 _NOTHING = OwnedRows(Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0)
@@ -81,9 +91,11 @@ class MicroBatch:
     """The input of one forward and backward pass.
 
     Attributes:
-        inputs: the first parts of the samples if they are pairs, else whole samples; collated, on the job's device.
+        inputs: the first parts of the samples if they are pairs, else whole samples; collated, on
+            the job's device.
         target: the second parts of the samples if they are pairs, else None.
-        carried: for each name given to `Job.carry`, what its samples start from; replace it by what they end with.
+        carried: for each name given to `Job.carry`, what its samples start from; replace it by what
+            they end with.
     """
 
     inputs: Any
@@ -127,7 +139,9 @@ class _Step:
     todo: deque[int]
     due: bool
     since: float
-    done: list[tuple[Request, int]] = field(default_factory=list)  # with the checksum of its samples
+    done: list[tuple[Request, int]] = field(
+        default_factory=list
+    )  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
     staleness: int | None = None
@@ -196,10 +210,16 @@ class Job:
         self.model = model if isinstance(model, nn.Module) else nn.ModuleList(model)
         self.spec = spec
         self.members: Members = Membership(context) if context else Loner()
-        self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        self.device = next(
+            (parameter.device for parameter in self.model.parameters()), torch.device("cpu")
+        )
+        optimizers = (
+            [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        )
         schedulers = (
-            scheduler if isinstance(scheduler, (list, tuple)) else [scheduler] * (scheduler is not None)
+            scheduler
+            if isinstance(scheduler, (list, tuple))
+            else [scheduler] * (scheduler is not None)
         )
         self._optimization = Optimization(
             self.model,
@@ -240,7 +260,9 @@ class Job:
         self._epochs = 0  # planned; 0 before the loop
         self._over = False
         self._lines_between = False  # of the user's, which run between `epochs` and `batches`
-        self._at_hold = False  # nothing but a neighbour's state has changed the state since all compared it
+        self._at_hold = (
+            False  # nothing but a neighbour's state has changed the state since all compared it
+        )
         self.has_left = False
         self._round: _Round | None = None
         self._step: _Step | None = None
@@ -254,7 +276,7 @@ class Job:
         self._data_facts: dict[str, Any] = {}
         self._seconds: dict[str, float] = defaultdict(float)
 
-    # What a user may know and say ----------------------------------------------------------------------------
+    # What a user may know and say -----------------------------------------------------------------
 
     @property
     def committed(self) -> int:
@@ -268,7 +290,10 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """This worker's place among the others, from 0; it changes as workers come and go. Servers come behind."""
+        """This worker's place among the others, from 0; it changes as workers come and go.
+
+        Servers come behind.
+        """
         rank, workers = self.members.rank, self.members.workers
         before = sum(each < rank for each in workers)
         return before if rank in workers else len(workers) + rank - before
@@ -288,39 +313,48 @@ class Job:
 
         Args:
             name: a different one for each state.
-            thing: an object with `state_dict()` and `load_state_dict(state)`, such as an average of the weights, or a
-                dict that you change in place. It must change in the same way on all workers.
+            thing: an object with `state_dict()` and `load_state_dict(state)`, such as an average of
+                the weights, or a dict that you change in place. It must change in the same way on
+                all workers.
 
         Raises:
-            SpecError: the loop has begun, the name is taken, the thing has no state to carry, or the job has servers.
+            SpecError: the loop has begun, the name is taken, the thing has no state to carry, or
+                the job has servers.
         """
         self._check_before_loop("job.register_state")
         if self.spec.servers:
             raise SpecError(
                 "job.register_state",
                 got=f"{name!r} beside --ps {self.spec.servers}",
-                need="a loop whose state brim carries by itself: on servers no batch is run that could change another",
+                need="a loop whose state brim carries by itself: on servers no batch is run that "
+                "could change another",
                 hint="--ps 0",
             )
         self._state.register(name, thing)
 
     def carry(self, name: str, start: Tensor | Sequence[Tensor], *, dim: int = 0) -> None:
-        """Carry a hidden state from each sample of a step to the sample at the same position of the next step.
+        """Carry a hidden state from each sample of a step to the sample at the same position of the
+        next step.
 
-        `batch.carried[name]` is the state that the samples of a micro-batch start from, detached. Replace it by the
-        state that they end with. Each epoch starts from `start`. The data must not be shuffled.
+        `batch.carried[name]` is the state that the samples of a micro-batch start from, detached.
+        Replace it by the state that they end with. Each epoch starts from `start`. The data must
+        not be shuffled.
 
         Args:
             name: different for each carried state.
-            start: a floating-point tensor, or several, with `global_batch_size` entries in dimension `dim`.
-            dim: the dimension of the samples: 1 for torch's recurrent layers, whose state is [layers, batch, size].
+            start: a floating-point tensor, or several, with `global_batch_size` entries in
+                dimension `dim`.
+            dim: the dimension of the samples: 1 for torch's recurrent layers, whose state is
+                [layers, batch, size].
 
         Raises:
             SpecError: the loop has begun, the name is taken, or `start` is something else.
         """
         self._check_before_loop("job.carry")
         if self._asynchrony is not None:
-            raise _not_asynchronous("job.carry, by which each step starts from what the one before it left")
+            raise _not_asynchronous(
+                "job.carry, by which each step starts from what the one before it left"
+            )
         carried = Carried(name, start, dim=dim, device=self.device)
         self._state.register(name, carried)
         self._carried[name] = carried
@@ -349,8 +383,8 @@ class Job:
     def stop(self) -> None:
         """End the job early, as done: after the current step, or at once between steps or epochs.
 
-        Within a step, and within an epoch of asynchronous training, a call on one worker is enough; elsewhere all
-        workers must call it.
+        Within a step, and within an epoch of asynchronous training, a call on one worker is enough;
+        elsewhere all workers must call it.
         """
         is_within_step = self._step is not None and self._step.number == self.committed
         if is_within_step or self._is_amid_epoch:
@@ -358,7 +392,7 @@ class Job:
         else:
             self._state.stop_after = self.epoch + 1
 
-    # The loop ------------------------------------------------------------------------------------------------
+    # The loop -------------------------------------------------------------------------------------
 
     def epochs(self, epochs: int | None = None) -> Iterator[int]:
         """Yield the numbers of the remaining epochs, from 0; loop over `batches` in each.
@@ -378,7 +412,9 @@ class Job:
             yield epoch
 
     def own_epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """Like `epochs`, for brim's own loops, whose code between epochs never changes parameters."""
+        """Like `epochs`, for brim's own loops, whose code between epochs never changes
+        parameters.
+        """
         self._check_first_loop()
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
         facts = None if self._state.schedule is None else self._facts()
@@ -420,22 +456,24 @@ class Job:
         shards: int | None = None,
         loaders: int | None = None,
     ) -> Iterator[MicroBatch]:
-        """Yield this worker's micro-batches of every step: of one epoch within `epochs`, else of the whole job.
+        """Yield this worker's micro-batches of every step: of one epoch within `epochs`, else of
+        the whole job.
 
         Args:
             data: a map-style dataset, a torch DataLoader, or an IterableDataset.
-            global_batch_size: samples per step, whatever the number of workers; None takes that of the DataLoader,
-                or `--global-batch-size`.
+            global_batch_size: samples per step, whatever the number of workers; None takes that of
+                the DataLoader, or `--global-batch-size`.
             epochs: passes over the data, if this is the only loop; None takes `--epochs`.
             shuffle: False reads the data in its order.
             sampler: draws the indices of each epoch, instead of a shuffle.
             collate_fn: turns a list of samples into a batch; None collates as torch does.
             samples: number of samples per epoch, for iterable data without a length.
-            shards: number of parts of an IterableDataset, each read only by the workers whose micro-batches come from
-                it. The dataset finds its part by `get_worker_info()`, or has `shard(num_shards, index)` as those of
-                Hugging Face do. None makes every worker read the whole stream.
-            loaders: processes on each host that read ahead, divided among its workers; None takes `--loaders`, or the
-                DataLoader's `num_workers`.
+            shards: number of parts of an IterableDataset, each read only by the workers whose
+                micro-batches come from it. The dataset finds its part by `get_worker_info()`, or
+                has `shard(num_shards, index)` as those of Hugging Face do. None makes every worker
+                read the whole stream.
+            loaders: processes on each host that read ahead, divided among its workers; None takes
+                `--loaders`, or the DataLoader's `num_workers`.
 
         Raises:
             SpecError: the data or the loop is not supported.
@@ -476,7 +514,9 @@ class Job:
             yield from self._batches_of_epoch(feed)
 
     def use(self, feed: Feed, data: object) -> None:
-        """Read from here what `batches` is asked for of this data; what was read ahead from elsewhere is dropped."""
+        """Read from here what `batches` is asked for of this data; what was read ahead from
+        elsewhere is dropped.
+        """
         feed.check()
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
@@ -494,17 +534,24 @@ class Job:
         if self._epochs:
             raise SpecError(
                 "your training loop",
-                got=f"another loop over a job that {'has ended' if self._over else 'has begun'}, with {self._epochs} "
+                got=f"another loop over a job that {'has ended' if self._over else 'has begun'}, "
+                f"with {self._epochs} "
                 f"{'epoch' if self._epochs == 1 else 'epochs'}",
                 need="one loop over all epochs of a job",
-                hint="for epoch in job.epochs(N): for batch in job.batches(train, global_batch_size=512): ...",
+                hint="for epoch in job.epochs(N): for batch in job.batches(train, "
+                "global_batch_size=512): ...",
             )
 
     def _agreed(self, name: str, given: int | None, asked: int, *, default: int) -> int:
-        """What the script and the command line say of one number; 0 is a command line that says nothing."""
+        """What the script and the command line say of one number; 0 is a command line that says
+        nothing.
+        """
         if given is not None and asked and given != asked:
             raise SpecError(
-                f"--{name}", got=str(asked), need=f"{given}, as the script has it", hint=f"leave out --{name}"
+                f"--{name}",
+                got=str(asked),
+                need=f"{given}, as the script has it",
+                hint=f"leave out --{name}",
             )
         number = asked or default if given is None else given
         if number < 1:
@@ -517,21 +564,27 @@ class Job:
         Raises:
             SpecError: the data does not fit the job, or differs from that of earlier epochs.
         """
-        self._agreed("global-batch-size", feed.global_batch_size, self.spec.global_batch_size, default=1)
+        self._agreed(
+            "global-batch-size", feed.global_batch_size, self.spec.global_batch_size, default=1
+        )
         if self.spec.exact and feed.global_batch_size < self.spec.micro_batches:
             raise SpecError(
                 "global_batch_size",
                 got=str(feed.global_batch_size),
-                need=f"at least 1 sample for each of the {self.spec.micro_batches} micro-batches of a step",
+                need=f"at least 1 sample for each of the {self.spec.micro_batches} micro-batches "
+                "of a step",
                 hint=f"{self.spec.micro_batches} or more, or fewer micro_batches",
             )
         self._check_carried(feed)
-        schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs)
+        schedule = Schedule(
+            samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs
+        )
         if self._state.schedule not in (None, schedule):
             raise SpecError(
                 "job.batches",
                 got=f"{schedule.samples:,} samples in steps of {schedule.global_batch_size}",
-                need=f"{self._state.schedule.samples:,} in steps of {self._state.schedule.global_batch_size}, "
+                need=f"{self._state.schedule.samples:,} in steps of "
+                f"{self._state.schedule.global_batch_size}, "
                 "as in the epochs before",
                 hint="one dataset for all epochs",
             )
@@ -563,13 +616,16 @@ class Job:
                     f"carried {name!r}",
                     got=f"{each.places} places",
                     need=f"{feed.global_batch_size}: one for each sample of a step",
-                    hint="job.carry(name, start, dim=1) where dimension 1 of start is that of the samples",
+                    hint="job.carry(name, start, dim=1) where dimension 1 of start is that of the "
+                    "samples",
                 )
 
-    # Rounds --------------------------------------------------------------------------------------------------
+    # Rounds ---------------------------------------------------------------------------------------
 
     def _get_ready(self) -> None:
-        """Do for a first time, before this worker counts, what others would else wait for in its first round."""
+        """Do for a first time, before this worker counts, what others would else wait for in its
+        first round.
+        """
         make_own([*self.model.parameters(), *self.model.buffers()])
         self._sources.seed(0)
         if self._feed is not None and self._feed.is_computed:
@@ -625,15 +681,17 @@ class Job:
                 mine=plan.micro_batches(rank),
             )
             self._contributions.begin()
-            # Someone of this host may still be adding up in the round before, in the memory that all share: what
-            # follows begins once all have agreed.
+            # Someone of this host may still be adding up in the round before, in the memory that
+            # all share: what follows begins once all have agreed.
             at_hold, self._at_hold = self._at_hold, False
             self._agree(at_hold=at_hold)
             self._settle_tables()
         return self._round
 
     def _settle_tables(self) -> None:
-        """Have the tables of this host at the last commit; all members have left the round before."""
+        """Have the tables of this host at the last commit;
+        all members have left the round before.
+        """
         if not self._embeddings.names:
             return
         tables, is_first = self._embeddings, self.members.rank == self.members.neighbours.start
@@ -642,7 +700,9 @@ class Job:
         if self.members.world_size > 1:
             was_here = tables.is_shown and not self.members.is_newcomer
             word = b"1" if was_here or tables.step == self.committed else b""
-            have = [bool(each) for each in self.members.arrive(self.committed, "tables", word).payloads]
+            have = [
+                bool(each) for each in self.members.arrive(self.committed, "tables", word).payloads
+            ]
             if self.members.hand_over(have, tables):
                 self.members.arrive(self.committed, "handed over")
         if is_first:
@@ -660,7 +720,8 @@ class Job:
         """Follow what the last commit brought.
 
         Args:
-            patience: seconds to wait for its answer, where this worker is alone in its round; None waits for it.
+            patience: seconds to wait for its answer, where this worker is alone in its round; None
+                waits for it.
         """
         self._step = None
         if patience is None or patience > _ANSWER or self._state.due:
@@ -682,7 +743,8 @@ class Job:
         """Compare the state with those of the others.
 
         Args:
-            at_hold: they compared it before, at the end of the last round, and nothing of the user's ran since.
+            at_hold: they compared it before, at the end of the last round, and nothing of the
+                user's ran since.
 
         Raises:
             UserCodeError: they differ; nothing brim carries does by itself.
@@ -705,11 +767,13 @@ class Job:
             "  The last checkpoint on which all agreed is kept."
         )
 
-    # Steps ---------------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     @property
     def _ends_epoch(self) -> bool:
-        """Whether the step that was committed last is an epoch's last, as far as the job's data is known yet."""
+        """Whether the step that was committed last is an epoch's last, as far as the job's data is
+        known yet.
+        """
         schedule = self._state.schedule
         return schedule is not None and self.committed % schedule.steps_per_epoch == 0
 
@@ -724,10 +788,13 @@ class Job:
                 "your training loop",
                 got=f"a second loop over job.batches in epoch {self.epoch}",
                 need="one loop over the batches of an epoch",
-                hint="job.evaluate(test, metrics) measures; a second training set is joined by ConcatDataset",
+                hint="job.evaluate(test, metrics) measures; a second training set is joined by "
+                "ConcatDataset",
             )
         self._epoch_read = self.epoch
-        if self._lines_between:  # what stands in front of this loop was done before this worker came
+        if (
+            self._lines_between
+        ):  # what stands in front of this loop was done before this worker came
             self._state.put_again()
         self._state.keep_put()
         self._state.order = feed.order_crc32(self.epoch) if feed.order == "sampler" else 0
@@ -743,12 +810,16 @@ class Job:
     def _steps(self, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""
         while self.committed < end and self._state.stop_after is None:
-            # Of a long step a hundredth is enough for the answer, of a short one the answer may come within the next:
-            # where it says that the round is over, what was begun of that step is given up.
+            # Of a long step a hundredth is enough for the answer, of a short one the answer may
+            # come within the next: where it says that the round is over, what was begun of that
+            # step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
                 wanted = requests(
-                    self._schedule, parts=round.parts, micro_batches=round.mine, after=self.committed
+                    self._schedule,
+                    parts=round.parts,
+                    micro_batches=round.mine,
+                    after=self.committed,
                 )
                 loaders = self._part_of(feed.loaders)
                 round.reads = feed.read(
@@ -759,7 +830,9 @@ class Job:
     def _wait_for_data(self, round: _Round) -> None:
         self.members.wait_for_data(self.committed, time.monotonic() - round.asked)
 
-    def _asynchronous_epoch(self, asynchrony: Asynchrony, feed: Feed, end: int) -> Iterator[MicroBatch]:
+    def _asynchronous_epoch(
+        self, asynchrony: Asynchrony, feed: Feed, end: int
+    ) -> Iterator[MicroBatch]:
         """This worker's batches of an epoch, and the state that came of all workers' batches."""
         asynchrony.begin_epoch(self._schedule.steps_per_epoch)
         try:
@@ -771,12 +844,15 @@ class Job:
             asynchrony.is_in_epoch = False  # also where the loop is left
         self._step = None
 
-    def _turns(self, asynchrony: Asynchrony, round: _Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
+    def _turns(
+        self, asynchrony: Asynchrony, round: _Round, feed: Feed, end: int
+    ) -> Iterator[MicroBatch]:
         """Batches until none is left; what others apply meanwhile is taken over with each turn."""
         base, members = self.committed, self.members.world_size
         allotment = asynchrony.allotment(members)
         if members > 1:
-            self._checkpoints.await_copy()  # others are going to change the tables that it is taken of
+            # others are going to change the tables that it is taken of
+            self._checkpoints.await_copy()
             if round.rank == 0:
                 asynchrony.settle(round.number)
             self.members.arrive(base, "settled")
@@ -791,14 +867,19 @@ class Job:
             round.reads = feed.read(islice(wanted, 1), loaders=loaders, meanwhile=self.members.poll)
             yield from self._micro_batches(round, round.reads, number)
             self._stop_reading()
-            batch = None if self._state.stop_after is not None else allotment.next(self.committed - 1)
+            batch = (
+                None if self._state.stop_after is not None else allotment.next(self.committed - 1)
+            )
         if members > 1:
             self.members.arrive(end, "epoch")
             asynchrony.end()
-            round.commits = self.committed - base  # of all: so they find out alike whether all stand here
+            round.commits = (
+                self.committed - base
+            )  # of all: so they find out alike whether all stand here
 
     def _part_of(self, loaders: int) -> int:
-        """This worker's part of the processes that read on its host: at least one, where there are any.
+        """This worker's part of the processes that read on its host: at least one, where there are
+        any.
 
         A server reads nothing.
         """
@@ -808,7 +889,9 @@ class Job:
         part = cut(Span(0, loaders), len(neighbours))[self.members.rank - neighbours.start]
         return max(len(part), min(loaders, 1))
 
-    def _micro_batches(self, round: _Round, reads: Iterator[Read], batch: int) -> Iterator[MicroBatch]:
+    def _micro_batches(
+        self, round: _Round, reads: Iterator[Read], batch: int
+    ) -> Iterator[MicroBatch]:
         """Hand out this rank's part of a step, and add up what comes back."""
         number = self.committed
         step = self._step = _Step(
@@ -877,11 +960,12 @@ class Job:
 
         Args:
             loss: a scalar tensor, the mean over the micro-batch's samples.
-            optimizer: if the job has several, the one whose parameters get this loss; all of them step together.
+            optimizer: if the job has several, the one whose parameters get this loss; all of them
+                step together.
 
         Returns:
-            After this worker's last micro-batch of the step, when the network has been updated, the mean loss over
-            the whole step; before that, None.
+            After this worker's last micro-batch of the step, when the network has been updated, the
+            mean loss over the whole step; before that, None.
 
         Raises:
             SpecError: the loop does something that it must leave to brim.
@@ -935,7 +1019,9 @@ class Job:
                 hint="job.step(loss, optimizer=...)",
             )
         index = (
-            0 if optimizer is None else next((i for i, each in enumerate(known) if each is optimizer), None)
+            0
+            if optimizer is None
+            else next((i for i, each in enumerate(known) if each is optimizer), None)
         )
         if index is None:
             raise SpecError(
@@ -944,7 +1030,9 @@ class Job:
                 need="one that you gave to brim.join",
             )
         if micro.losses[index] is not None:
-            raise SpecError("job.step", got="a second call for one batch", need="one call for every batch")
+            raise SpecError(
+                "job.step", got="a second call for one batch", need="one call for every batch"
+            )
         return index
 
     def _complete(self, round: _Round, step: _Step) -> None:
@@ -958,7 +1046,8 @@ class Job:
                 "your training loop",
                 got="a batch without a step",
                 need="one call of job.step(loss) for every batch",
-                hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), batch.target))",
+                hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), "
+                "batch.target))",
             )
         self._contributions.check_unchanged()
         if round.commits < _WATCHED_STEPS:
@@ -971,7 +1060,9 @@ class Job:
         if micro.carried or self._carried:
             check_names(self._carried, micro.carried)
             for name, each in self._carried.items():
-                contribution += each.left_by(step.places(micro.read.request.span), micro.carried[name])
+                contribution += each.left_by(
+                    step.places(micro.read.request.span), micro.carried[name]
+                )
         round.accumulator.add(step.todo.popleft(), contribution)
         step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
         step.done.append((micro.read.request, micro.read.crc32))
@@ -988,7 +1079,9 @@ class Job:
             if self._takes_turns:
                 return self._commit_in_turn(self._asynchrony, round, step)
         started = time.perf_counter()
-        if self.device.type == "cuda":  # what it has still to do is this rank's own work, not the exchange's
+        if (
+            self.device.type == "cuda"
+        ):  # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(self.device)
             started = self._spent("compute", started)
         waited = 0.0
@@ -1004,11 +1097,12 @@ class Job:
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
         busy = time.perf_counter() - reducing - waited
-        # Tables are changed before the commit, which all wait for, so that nobody reads what is half written; what
-        # does not count is taken back. Who is alone has nobody to wait for.
+        # Tables are changed before the commit, which all wait for, so that nobody reads what is
+        # half written; what does not count is taken back. Who is alone has nobody to wait for.
         early = bool(self._embeddings.weights) and self.members.world_size > 1
         if early:
-            self._checkpoints.await_copy()  # behind this point others change the tables that are copied
+            # behind this point others change the tables that are copied
+            self._checkpoints.await_copy()
             arrive("summed")
         self._seconds["wait"] += waited
         started = self._spent("reduce", started + waited)
@@ -1038,7 +1132,9 @@ class Job:
             round.exchange.put_rows(round.rows.blocks())
 
     def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> Outcome:
-        """Apply a batch to the newest state, to which others have come meanwhile; none of them does so now."""
+        """Apply a batch to the newest state, to which others have come meanwhile; none of them does
+        so now.
+        """
         started = time.perf_counter()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -1088,12 +1184,19 @@ class Job:
         return report
 
     def _owned(self, round: _Round) -> Sequence[OwnedRows]:
-        """The rows that this worker applies; each host applies all, and those of the first are counted."""
+        """The rows that this worker applies; each host applies all, and those of the first are
+        counted.
+        """
         is_counted = self.members.neighbours.start == 0
-        return round.exchange.rows_owned() if is_counted else [_NOTHING] * len(self._embeddings.weights)
+        return (
+            round.exchange.rows_owned()
+            if is_counted
+            else [_NOTHING] * len(self._embeddings.weights)
+        )
 
     def _prepare(self, round: _Round, total: list[Tensor]) -> Outcome:
-        """Give the network the sum of a step, and the tables their update: until the commit both can be undone.
+        """Give the network the sum of a step, and the tables their update: until the commit both
+        can be undone.
 
         Nobody may still be adding up: all members stand behind the reduction.
         """
@@ -1108,13 +1211,15 @@ class Job:
         self._embeddings.update(self._changes(round.exchange, used), step=self.committed + 1)
         for name in self._embeddings.newly_full():
             text = (
-                f"embedding {name!r} has no room for more rows: other ids stay as they start (see its limit)"
+                f"embedding {name!r} has no room for more rows: other ids stay as they start "
+                "(see its limit)"
             )
             self.members.tell(Warn(message=text))
         return outcome
 
     def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[OwnedRows | None]:
-        """The part of the rows that this worker is about to change, with clipped gradients of its own.
+        """The part of the rows that this worker is about to change, with clipped gradients of its
+        own.
 
         Args:
             used: whether any micro-batch of the step gave each table a gradient.
@@ -1137,7 +1242,9 @@ class Job:
         return [part if len(each.ids) else None for part, each in zip(parts, due, strict=True)]
 
     def _clip(self, exchange: Exchange, rows: Sequence[Rows], used: Sequence[bool]) -> None:
-        """Scale the gradients of the network, and these rows, down where the norm of all is too large."""
+        """Scale the gradients of the network, and these rows, down where the norm of all is too
+        large.
+        """
         if self.spec.clip_norm is None:
             return
         stand_ins = [nn.Parameter(torch.empty_like(each.values)) for each in rows]
@@ -1147,7 +1254,10 @@ class Job:
         self._optimization.clip([each.values for each, is_used in total if is_used], stand_ins)
 
     def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int) -> None:
-        """The update of a step. It must not fail half-way: behind the commit there is no way back."""
+        """The update of a step.
+
+        It must not fail half-way: behind the commit there is no way back.
+        """
         self._sources.seed(mix(self.spec.seed, self.committed, _UPDATE))
         if self._is_to_be_applied(outcome):
             self._put_carried(total[len(self._contributions.like) :], samples)
@@ -1186,18 +1296,23 @@ class Job:
             raise self._not_finite(text)
         if is_first and (self.members.rank == 0 or self._takes_turns):
             does = "its update is left out" if self.spec.on_nan == "skip" else "training goes on"
-            self.members.tell(Warn(message=f"{text}; {does}; the last checkpoint before it is kept"))
+            self.members.tell(
+                Warn(message=f"{text}; {does}; the last checkpoint before it is kept")
+            )
         if is_first:
             self._state.unsound_since = number
         return self.spec.on_nan == "warn"
 
     def _not_finite(self, text: str) -> BrimError:
         """End at the state before the step, with a checkpoint where that state is sound."""
-        if self.members.rank == 0 and all(bool(p.isfinite().all()) for p in self.model.parameters()):
+        if self.members.rank == 0 and all(
+            bool(p.isfinite().all()) for p in self.model.parameters()
+        ):
             with contextlib.suppress(EnvironmentFault):
                 self._checkpoints.now()
         return UserCodeError(
-            f"{text}\n  hint: a smaller learning rate, --clip-norm 1, or --on-nan skip to leave such steps out"
+            f"{text}\n  hint: a smaller learning rate, --clip-norm 1, or --on-nan skip to leave "
+            "such steps out"
         )
 
     def _spent(self, what: str, since: float) -> float:
@@ -1205,7 +1320,7 @@ class Job:
         self._seconds[what] += now - since
         return now
 
-    # Measuring -----------------------------------------------------------------------------------------------
+    # Measuring ------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -1215,14 +1330,16 @@ class Job:
         forward: Forward | None = None,
         collate_fn: Collate | None = None,
     ) -> dict[str, float]:
-        """Compute metrics of some data on all workers together: the same values for any number of workers.
+        """Compute metrics of some data on all workers together: the same values for any number of
+        workers.
 
         The model is in eval mode meanwhile, and its buffers are restored afterwards.
 
         Args:
             data: as `batches` takes it.
             metrics: by name; see `brim.metrics`.
-            forward: `forward(model, inputs)` gives the output that metrics look at; None calls `model(inputs)`.
+            forward: `forward(model, inputs)` gives the output that metrics look at; None calls
+                `model(inputs)`.
             collate_fn: turns a list of samples into a batch; None collates as torch does.
 
         Raises:
@@ -1232,14 +1349,18 @@ class Job:
             raise SpecError(
                 "job.evaluate",
                 got="a call in the middle of a step",
-                need="a call between steps or epochs: workers have different numbers of micro-batches",
-                hint="if job.step(loss) is not None and job.committed % 100 == 0: job.evaluate(...)",
+                need="a call between steps or epochs: workers have different numbers of "
+                "micro-batches",
+                hint="if job.step(loss) is not None and job.committed % 100 == 0: "
+                "job.evaluate(...)",
             )
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
-        measure = partial(evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed)
-        # All members of a round that has made a step stand at this very line of the script. Where it has made none,
-        # some came from elsewhere, and servers do not come by a line within a loop over batches: then each measures
-        # everything, and comes to the same.
+        measure = partial(
+            evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed
+        )
+        # All members of a round that has made a step stand at this very line of the script. Where
+        # it has made none, some came from elsewhere, and servers do not come by a line within a
+        # loop over batches: then each measures everything, and comes to the same.
         all_here = self._step is None or len(self.members.workers) == self.members.world_size
         all_here = all_here and not self._is_amid_epoch
         if self._round is not None and self._round.commits and not self._over and all_here:
@@ -1250,7 +1371,9 @@ class Job:
                     gather=self._gather,
                     meanwhile=self.members.poll,
                 )
-        return measure(rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved)
+        return measure(
+            rank=0, world_size=1, gather=lambda payload: [payload], meanwhile=self.members.moved
+        )
 
     @property
     def _is_amid_epoch(self) -> bool:
@@ -1265,14 +1388,15 @@ class Job:
         """Return the payloads of all workers, in rank order, on every worker.
 
         Raises:
-            SpecError: called within the loop over batches of a job with servers, which would wait for it, or of an
-                asynchronous one.
+            SpecError: called within the loop over batches of a job with servers, which would wait
+                for it, or of an asynchronous one.
         """
         if self._is_amid_epoch:
             raise SpecError(
                 "job.gather",
                 got="a call within an epoch",
-                need="a call between epochs: with --async workers are at different batches within one",
+                need="a call between epochs: with --async workers are at different batches within "
+                "one",
                 hint="train without --async",
             )
         workers = self.members.workers
@@ -1290,12 +1414,14 @@ class Job:
         """The payloads of all members, in the order of their ranks."""
         return self.members.arrive(self.committed, "gather", payload).payloads
 
-    # The ends of epochs and of the job -----------------------------------------------------------------------
+    # The ends of epochs and of the job ------------------------------------------------------------
 
     def _close_epoch(self) -> None:
         """The user's code is done with an epoch."""
         self._embeddings.check_unchanged()
-        end = (self.epoch + 1) * (self._state.schedule.steps_per_epoch if self._state.schedule else 1)
+        end = (self.epoch + 1) * (
+            self._state.schedule.steps_per_epoch if self._state.schedule else 1
+        )
         if self.committed < end and self._state.stop_after is None:
             raise self._left_early()
         measured = self._state.metrics if self._state.measured == self.committed else {}
@@ -1334,7 +1460,8 @@ class Job:
                 self.members.tell(Introduce(facts=self._facts()))
             if self.members.rank == 0:
                 try:
-                    self._checkpoints.now()  # that of the last epoch's end, or another: who began it may have died
+                    # that of the last epoch's end, or another: who began it may have died
+                    self._checkpoints.now()
                 except EnvironmentFault as fault:
                     self.members.tell(failure_of(fault))
                     raise
@@ -1390,7 +1517,8 @@ def _nothing_to_serve(spec: JobSpec) -> SpecError:
     return SpecError(
         "--ps",
         got=f"{spec.servers} for a model without an embedding that is trained by rows",
-        need="nn.Embedding or nn.EmbeddingBag on the CPU, of a million elements or with sparse=True, and SGD without "
+        need="nn.Embedding or nn.EmbeddingBag on the CPU, of a million elements or with "
+        "sparse=True, and SGD without "
         "momentum, Adagrad or SparseAdam: servers own these tables, and nothing else",
         hint="--ps 0",
     )
@@ -1420,7 +1548,10 @@ def _check_loss(loss: object) -> None:
             else f"a {type(loss).__name__}"
         )
         raise SpecError(
-            "loss", got=what, need="a scalar: the mean over the micro-batch", hint="reduction='mean'"
+            "loss",
+            got=what,
+            need="a scalar: the mean over the micro-batch",
+            hint="reduction='mean'",
         )
     if not loss.requires_grad:
         raise SpecError(
@@ -1446,11 +1577,14 @@ def _why(what: str) -> str:
         return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
     if what.startswith(STOP):
         return (
-            "They do not agree on job.stop(): the script decides by variables that a newcomer does not have.\n"
+            "They do not agree on job.stop(): the script decides by variables that a newcomer does "
+            "not have.\n"
             '  hint: keep them in a dict, and name it: job.register_state("best", best)'
         )
     return (
-        "brim carries parameters, buffers, optimizers, schedulers and what job.register_state names.\n"
-        "  What differs was changed by something else: a variable of the script, the rank, or the clock.\n"
+        "brim carries parameters, buffers, optimizers, schedulers and what job.register_state "
+        "names.\n"
+        "  What differs was changed by something else: a variable of the script, the rank, or the "
+        "clock.\n"
         "  hint: job.register_state(name, thing), or change it in the same way on all workers"
     )

@@ -1,4 +1,6 @@
-"""The state of a job on one worker: taken for a newcomer or a checkpoint, and put in place of another."""
+"""The state of a job on one worker: taken for a newcomer or a checkpoint, and put in place of
+another.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,11 @@ from brim.train.state import flatten
 from brim.train.table_file import RowTable
 from brim.train.tables.tree import PLACES, TABLES, joined
 
-__all__ = ["SAME_DATA", "SAMPLES", "STOP", "JobState", "Stateful"]
-
 STOP = "stop_after"  # where job.stop() was called
 SAMPLES = "first samples"  # what tells the data of a job from other data
 SAME_DATA = (
-    "use the same files on all hosts, seed what the script draws from them (random_split, train_test_split), "
+    "use the same files on all hosts, seed what the script draws from them (random_split, "
+    "train_test_split), "
     "and sort what comes out of a set"
 )
 _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
@@ -33,7 +34,9 @@ _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the f
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a user may have carried to newcomers and into checkpoints: an average of weights, for instance."""
+    """What a user may have carried to newcomers and into checkpoints: an average of weights, for
+    instance.
+    """
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -82,12 +85,15 @@ class JobState:
             SpecError: the name is taken, or the thing has no state to carry.
         """
         if name in self._registered:
-            raise SpecError("job.register_state", got=f"{name!r} twice", need="a name for each state")
+            raise SpecError(
+                "job.register_state", got=f"{name!r} twice", need="a name for each state"
+            )
         if not isinstance(thing, (Stateful, MutableMapping)):
             raise SpecError(
                 "job.register_state",
                 got=f"a {type(thing).__name__} as {name!r}",
-                need="an object with state_dict() and load_state_dict(), or a dict that you change in place",
+                need="an object with state_dict() and load_state_dict(), or a dict that you change "
+                "in place",
             )
         try:
             flatten(_state_of(thing))
@@ -99,21 +105,27 @@ class JobState:
             ) from error
         self._registered[name] = thing
 
-    # The tree ----------------------------------------------------------------------------------------------
+    # The tree -------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
         every = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         return {name: every[name] for name in self._names if every[name].layout is torch.strided}
 
     def get(self) -> dict[str, Any]:
-        """The state as a tree, but for the rows of tables; its tensors are the network's own, not copies."""
+        """The state as a tree, but for the rows of tables; its tensors are the network's own, not
+        copies.
+        """
         with self._embeddings.without_states():
             optimization = self._optimization.get()
         tree = {
             "model": self._tensors(),
-            "requires_grad of": {name: each.requires_grad for name, each in self._model.named_parameters()},
+            "requires_grad of": {
+                name: each.requires_grad for name, each in self._model.named_parameters()
+            },
             "training of": {name: each.training for name, each in self._model.named_modules()},
-            "extra": {name: module.get_extra_state() for name, module in _with_extra_state(self._model)},
+            "extra": {
+                name: module.get_extra_state() for name, module in _with_extra_state(self._model)
+            },
             **optimization,
             "registered": {name: _state_of(thing) for name, thing in self._registered.items()},
             "committed": self.committed,
@@ -146,7 +158,9 @@ class JobState:
         return self._embeddings.keyed
 
     def clear_tables(self) -> None:
-        """Prepare for rows that are put into the tables; nobody takes them for whole before `keep_tables`."""
+        """Prepare for rows that are put into the tables; nobody takes them for whole before
+        `keep_tables`.
+        """
         self._embeddings.clear()
 
     def keep_tables(self) -> None:
@@ -194,7 +208,8 @@ class JobState:
             raise SpecError(
                 "job.register_state",
                 got=", ".join(sorted(self._registered)) or "nothing",
-                need=f"{', '.join(sorted(tree['registered'])) or 'nothing'}, as the state to go on from has it",
+                need=f"{', '.join(sorted(tree['registered'])) or 'nothing'}, as the state to go on "
+                "from has it",
                 hint="register every state before the loop begins, on all workers",
             )
         changed = {name: table["changed"] for name, table in tree.get(TABLES, {}).items()}
@@ -225,7 +240,9 @@ class JobState:
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none
         self.metrics, self.measured = tree["metrics"], tree["measured"]
         # Tables are not taken again: nobody's lines change them, and they are large.
-        self._given = {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
+        self._given = (
+            {key: value for key, value in tree.items() if key != TABLES} if in_tables else tree
+        )
         self._digests = None
 
     def be_alone(self, patience: float) -> None:
@@ -252,7 +269,9 @@ class JobState:
         self._given = None
 
     def put_again(self) -> None:
-        """Take once more what was taken last, where an epoch is under way and no step was made since."""
+        """Take once more what was taken last, where an epoch is under way and no step was made
+        since.
+        """
         tree, self._given = self._given, None
         if tree is None or self.committed != tree["committed"] or self.schedule is None:
             return
@@ -266,7 +285,8 @@ class JobState:
 
         Args:
             schedule: of its data.
-            mark: what tells its data from other data, behind the epoch that it is read in; empty where nothing does.
+            mark: what tells its data from other data, behind the epoch that it is read in; empty
+                where nothing does.
 
         Raises:
             SpecError: a state that was taken is of other data.
@@ -275,7 +295,9 @@ class JobState:
         self._check_data()
 
     def plan_as_found(self, epochs: int) -> bool:
-        """Learn the steps of the job from the state that was taken, where nothing is left to read; whether it says."""
+        """Learn the steps of the job from the state that was taken, where nothing is left to read;
+        whether it says.
+        """
         if self.schedule is None and self._found.get("samples") is not None:
             found = {key: self._found[key] for key in ("samples", "global_batch_size")}
             self.schedule, self.mark = Schedule(**found, epochs=epochs), self._found[SAMPLES]
@@ -307,7 +329,11 @@ def _other_job(field: str, got: object, need: object) -> SpecError:
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules that say what else belongs to their state."""
     own = nn.Module.get_extra_state
-    return [(name, each) for name, each in model.named_modules() if type(each).get_extra_state is not own]
+    return [
+        (name, each)
+        for name, each in model.named_modules()
+        if type(each).get_extra_state is not own
+    ]
 
 
 def _state_of(thing: Stateful | MutableMapping[str, Any]) -> dict[str, Any]:

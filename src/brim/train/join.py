@@ -18,8 +18,6 @@ from brim.train.context import WorkerContext, context_from_environment, spec_of_
 from brim.train.failures import report
 from brim.train.job import Job
 
-__all__ = ["born_with", "close", "has_left", "join", "nobody_joins"]
-
 _born_with: WorkerContext | None = None
 _joined: Job | None = None
 _may_join = True
@@ -58,21 +56,22 @@ def join(
 ) -> Job:
     """Join the job that this process was started for; if it was started by hand, train alone.
 
-    Options that `brim run` also has may be given here, on the command line, or in both places if they agree. So
-    `python loop.py` and `brim run -- python loop.py` train in the same way.
+    Options that `brim run` also has may be given here, on the command line, or in both places if
+    they agree. So `python loop.py` and `brim run -- python loop.py` train in the same way.
 
     Args:
-        model: the network, or several, on the device that they train on. All workers start from the first worker's
-            weights; seed them if runs must agree.
+        model: the network, or several, on the device that they train on. All workers start from the
+            first worker's weights; seed them if runs must agree.
         optimizer: over its parameters; several step in the given order.
         scheduler: a learning-rate scheduler, or several; brim steps them.
-        scheduler_interval: when the scheduler steps, `step` or `epoch`. None means every step for OneCycleLR and
-            CyclicLR, and every epoch for others.
-        monitor: name of the `job.log` value that ReduceLROnPlateau looks at; None if only one is logged.
+        scheduler_interval: when the scheduler steps, `step` or `epoch`. None means every step for
+            OneCycleLR and CyclicLR, and every epoch for others.
+        monitor: name of the `job.log` value that ReduceLROnPlateau looks at; None if only one is
+            logged.
         scaler: for losses in float16; brim scales, unscales and updates.
         seed: seeds the order of samples and the random numbers of micro-batches. Default: 0.
-        micro_batches: number of parts that each step is cut into, whatever the number of workers; a single worker
-            accumulates gradients over that many. Default: 8.
+        micro_batches: number of parts that each step is cut into, whatever the number of workers; a
+            single worker accumulates gradients over that many. Default: 8.
         clip_norm: upper bound of the gradient's 2-norm over all parameters.
         on_nan: what happens to a step whose loss is not a number: `warn`, `skip` or `stop`.
         threads: torch threads of this process. Default: 1, since sums depend on it.
@@ -85,7 +84,9 @@ def join(
     """
     global _joined
     if not _may_join:
-        raise SpecError("brim.join", got="a call of a module that is imported", need="a call of the script")
+        raise SpecError(
+            "brim.join", got="a call of a module that is imported", need="a call of the script"
+        )
     if isinstance(micro_batches, str):
         raise SpecError(
             "brim.join(micro_batches=)",
@@ -134,7 +135,8 @@ def has_left() -> bool:
 
 
 def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
-    """What the command line and the script say; where the command line has a default, the script decides.
+    """What the command line and the script say; where the command line has a default, the script
+    decides.
 
     Raises:
         SpecError: they say different things.
@@ -157,7 +159,9 @@ _is_watched = False
 
 
 def _watch_the_end(context: WorkerContext | None) -> None:
-    """What a script raises ends the job, with its traceback first; so does a script that ends before its loop does."""
+    """What a script raises ends the job, with its traceback first; so does a script that ends
+    before its loop does.
+    """
     global _is_watched
     if _is_watched:
         return

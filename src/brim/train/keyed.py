@@ -17,8 +17,6 @@ from brim.train.tables.keys import check_ids, mix, unmix
 from brim.train.tables.roster import Rules
 from brim.train.tables.start_values import KINDS, start_values
 
-__all__ = ["Embedding", "HeldRows", "RowSource", "held_by", "hold", "is_used", "rehearse", "start_of", "use"]
-
 _FLOATS = (torch.float32, torch.float64)
 _IDS = "ids"  # of the rows, in the state dict
 
@@ -33,7 +31,9 @@ class RowSource(Protocol):
     is_jobs: bool
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct keys of ids, ascending, and of each id the place of its key among them."""
+        """Return the distinct keys of ids, ascending, and of each id the place of its key among
+        them.
+        """
         ...
 
     def rows(self, keys: Tensor) -> Tensor:
@@ -77,14 +77,18 @@ class _Gather(torch.autograd.Function):
 
 
 class Embedding(nn.Module):
-    """Looks up a vector for each id of a space of 63 bits. An id has a row of its own from its first update on.
+    """Looks up a vector for each id of a space of 63 bits.
 
-    Until then it has what `init` says of it, which takes no memory. Rows are trained by `job.step` alone, each as if
-    the optimizer had nothing but the rows of the step: Adam and momentum leave all others as they are.
+    An id has a row of its own from its first update on.
+
+    Until then it has what `init` says of it, which takes no memory. Rows are trained by `job.step`
+    alone, each as if the optimizer had nothing but the rows of the step: Adam and momentum leave
+    all others as they are.
 
     Args:
         dim: numbers in a vector.
-        limit: rows that there is room for. When a part of the table is full, its other ids stay as `init` has them.
+        limit: rows that there is room for. When a part of the table is full, its other ids stay as
+            `init` has them.
         init: `uniform` in ±scale, `normal` with a standard deviation of `scale`, or `zeros`.
         scale: of the vectors before their first update.
         admit_after: steps in which an id has to be seen until it has a row.
@@ -93,7 +97,8 @@ class Embedding(nn.Module):
         dtype: of the vectors, torch.float32 or torch.float64.
 
     Attributes:
-        weight: shape [0, dim]; a stand-in by which an optimizer, and its group of parameters, has the rows.
+        weight: shape [0, dim]; a stand-in by which an optimizer, and its group of parameters, has
+            the rows.
         seed: of the vectors before their first update; drawn from torch's chance.
 
     Raises:
@@ -123,7 +128,9 @@ class Embedding(nn.Module):
         if init not in KINDS:
             raise SpecError("brim.Embedding: init", got=repr(init), need="uniform, normal or zeros")
         if dtype not in _FLOATS:
-            raise SpecError("brim.Embedding: dtype", got=str(dtype), need="torch.float32 or torch.float64")
+            raise SpecError(
+                "brim.Embedding: dtype", got=str(dtype), need="torch.float32 or torch.float64"
+            )
         self.dim, self.init, self.scale, self.name = dim, init, float(scale), name
         self.rules = Rules(limit, admit_after=admit_after, expire_after=expire_after)
         self.weight = nn.Parameter(torch.empty((0, dim), dtype=dtype))
@@ -154,7 +161,12 @@ class Embedding(nn.Module):
 
     def _start(self, keys: Tensor) -> Tensor:
         return start_values(
-            keys, self.dim, kind=self.init, scale=self.scale, seed=int(self.seed), dtype=self.weight.dtype
+            keys,
+            self.dim,
+            kind=self.init,
+            scale=self.scale,
+            seed=int(self.seed),
+            dtype=self.weight.dtype,
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Embedding:
@@ -164,14 +176,17 @@ class Embedding(nn.Module):
             raise SpecError(
                 f"embedding {self.name or 'brim.Embedding'!r}",
                 got=f"a conversion to {str(self.weight.dtype).removeprefix('torch.')}",
-                need="torch.float32 or torch.float64: convert the other modules, or use torch.autocast",
+                need="torch.float32 or torch.float64: convert the other modules, or use "
+                "torch.autocast",
             )
         if not self._source.is_jobs:
             held = self._source.held()
-            self._source = _Plain(self, HeldRows(held.keys.to(self.weight.device), held.rows.to(self.weight)))
+            self._source = _Plain(
+                self, HeldRows(held.keys.to(self.weight.device), held.rows.to(self.weight))
+            )
         return self
 
-    # Copies ------------------------------------------------------------------------------------------------
+    # Copies ---------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         """Let copies and pickles have the rows, and no part in a job."""
@@ -184,23 +199,33 @@ class Embedding(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._source = _Plain(self, state["_source"])
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         held = self._source.held()
         destination[prefix + _IDS] = unmix(held.keys)
         destination[prefix + "weight"] = held.rows
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: Any
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        *lists: Any,
     ) -> None:
         own = dict(state_dict)
         missing, _, errors = lists
         ids, rows = own.pop(prefix + _IDS, None), own.pop(prefix + "weight", None)
         if ids is None or rows is None:
-            missing.extend(prefix + key for key in (_IDS, "weight") if prefix + key not in state_dict)
+            missing.extend(
+                prefix + key for key in (_IDS, "weight") if prefix + key not in state_dict
+            )
         elif rows.shape != (len(ids), self.dim):
             errors.append(
-                f"{prefix}weight: {len(ids)} ids have rows of shape {list(rows.shape)}, not [_, {self.dim}]"
+                f"{prefix}weight: {len(ids)} ids have rows of shape {list(rows.shape)}, not [_, "
+                f"{self.dim}]"
             )
         elif self._source.is_jobs:
             errors.append(f"{prefix}weight: a job has the rows; load them before its loop")
@@ -217,7 +242,8 @@ def _why_no_ids(ids: Tensor) -> str:
     """Why these cannot be the ids of rows; empty where they can."""
     if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
         return (
-            f"{str(ids.dtype).removeprefix('torch.')} of shape {list(ids.shape)}, not int64 of one dimension"
+            f"{str(ids.dtype).removeprefix('torch.')} of shape {list(ids.shape)}, not int64 of "
+            "one dimension"
         )
     if len(ids) and int(ids.min()) < 0:
         return f"{int(ids.min())} is negative"
@@ -263,7 +289,7 @@ class _Rehearsal(_Plain):
         pass
 
 
-# What a job does with an embedding, and nobody else ---------------------------------------------------------------
+# What a job does with an embedding, and nobody else -----------------------------------------------
 
 
 def use(embedding: Embedding, source: RowSource) -> None:
@@ -304,5 +330,9 @@ def _check_whole(argument: str, value: object, most: int) -> None:
             f"brim.Embedding: {argument}",
             got=repr(value),
             need="a whole number from 1"
-            + (": the rows that there is room for, which memory must have" if argument == "limit" else ""),
+            + (
+                ": the rows that there is room for, which memory must have"
+                if argument == "limit"
+                else ""
+            ),
         )

@@ -20,8 +20,6 @@ from brim.train.tables.keys import unmix
 from brim.train.tables.table import WEIGHT
 from brim.train.trained_by_rows import TrainedByRows
 
-__all__ = ["KeyedRows"]
-
 _COUNT = "count"  # of a candidate, in a checkpoint
 _MOST_IDS = 1 << 22  # distinct ones of a step; memory is taken by those that come alone
 
@@ -47,7 +45,8 @@ class KeyedRows(TrainedByRows):
         table: where its rows are while the job runs.
         is_jobs: the job's loop has not ended.
         refused: ids that would have got a row, if there were room, since somebody asked.
-        tells_states: what the optimizer keeps of each row is in its `state_dict`, in the order of the module's ids.
+        tells_states: what the optimizer keeps of each row is in its `state_dict`, in the order of
+            the module's ids.
 
     Raises:
         SpecError: the optimizer does what cannot be done by rows.
@@ -68,7 +67,9 @@ class KeyedRows(TrainedByRows):
         self._label = module.name or name.removesuffix(".weight")
         if why := moves_others(place, lazily=True):
             raise self._refusal(why)
-        super().__init__(name, module.weight, place, number=number, hint="use no torch.autograd.grad on it")
+        super().__init__(
+            name, module.weight, place, number=number, hint="use no torch.autograd.grad on it"
+        )
         self.table = KeyedTable(
             name, module.dim, module.weight.dtype, tuple(self._optimizer.states), module.rules
         )
@@ -80,7 +81,9 @@ class KeyedRows(TrainedByRows):
 
     @property
     def like(self) -> Tensor:
-        """What has the shape of the most rows that a micro-batch can have gradients for; it takes no memory."""
+        """What has the shape of the most rows that a micro-batch can have gradients for; it takes
+        no memory.
+        """
         return self.weight.new_empty(self._module.dim).expand(_MOST_IDS, self._module.dim)
 
     @property
@@ -89,10 +92,12 @@ class KeyedRows(TrainedByRows):
         states, dtype = len(self._optimizer.states), self.weight.dtype
         return self._label, Size(self._module.dim, states, self._module.rules, dtype)
 
-    # Lookups -----------------------------------------------------------------------------------------------
+    # Lookups --------------------------------------------------------------------------------------
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct keys of ids, ascending, and of each id the place of its key among them."""
+        """Return the distinct keys of ids, ascending, and of each id the place of its key among
+        them.
+        """
         keys, places = self._distinct(ids, as_keys=True)
         if torch.is_grad_enabled():
             self.note_lookups(keys, places)
@@ -112,19 +117,23 @@ class KeyedRows(TrainedByRows):
         return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left none."""
+        """Return the gradient that a micro-batch's backward passes left, or None where they left
+        none.
+        """
         received = self.take_received()
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be done."""
+        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be
+        done.
+        """
         why = moves_others(self._place, lazily=True)
         if not why and states_of_row(self._place).keys() != self._optimizer.states.keys():
             why = "an optimizer that keeps more of a row than it did at the start"
         if why:
             raise self._refusal(why)
 
-    # The table ---------------------------------------------------------------------------------------------
+    # The table ------------------------------------------------------------------------------------
 
     def get(self) -> dict[str, Any]:
         """Return the table's part of a state: copies, in the order of keys."""
@@ -183,7 +192,9 @@ class KeyedRows(TrainedByRows):
                 hint="load the state dicts of both, of the same moment",
             )
         changed = torch.zeros(len(keys), dtype=torch.int64)
-        self.put({KEYS: keys, "fields": {WEIGHT: rows, **states}, "changed": changed, CANDIDATES: []})
+        self.put(
+            {KEYS: keys, "fields": {WEIGHT: rows, **states}, "changed": changed, CANDIDATES: []}
+        )
         own = self._place.optimizer.state.get(self.weight, {})
         own.update({name: each[:0].clone() for name, each in own.items() if name in states})
 
@@ -195,7 +206,9 @@ class KeyedRows(TrainedByRows):
         if not self.tells_states or not is_used(self._module, self):
             return
         _, places = self.table.roster.items(self._committed())
-        rows = {name: self.table.fields[name].index_select(0, places) for name in self._optimizer.states}
+        rows = {
+            name: self.table.fields[name].index_select(0, places) for name in self._optimizer.states
+        }
         number = self.at[1]
         if rows:
             state["state"][number] = {**state["state"].get(number, {}), **rows}
@@ -203,7 +216,9 @@ class KeyedRows(TrainedByRows):
     def update(self, part: OwnedRows, *, step: int) -> None:
         """Log and change the rows that this worker owns."""
         keys, gradient = part.rows
-        if not part.owners:  # other workers own them all; what the optimizer keeps of the whole goes on
+        if (
+            not part.owners
+        ):  # other workers own them all; what the optimizer keeps of the whole goes on
             none = {name: field[:0] for name, field in self.table.fields.items()}
             self._optimizer.step(none, gradient[:0])
             return
@@ -211,7 +226,9 @@ class KeyedRows(TrainedByRows):
         roster = self.table.roster
         roster.begin(step - 1, partitions)
         change = roster.look(keys, step - 1)
-        logged = self.table.log(keys[change.number], change, partitions, step=step, owner=part.owner)
+        logged = self.table.log(
+            keys[change.number], change, partitions, step=step, owner=part.owner
+        )
         rows = {name: each.clone() for name, each in logged.items()}
         fresh = change.is_fresh
         rows[WEIGHT][fresh] = start_of(self._module, keys[change.number[fresh]])

@@ -1,9 +1,9 @@
 """Where the tensors of one contribution to a step lie in a row of memory that workers share.
 
-A contribution is what one block of micro-batches adds to a step: the gradients, what the buffers of the network
-changed by, and which parameters were used at all. It is laid out in sections of one dtype and one way to combine
-(`add` for floating point, `max` for whole numbers), so that any slice of a row can be folded without knowing
-what it means.
+A contribution is what one block of micro-batches adds to a step: the gradients, what the buffers of
+the network changed by, and which parameters were used at all. It is laid out in sections of one
+dtype and one way to combine (`add` for floating point, `max` for whole numbers), so that any slice
+of a row can be folded without knowing what it means.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from brim.errors import SpecError
 from brim.train.rows import Rows, joined
-
-__all__ = ["ALIGNMENT", "Layout", "Section", "memory_of"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what vector kernels want
 
@@ -48,7 +46,8 @@ class Section:
 
 
 class _Place(NamedTuple):
-    """Where the rows of an embedding lie in a row of memory, in bytes; there is room for all of them.
+    """Where the rows of an embedding lie in a row of memory, in bytes; there is room for all of
+    them.
 
     In front are, for each slice of the rows that is there, its first place and how many it has.
     """
@@ -106,7 +105,10 @@ class Layout:
     @property
     def fingerprint(self) -> str:
         """The same for all workers of a job, or they do not train the same network."""
-        tensors = [(str(dtype), tuple(shape)) for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
+        tensors = [
+            (str(dtype), tuple(shape))
+            for dtype, shape in zip(self.dtypes, self.shapes, strict=True)
+        ]
         by_rows = [(str(each.dtype), tuple(each.shape)) for each in self._places]
         parts = [by_rows, self.partitions] if any(self.partitions) else [by_rows]
         text = repr([tensors, *parts] if by_rows else tensors)
@@ -125,7 +127,7 @@ class Layout:
         bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
         return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
 
-    # Rows of embeddings --------------------------------------------------------------------------------------
+    # Rows of embeddings ---------------------------------------------------------------------------
 
     def put_rows(
         self, row: Tensor, tables: Sequence[Rows], *, slice: int = 0, at: Sequence[int] = ()
@@ -135,7 +137,8 @@ class Layout:
         Args:
             row: uint8, [row_bytes].
             slice: its number.
-            at: of each embedding, an id that none of the slice is below, and none of the slices before it reaches.
+            at: of each embedding, an id that none of the slice is below, and none of the slices
+                before it reaches.
         """
         for index, (place, rows) in enumerate(zip(self._places, tables, strict=True)):
             first, count = at[index] if at else 0, len(rows.ids)
@@ -152,13 +155,17 @@ class Layout:
             self._slices(row, place)[slice] = torch.tensor([first, count])
 
     def rows(self, row: Tensor, *, slices: int = 1) -> list[Rows]:
-        """Return the rows of each embedding that lie in a row of memory; views of it where there is one slice."""
+        """Return the rows of each embedding that lie in a row of memory; views of it where there is
+        one slice.
+        """
         found = []
         for place in self._places:
             ids, values = self._all_rows(row, place)
             bounds = self._slices(row, place)[:slices].tolist()
             found.append(
-                joined([Rows(ids[first : first + n], values[first : first + n]) for first, n in bounds])
+                joined(
+                    [Rows(ids[first : first + n], values[first : first + n]) for first, n in bounds]
+                )
             )
         return found
 
@@ -169,7 +176,9 @@ class Layout:
 
     def _slices(self, row: Tensor, place: _Place) -> Tensor:
         return (
-            row[place.slices : place.slices + 2 * _MOST_SLICES * _INT64_BYTES].view(torch.int64).view(-1, 2)
+            row[place.slices : place.slices + 2 * _MOST_SLICES * _INT64_BYTES]
+            .view(torch.int64)
+            .view(-1, 2)
         )
 
     @property

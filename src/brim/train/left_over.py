@@ -1,4 +1,5 @@
-"""Finds what is left over of a loop that did by itself what brim does now, where it shows in a loss or in the script.
+"""Finds what is left over of a loop that did by itself what brim does now, where it shows in a loss
+or in the script.
 
 Each of these trains, the same on all workers, and not what the script meant.
 """
@@ -11,8 +12,6 @@ from types import CodeType
 from typing import Any
 
 from torch import Tensor
-
-__all__ = ["of_loss", "of_script"]
 
 _SUM = 2  # how torch writes down reduction="sum"
 _DEPTH = 4  # a sum of losses is a few additions deep
@@ -40,17 +39,20 @@ def of_loss(loss: Tensor) -> str:
         return ""
     if last.name() == "DivBackward0" and _is_loss(last.next_functions[0][0]):
         return (
-            "the loss is a mean that is divided by something, which makes its gradients as much smaller: brim weighs "
+            "the loss is a mean that is divided by something, which makes its gradients as much "
+            "smaller: brim weighs "
             "micro-batches itself, by their samples"
         )
     if last.name() == "MulBackward0" and (scale := _scale_of(last)):
         return (
-            f"the loss is multiplied by {scale:,.0f}, as a GradScaler does, and nothing divides its gradients again: "
+            f"the loss is multiplied by {scale:,.0f}, as a GradScaler does, and nothing divides "
+            "its gradients again: "
             "give the loss itself to job.step, and the scaler to brim.join(scaler=...)"
         )
     if any(_reduction_of(term) == _SUM for term in _terms(last, _DEPTH)):
         return (
-            'the loss is a sum over samples (reduction="sum"), where brim needs their mean: what is trained is the '
+            'the loss is a sum over samples (reduction="sum"), where brim needs their mean: what '
+            "is trained is the "
             "mean of the micro-batches' sums, which depends on --micro-batches"
         )
     return ""
@@ -58,7 +60,9 @@ def of_loss(loss: Tensor) -> str:
 
 def _is_loss(node: Any) -> bool:
     named = node is not None and ("Loss" in node.name() or "CrossEntropy" in node.name())
-    return named and _reduction_of(node) != _SUM  # a sum that is divided by its samples is their mean
+    return (
+        named and _reduction_of(node) != _SUM
+    )  # a sum that is divided by its samples is their mean
 
 
 def _reduction_of(node: Any) -> int | None:
@@ -66,7 +70,9 @@ def _reduction_of(node: Any) -> int | None:
 
 
 def _scale_of(product: Any) -> float:
-    """By what a GradScaler multiplied: a large power of two, in a tensor of its own; 0 where it was none."""
+    """By what a GradScaler multiplied: a large power of two, in a tensor of its own; 0 where it was
+    none.
+    """
     factor = getattr(product, "_saved_other", None)
     if not isinstance(factor, Tensor) or factor.numel() != 1 or factor.requires_grad:
         return 0.0
@@ -86,7 +92,8 @@ def _terms(node: Any, depth: int) -> Iterator[Any]:
 
 
 def of_script(path: str) -> str:
-    """What a script calls that has no effect in a loop of brim's, in words; empty where there is nothing.
+    """What a script calls that has no effect in a loop of brim's, in words; empty where there is
+    nothing.
 
     Args:
         path: of a script; what cannot be read or compiled has nothing.
@@ -99,7 +106,8 @@ def of_script(path: str) -> str:
     if not found:
         return ""
     return (
-        f"{path} calls {found[0]}, which finds no gradients to clip: they are there only while brim updates the "
+        f"{path} calls {found[0]}, which finds no gradients to clip: they are there only while "
+        "brim updates the "
         "weights, and brim.join(..., clip_norm=...) clips them"
     )
 

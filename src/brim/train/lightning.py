@@ -1,7 +1,8 @@
-"""A LightningModule with its data, seen as what a job trains; `brim.lightning.fit` and training files use it.
+"""A LightningModule with its data, seen as what a job trains; `brim.lightning.fit` and training
+files use it.
 
-Lightning itself is not imported: brim calls a module's steps, optimizer and data hooks as a Trainer does. It refuses
-unsupported hooks by name, so that none is silently ignored.
+Lightning itself is not imported: brim calls a module's steps, optimizer and data hooks as a Trainer
+does. It refuses unsupported hooks by name, so that none is silently ignored.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from brim.train.job import Job
 from brim.train.metrics import Metric
 from brim.train.samples import to_device
 
-__all__ = ["PACKAGES", "Fitting", "LightningFile", "fitting_of", "is_lightning"]
-
 PACKAGES = frozenset({"lightning", "pytorch_lightning"})
 _CALLED = frozenset(
     {
@@ -37,7 +36,14 @@ _CALLED = frozenset(
         "train_dataloader", "training_step", "val_dataloader", "validation_step",
     }
 )  # fmt: skip
-_OF_OTHER_WORK = ("test_", "predict_", "on_test_", "on_predict_", "on_exception", "example_input_array")
+_OF_OTHER_WORK = (
+    "test_",
+    "predict_",
+    "on_test_",
+    "on_predict_",
+    "on_exception",
+    "example_input_array",
+)
 
 
 def is_lightning(thing: object) -> bool:
@@ -76,7 +82,9 @@ class Fitting:
         return _optimizer_of(self.module.configure_optimizers())
 
     def metrics(self) -> dict[str, Metric]:
-        """One for each value that `validation_step` logs: it is tried with the first two samples."""
+        """One for each value that `validation_step` logs:
+        it is tried with the first two samples.
+        """
         if self.val is None or not _has_own(self.module, "validation_step"):
             return {}
         tried = copy.deepcopy(self.module).eval()
@@ -85,7 +93,8 @@ class Fitting:
             return {name: _Logged(name) for name in self.forward(tried, batch)}
 
     def forward(self, module: Any, inputs: Mapping[str, Any]) -> Any:
-        """The loss of `training_step`, or what `validation_step` logs where the module is in eval mode.
+        """The loss of `training_step`, or what `validation_step` logs where the module is in eval
+        mode.
 
         Args:
             module: this one, or a copy of it.
@@ -126,9 +135,15 @@ class Fitting:
 
 
 def fitting_of(
-    module: Any, datamodule: Any = None, *, train: Any = None, val: Any = None, epochs: int | None = None
+    module: Any,
+    datamodule: Any = None,
+    *,
+    train: Any = None,
+    val: Any = None,
+    epochs: int | None = None,
 ) -> Fitting:
-    """Take a module and its data as `Trainer.fit` does, up to the point where it would go to a device.
+    """Take a module and its data as `Trainer.fit` does, up to the point where it would go to a
+    device.
 
     Args:
         module: a LightningModule with automatic optimization.
@@ -216,7 +231,7 @@ class LightningFile(ModuleType):
         return self.fitting.metrics()
 
 
-# What a module may have ------------------------------------------------------------------------------------------
+# What a module may have ---------------------------------------------------------------------------
 
 
 def _check_hooks(owner: Any) -> None:
@@ -285,7 +300,11 @@ def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any
         SpecError: several optimizers, or words that brim does not know.
     """
     schedulers: Any = None
-    if isinstance(configured, tuple) and len(configured) == 2 and isinstance(configured[0], (list, tuple)):
+    if (
+        isinstance(configured, tuple)
+        and len(configured) == 2
+        and isinstance(configured[0], (list, tuple))
+    ):
         configured, schedulers = configured
     if isinstance(configured, (list, tuple)) and len(configured) == 1:
         (configured,) = configured
@@ -298,24 +317,32 @@ def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any
         optimizer, monitor = configured, None
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SpecError(
-            "configure_optimizers()", got=f"a {type(optimizer).__name__}", need="one torch optimizer"
+            "configure_optimizers()",
+            got=f"a {type(optimizer).__name__}",
+            need="one torch optimizer",
         )
     if isinstance(schedulers, (list, tuple)):
         if len(schedulers) > 1:
-            raise SpecError("configure_optimizers()", got=f"{len(schedulers)} schedulers", need="one at most")
+            raise SpecError(
+                "configure_optimizers()", got=f"{len(schedulers)} schedulers", need="one at most"
+            )
         schedulers = schedulers[0] if schedulers else None
     return optimizer, _schedule_of(schedulers, monitor)
 
 
 def _schedule_of(configured: Any, monitor: str | None) -> dict[str, Any]:
-    """A scheduler, or Lightning's description of one; it steps with every epoch where nobody says."""
+    """A scheduler, or Lightning's description of one;
+    it steps with every epoch where nobody says.
+    """
     if configured is None:
         return {}
     described = configured if isinstance(configured, Mapping) else {"scheduler": configured}
     _check_words(described, {"scheduler", "interval", "frequency", "monitor", "name", "strict"})
     by_step = described.get("interval") == "step"
     if by_step and isinstance(described["scheduler"], torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise SpecError("lr_scheduler", got="ReduceLROnPlateau with the interval 'step'", need="'epoch'")
+        raise SpecError(
+            "lr_scheduler", got="ReduceLROnPlateau with the interval 'step'", need="'epoch'"
+        )
     if described.get("frequency", 1) != 1:
         raise SpecError("lr_scheduler", got=f"a frequency of {described['frequency']}", need="1")
     return {
@@ -335,16 +362,20 @@ def _check_words(described: Mapping[str, Any], known: set[str]) -> None:
         )
 
 
-# Its steps -------------------------------------------------------------------------------------------------------
+# Its steps ----------------------------------------------------------------------------------------
 
 
 def _train(module: Any, batch: Any, index: int) -> Tensor:
-    with _listening(module):  # to nobody: training_step hears micro-batches, and brim records the loss
+    with _listening(
+        module
+    ):  # to nobody: training_step hears micro-batches, and brim records the loss
         result = _call(module.training_step, batch, index)
     loss = result.get("loss") if isinstance(result, Mapping) else result
     if not isinstance(loss, Tensor):
         raise SpecError(
-            "training_step", got=f"a {type(result).__name__}", need='the loss, or a dict with "loss"'
+            "training_step",
+            got=f"a {type(result).__name__}",
+            need='the loss, or a dict with "loss"',
         )
     return loss
 
@@ -354,7 +385,9 @@ def _validate(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[f
     with _listening(module) as heard:
         _call(module.validation_step, inputs["batch"], 0)
     samples = _size_of(inputs["batch"]) or 1
-    return {name: (value, samples if size is None else size) for name, (value, size) in heard.items()}
+    return {
+        name: (value, samples if size is None else size) for name, (value, size) in heard.items()
+    }
 
 
 def _call(step: Any, batch: Any, index: int) -> Any:
@@ -367,7 +400,11 @@ def _size_of(batch: Any) -> int | None:
     if isinstance(batch, Tensor):
         return len(batch) if batch.ndim else 1
     parts = (
-        batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+        batch.values()
+        if isinstance(batch, Mapping)
+        else batch
+        if isinstance(batch, (list, tuple))
+        else ()
     )
     return next((size for part in parts if (size := _size_of(part)) is not None), None)
 
@@ -383,12 +420,15 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
     def log(name: str, value: Any, *_: Any, batch_size: int | None = None, **options: Any) -> None:
         if options.get("reduce_fx", "mean") not in ("mean", torch.mean):
             raise SpecError(f"self.log({name!r})", got="a reduce_fx", need="means over samples")
-        if not isinstance(value, (int, float)) and not (isinstance(value, Tensor) and value.numel() == 1):
+        if not isinstance(value, (int, float)) and not (
+            isinstance(value, Tensor) and value.numel() == 1
+        ):
             raise SpecError(
                 f"self.log({name!r})",
                 got=f"a {type(value).__name__}",
                 need="a number: the mean over the samples of the batch",
-                hint="torchmetrics.functional gives one; brim adds them up over batches and workers",
+                hint="torchmetrics.functional gives one; brim adds them up over batches and "
+                "workers",
             )
         heard[name] = (value.item() if isinstance(value, Tensor) else float(value), batch_size)
 

@@ -56,16 +56,16 @@ from brim.wire.messages import (
 )
 from brim.wire.peer import Interrupted, Listener, PeerLost, connect
 
-__all__ = ["Kept", "Loner", "Members", "Membership", "RoundChanged", "State", "parts_of"]
-
 _LOOK = 1.0  # seconds between looks at what no message announces
-_GLANCE = 0.001  # seconds between looks in passing: a micro-batch may be quicker than the call of the system
-_COMPANY = 0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
+# seconds between looks in passing: a micro-batch may be quicker than the call of the system
+_GLANCE = 0.001
+_COMPANY = (
+    0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
+)
 _WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
 _PATIENCE = 60.0
-_TO_BE_JOINED = (
-    600.0  # seconds that a server waits where all workers are gone: others start first, and read data
-)
+# seconds that a server waits where all workers are gone: others start first, and read data
+_TO_BE_JOINED = 600.0
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 
@@ -95,11 +95,15 @@ class Kept(Protocol):
     def state(self) -> State: ...
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
-        """Take what is in storage, up to the last step on record; where it came from, and what is wrong with newer."""
+        """Take what is in storage, up to the last step on record; where it came from, and what is
+        wrong with newer.
+        """
         ...
 
     def catch_up(self, recorded: int) -> None:
-        """Have the state after the last step on record, where another member of this host made it."""
+        """Have the state after the last step on record,
+        where another member of this host made it.
+        """
         ...
 
     def now(self) -> None:
@@ -111,7 +115,9 @@ class Kept(Protocol):
         ...
 
     def leave(self) -> None:
-        """Have this very state in storage, as something that nobody permits any more; raises EnvironmentFault."""
+        """Have this very state in storage, as something that nobody permits any more; raises
+        EnvironmentFault.
+        """
         ...
 
 
@@ -141,7 +147,9 @@ class Members(Protocol):
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Parts of a step that each rank computes; empty for a process by itself, which computes all."""
+        """Parts of a step that each rank computes; empty for a process by itself, which computes
+        all.
+        """
         ...
 
     @property
@@ -155,7 +163,9 @@ class Members(Protocol):
         ...
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
-        """Say that this worker is warm and may be named in a round; None where its data is not known yet."""
+        """Say that this worker is warm and may be named in a round; None where its data is not
+        known yet.
+        """
         ...
 
     def next_round(self, kept: Kept) -> Exchange:
@@ -190,7 +200,8 @@ class Members(Protocol):
         ...
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes within so many seconds, and leave it for later; permissions to publish act at once.
+        """Hear what comes within so many seconds, and leave it for later; permissions to publish
+        act at once.
 
         Raises:
             RoundChanged: nothing will come any more.
@@ -202,10 +213,12 @@ class Members(Protocol):
         ...
 
     def turn(self, step: int) -> int:
-        """Wait until it is this worker's turn to apply a batch, computed on the state after so many steps.
+        """Wait until it is this worker's turn to apply a batch, computed on the state after so many
+        steps.
 
         Returns:
-            Steps that are committed now; `commit` ends the turn. Raises RoundChanged where there will be none.
+            Steps that are committed now; `commit` ends the turn. Raises RoundChanged where there
+            will be none.
         """
         ...
 
@@ -213,7 +226,8 @@ class Members(Protocol):
         """Have a step count: behind this there is no way back, so its update must follow.
 
         Returns:
-            Whether it is known to be the round's last. Of one member alone that is known later: see `settle`.
+            Whether it is known to be the round's last. Of one member alone that is known later: see
+            `settle`.
         """
         ...
 
@@ -248,7 +262,9 @@ class Members(Protocol):
         ...
 
     def wait_for_dismissal(self) -> None:
-        """Stay until nothing of this worker is needed; raises RoundChanged where it is needed again."""
+        """Stay until nothing of this worker is needed; raises RoundChanged where it is needed
+        again.
+        """
         ...
 
 
@@ -329,14 +345,18 @@ class Membership:
         self._world: World | None = None
         self._next: InstallRound | None = None
         self._writes: WriteNow | None = None
-        # Of a worker alone. Told is never more than one commit, and while it has no answer nothing more is made.
+        # Of a worker alone. Told is never more than one commit, and while it has no answer nothing
+        # more is made.
         self._telling = threading.RLock()
         self._made: list[Made] = []  # steps that count once they are told
         self._told: int | None = None  # the last step that was told, whose answer is on its way
         self._told_of: list[Made] = []  # it and the steps that were told with it
         self._told_at = 0.0
         self._company = 0.0 if context.spec.faults else _COMPANY  # faults come at a step's number
-        self._idle_at = (0, 0)  # the round and step in which this worker said last that it waits for data
+        self._idle_at = (
+            0,
+            0,
+        )  # the round and step in which this worker said last that it waits for data
         self._orphaned = False  # the agent was killed
         self._inheritance = Inheritance(context.run_dir)
         self._has_state = False
@@ -378,7 +398,9 @@ class Membership:
 
     @property
     def _patience(self) -> float:
-        """Seconds that another worker is waited for that sends nothing: where it hangs, its agent ends it before."""
+        """Seconds that another worker is waited for that sends nothing: where it hangs, its agent
+        ends it before.
+        """
         limit = self._context.spec.hang_timeout
         return math.inf if limit is None else limit + _PATIENCE
 
@@ -392,11 +414,15 @@ class Membership:
             before = max((said.step for said in self._said if said.step < message.step), default=0)
             self._said = [said for said in self._said if said.step >= before] + [message]
         self._tell_made()
-        with contextlib.suppress(EnvironmentFault):  # the agent is gone: whoever looks at the link finds out
+        with contextlib.suppress(
+            EnvironmentFault
+        ):  # the agent is gone: whoever looks at the link finds out
             self._link.send(message)
 
     def _beat(self) -> None:
-        """Be heard, also where the main thread is at something long behind steps that nobody knows of."""
+        """Be heard, also where the main thread is at something long behind steps that nobody knows
+        of.
+        """
         self._tell_made()
         self._link.send(Beat(moves=self._moves))
 
@@ -409,11 +435,13 @@ class Membership:
         most = spec.workers.maximum + spec.servers
         if spec.transport != "distributed" and spec.asynchronous is None and most > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
-        if layout.device.type == "cpu":  # another is in use until the kernel has cleared the process away
+        if (
+            layout.device.type == "cpu"
+        ):  # another is in use until the kernel has cleared the process away
             give_notice(self._context.notice)
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
-    # Waiting -----------------------------------------------------------------------------------------------
+    # Waiting --------------------------------------------------------------------------------------
 
     def _receive(self) -> WorkerBound | AgentGone:
         """The next message, however long it takes."""
@@ -441,7 +469,8 @@ class Membership:
                 if message.hold:
                     raise RoundChanged
             case InstallRound() | WriteNow() if self._told is not None or self._made:
-                # The state has a step that may not count. This cannot be (docs/design/decisions.md): better die.
+                # The state has a step that may not count. This cannot be
+                # (docs/design/decisions.md): better die.
                 step = self._made[-1].step if self._told is None else self._told
                 raise ProtocolError(f"{message} before the answer to the commit of step {step + 1}")
             case InstallRound():
@@ -461,7 +490,11 @@ class Membership:
     def _answers(self, message: Released) -> bool:
         if self._told is None:
             return False
-        return (message.round, message.step, message.phase) == (self._round.round, self._told, COMMIT)
+        return (message.round, message.step, message.phase) == (
+            self._round.round,
+            self._told,
+            COMMIT,
+        )
 
     def poll(self) -> None:
         self._moves += 1
@@ -492,7 +525,9 @@ class Membership:
             self._take(AgentGone())
 
     def _is_called(self) -> bool:
-        """Whether the agent has something to say to one that waits for another worker, which is no hang of its own."""
+        """Whether the agent has something to say to one that waits for another worker, which is no
+        hang of its own.
+        """
         self._moves += 1
         return self._link.pending()
 
@@ -515,7 +550,9 @@ class Membership:
         with self._telling:
             if self._made:
                 self._told, self._told_at = self._made[-1].step, self._made[-1].at
-                arrival = Arrive(round=self._round.round, step=self._told, phase=COMMIT, made=self._made)
+                arrival = Arrive(
+                    round=self._round.round, step=self._told, phase=COMMIT, made=self._made
+                )
                 self._told_of, self._made = self._made, []
                 with contextlib.suppress(EnvironmentFault):  # as in `tell`
                     self._link.send(arrival)
@@ -547,7 +584,7 @@ class Membership:
             while True:
                 self._take(self._receive())
 
-    # Rounds ------------------------------------------------------------------------------------------------
+    # Rounds ---------------------------------------------------------------------------------------
 
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
@@ -559,8 +596,12 @@ class Membership:
                 self._install(named, kept)
                 if named.still:
                     continue
-                knows_all = self._context.spec.asynchronous is None  # of other workers' last steps, too
-                self._inheritance.settle(on_me=knows_all and self.rank == 0 and len(named.world.hosts) == 1)
+                knows_all = (
+                    self._context.spec.asynchronous is None
+                )  # of other workers' last steps, too
+                self._inheritance.settle(
+                    on_me=knows_all and self.rank == 0 and len(named.world.hosts) == 1
+                )
                 return self._exchange(named.world)
             except (Interrupted, PeerLost):
                 self.await_replacement()
@@ -586,14 +627,19 @@ class Membership:
         self.tell(NowWritten())
 
     def _leave_behind(self, kept: Kept) -> NoReturn:
-        """Leave to the next agent what this worker has said, then what it has: no state is ahead of the records."""
+        """Leave to the next agent what this worker has said, then what it has: no state is ahead of
+        the records.
+        """
         words: list[tuple[int, AgentMessage]] = []
         with self._telling:
             made = [*(self._told_of if self._told is not None else []), *self._made]
         behind = SystemClock().wall() - time.monotonic()
         for each in made:  # the answer can only be yes (docs/design/decisions.md)
             commit = CommitRecord(
-                round=self._round.round, step=each.step + 1, at=behind + each.at, payloads=[each.report]
+                round=self._round.round,
+                step=each.step + 1,
+                at=behind + each.at,
+                payloads=[each.report],
             )
             words.append((commit.step, Commits(records=[commit])))
         for said in self._said:
@@ -630,7 +676,9 @@ class Membership:
             kept.catch_up(named.recorded or 0)
         for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
             greeting = _state_greeting(world.round, worker)
-            peer = self._listener.accept(greeting, timeout=self._patience, cancelled=self._is_called)
+            peer = self._listener.accept(
+                greeting, timeout=self._patience, cancelled=self._is_called
+            )
             with peer:
                 send_state(peer, state.get(), timeout=self._patience, cancelled=self._is_called)
         self._has_state = True
@@ -648,7 +696,9 @@ class Membership:
         greeting = f"round {self._round.round} tables for {{}}"
         for rank in (rank for rank, giver in givers.items() if giver == self.rank):
             expected = greeting.format(self._round.members[rank].worker)
-            with self._listener.accept(expected, timeout=self._patience, cancelled=self._is_called) as peer:
+            with self._listener.accept(
+                expected, timeout=self._patience, cancelled=self._is_called
+            ) as peer:
                 send_state(peer, tables.get(), timeout=self._patience, cancelled=self._is_called)
         giver = givers.get(self.rank)
         if giver is not None:

@@ -1,7 +1,9 @@
-"""A worker's memory: what it keeps once it has it, what it gives back, and what it makes its own before it counts.
+"""A worker's memory: what it keeps once it has it, what it gives back, and what it makes its own
+before it counts.
 
-A fork shares its template's pages until it writes to them, and memory that goes back to the kernel comes again a page
-at a time. Either costs a page fault: microseconds per 4 KiB, paid by whoever waits for this worker.
+A fork shares its template's pages until it writes to them, and memory that goes back to the kernel
+comes again a page at a time. Either costs a page fault: microseconds per 4 KiB, paid by whoever
+waits for this worker.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["READY_BYTES", "give_back", "have_mapped", "have_ready", "keep_what_is_freed", "make_own"]
-
-READY_BYTES = 32 << 20  # what is worth having in advance: beyond it, faults are a small part of any step
+READY_BYTES = (
+    32 << 20
+)  # what is worth having in advance: beyond it, faults are a small part of any step
 _PAD_BYTES = 64 << 20  # what the allocator asks of the kernel at once
 _KEPT_BYTES = _PAD_BYTES + (64 << 20)
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt
@@ -26,10 +28,11 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise, since Linux 5.14
 
 
 def keep_what_is_freed() -> None:
-    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the kernel.
+    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the
+    kernel.
 
-    A step frees and allocates the same gradients over and over: the page faults would be a third of a small backward
-    pass.
+    A step frees and allocates the same gradients over and over: the page faults would be a third of
+    a small backward pass.
     """
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
@@ -46,7 +49,9 @@ def give_back(*, all_but: int = _KEPT_BYTES) -> None:
 
 
 def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
-    """Write these values to their own places, where they are few: pages that were a template's become ours."""
+    """Write these values to their own places, where they are few: pages that were a template's
+    become ours.
+    """
     on_host = [t.detach() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
     if sum(tensor.nbytes for tensor in on_host) > most:
         return
@@ -56,7 +61,9 @@ def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
 
 
 def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
-    """Have the beginning of a mapping in this process's page tables, as if all of it had been written to."""
+    """Have the beginning of a mapping in this process's page tables, as if all of it had been
+    written to.
+    """
     size = min(len(memory), most) // mmap.PAGESIZE * mmap.PAGESIZE
     if size:
         with contextlib.suppress(OSError):  # an older kernel: then faults come one by one
@@ -64,9 +71,11 @@ def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
 
 
 def have_mapped(memory: mmap.mmap, file: int, within: range) -> None:
-    """Have a part of a mapped file in this process's page tables, as far as the file has pages: holes stay holes.
+    """Have a part of a mapped file in this process's page tables, as far as the file has pages:
+    holes stay holes.
 
-    For each GiB that takes a tenth of a second; its pages one by one, as they are used, take some thirty times as long.
+    For each GiB that takes a tenth of a second; its pages one by one, as they are used, take some
+    thirty times as long.
     """
     for start, stop in _pages_of(file):
         start, stop = max(start, within.start), min(stop, within.stop)

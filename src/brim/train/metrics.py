@@ -1,8 +1,8 @@
 """Metrics of a test split that come out the same for any number of workers.
 
-The test split is cut into chunks whose bounds do not depend on the workers. The worker that computes a chunk's output
-turns it into a partial state (bytes). The result is computed from all states in chunk order, so nothing is ever
-averaged over workers.
+The test split is cut into chunks whose bounds do not depend on the workers. The worker that
+computes a chunk's output turns it into a partial state (bytes). The result is computed from all
+states in chunk order, so nothing is ever averaged over workers.
 
 States and results use exact integers, or sums that are rounded only once (`math.fsum`).
 """
@@ -22,22 +22,15 @@ from torch.nn import functional
 
 from brim.errors import SpecError
 
-__all__ = [
-    "Metric",
-    "accuracy",
-    "auc",
-    "log_loss",
-    "mean_absolute_error",
-    "mean_squared_error",
-]
-
 
 @runtime_checkable
 class Metric(Protocol):
     """A metric is any object with these two methods."""
 
     def observe(self, output: Tensor, target: Tensor) -> bytes:
-        """Return the partial state of one chunk, from the model's output [B, ...] and the target [B, ...]."""
+        """Return the partial state of one chunk, from the model's output [B, ...] and the target
+        [B, ...].
+        """
         ...
 
     def result(self, states: Sequence[bytes]) -> float:
@@ -48,8 +41,8 @@ class Metric(Protocol):
 def auc() -> Metric:
     """Area under the ROC curve of a binary model, exact, ties counted as half.
 
-    The output is [B], any score that grows with the probability (a logit will do); the target is 0 or 1.
-    The result is nan where the split holds one class only, or where a score is nan.
+    The output is [B], any score that grows with the probability (a logit will do); the target is 0
+    or 1. The result is nan where the split holds one class only, or where a score is nan.
 
     >>> metric = auc()
     >>> chunk = metric.observe(torch.tensor([0.1, 0.4, 0.4]), torch.tensor([0.0, 0.0, 1.0]))
@@ -60,12 +53,16 @@ def auc() -> Metric:
 
 
 def log_loss() -> Metric:
-    """Mean cross-entropy in nats: of logits [B] against 0 or 1, or of logits [B, classes] against classes."""
+    """Mean cross-entropy in nats: of logits [B] against 0 or 1, or of logits [B, classes] against
+    classes.
+    """
     return _Mean(_cross_entropy, classes=True)
 
 
 def accuracy() -> Metric:
-    """Share of correct predictions: logits [B] (above 0 means 1), or logits [B, classes] (the largest wins)."""
+    """Share of correct predictions: logits [B] (above 0 means 1), or logits [B, classes] (the
+    largest wins).
+    """
     return _Mean(_right, classes=True)
 
 
@@ -88,7 +85,9 @@ class _Auc:
         positive = target.detach().to("cpu", torch.float64).numpy().ravel() > 0.5
         # float64 holds every float32 and bfloat16 score exactly, so no tie is made or broken here.
         return (
-            struct.pack("<q", scores.size) + scores.astype("<f8").tobytes() + positive.astype("u1").tobytes()
+            struct.pack("<q", scores.size)
+            + scores.astype("<f8").tobytes()
+            + positive.astype("u1").tobytes()
         )
 
     def result(self, states: Sequence[bytes]) -> float:
@@ -108,7 +107,8 @@ class _Auc:
         pairs = int(positives.sum()) * int(negatives.sum())
         if pairs == 0:
             return math.nan
-        # Twice the number of pairs in the right order, as a whole number: each tie is one of the two.
+        # Twice the number of pairs in the right order, as a whole number: each tie is one of the
+        # two.
         below = np.cumsum(negatives) - negatives
         twice = sum((positives * (2 * below + negatives)).tolist())
         return float(twice / (2 * pairs))
@@ -163,7 +163,8 @@ def _check_tensors(output: object, target: object) -> None:
                 "metrics()",
                 got=f"{name} that is a {type(given).__name__}",
                 need="a tensor: what brim.metrics measure has one number, or one row, per sample",
-                hint="a metric of your own, an object with observe(output, target) and result(states)",
+                hint="a metric of your own, an object with observe(output, target) and "
+                "result(states)",
             )
 
 
@@ -171,7 +172,9 @@ def _same_shape(output: Tensor, target: Tensor) -> None:
     if output.shape != target.shape:
         raise SpecError(
             "metrics()",
-            got=f"an output of shape {list(output.shape)} and a target of shape {list(target.shape)}",
+            got=f"an output of shape {list(output.shape)} and a target of shape "
+            f"{list(target.shape)}",
             need="the same shape for both",
-            hint="a binary model returns logits of shape [B]: try output.squeeze(1) at the end of forward()",
+            hint="a binary model returns logits of shape [B]: try output.squeeze(1) at the end of "
+            "forward()",
         )

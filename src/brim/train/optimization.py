@@ -1,4 +1,6 @@
-"""How a step's gradients become an update: clipping, loss scaling, optimizers, and schedulers of the learning rate."""
+"""How a step's gradients become an update: clipping, loss scaling, optimizers, and schedulers of
+the learning rate.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
 
-__all__ = ["INTERVALS", "Optimization", "check_optimizer"]
-
 INTERVALS = ("step", "epoch")
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
 _HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
@@ -26,7 +26,8 @@ class Optimization:
     Args:
         model: whose gradients are clipped.
         optimizers: in the order in which they step.
-        schedulers: of learning rates; each steps after every step or every epoch, as `interval` says.
+        schedulers: of learning rates; each steps after every step or every epoch, as `interval`
+            says.
         interval: `step`, `epoch`, or None for what the kind of scheduler asks for.
         monitor: the metric that ReduceLROnPlateau looks at; None where only one is logged.
         scaler: of losses in float16, or None.
@@ -54,7 +55,8 @@ class Optimization:
                 raise SpecError(
                     "optimizer",
                     got="a parameter that no model has",
-                    need="only parameters of the model: other gradients are not summed over the workers",
+                    need="only parameters of the model: other gradients are not summed over the "
+                    "workers",
                     hint="brim.join([model, criterion], optimizer) if the loss has its own weights",
                 )
         self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
@@ -70,9 +72,11 @@ class Optimization:
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
-    # Micro-batches -----------------------------------------------------------------------------------------
+    # Micro-batches --------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None) -> None:
+    def backward(
+        self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None
+    ) -> None:
         """Add the gradients of a micro-batch's loss.
 
         Args:
@@ -81,7 +85,9 @@ class Optimization:
         """
         own = None
         if optimizer is not None:
-            own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            own = [
+                p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+            ]
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
         else:
@@ -95,11 +101,14 @@ class Optimization:
         return self._weights[key]
 
     def begin(self) -> None:
-        """A step begins: learning rates may have been changed since the last one, and stay until its end."""
+        """A step begins: learning rates may have been changed since the last one, and stay until
+        its end.
+        """
         self._rates = None
 
     def check_rates(self) -> None:
-        """Check that nobody changed a learning rate, or what is trained, since the first micro-batch of this step.
+        """Check that nobody changed a learning rate, or what is trained, since the first
+        micro-batch of this step.
 
         Raises:
             SpecError: a loop counts micro-batches, of which workers have different numbers.
@@ -109,10 +118,12 @@ class Optimization:
             raise SpecError(
                 "your training loop",
                 got="another parameter group, added while training",
-                need="the parameter groups that brim.join saw: newcomers and checkpoints have those",
+                need="the parameter groups that brim.join saw: newcomers and checkpoints have "
+                "those",
                 hint="add every group before brim.join, with lr=0 if it should not train yet",
             )
-        # What a loop may change by hand: of each group some numbers, of each parameter whether it is trained.
+        # What a loop may change by hand: of each group some numbers, of each parameter whether it
+        # is trained.
         now = [_plain(group.get(name)) for group in groups for name in _BY_HAND]
         now += [parameter.requires_grad for parameter in self._parameters]
         if self._rates is None:
@@ -121,13 +132,17 @@ class Optimization:
             index = next(i for i, value in enumerate(now) if value != self._rates[i])
             raise SpecError(
                 "your training loop",
-                got=f"{self._name_of(index)} changed from {self._rates[index]} to {now[index]} within a step",
-                need="one value for all micro-batches of a step: the loop's body runs once for each micro-batch",
-                hint="give a scheduler to brim.join, or set the value from job.committed or job.epoch",
+                got=f"{self._name_of(index)} changed from {self._rates[index]} to {now[index]} "
+                "within a step",
+                need="one value for all micro-batches of a step: the loop's body runs once for "
+                "each micro-batch",
+                hint="give a scheduler to brim.join, or set the value from job.committed or "
+                "job.epoch",
             )
 
     def learning_rate(self) -> float | list[float] | None:
-        """That of the step at hand: one number where all parameter groups have the same, else that of each.
+        """That of the step at hand: one number where all parameter groups have the same, else that
+        of each.
 
         None where the optimizers know of no such thing.
         """
@@ -149,11 +164,12 @@ class Optimization:
             raise SpecError(
                 "your training loop",
                 got="a call of optimizer.step()",
-                need="job.step(loss) alone: brim steps the optimizer once all workers' gradients are in",
+                need="job.step(loss) alone: brim steps the optimizer once all workers' gradients "
+                "are in",
                 hint="remove optimizer.step() from the loop",
             )
 
-    # Steps and epochs --------------------------------------------------------------------------------------
+    # Steps and epochs -----------------------------------------------------------------------------
 
     def clip(self, rows: Sequence[Tensor] = (), owned: Sequence[nn.Parameter] = ()) -> None:
         """Scale the gradients down where their norm is too large; do so before `step`.
@@ -171,7 +187,9 @@ class Optimization:
         clip_grads_with_norm_([*own, *owned], self.clip_norm, norm)
 
     def step(self) -> None:
-        """Update the parameters from their gradients, then step the schedulers that step with every step."""
+        """Update the parameters from their gradients, then step the schedulers that step with every
+        step.
+        """
         self._is_stepping = True
         try:
             for optimizer in self.optimizers:
@@ -222,19 +240,28 @@ class Optimization:
         """Check that a scheduler which steps with every epoch was not made to step with every step.
 
         Raises:
-            SpecError: it reckons with more steps of its own than there are epochs, and nobody said when it steps.
+            SpecError: it reckons with more steps of its own than there are epochs, and nobody said
+                when it steps.
         """
         for scheduler, interval in zip(self._schedulers, self._intervals, strict=True):
-            horizon = next((getattr(scheduler, name) for name in _HORIZONS if hasattr(scheduler, name)), None)
-            if interval == "epoch" and isinstance(horizon, int) and horizon > epochs and horizon >= steps:
+            horizon = next(
+                (getattr(scheduler, name) for name in _HORIZONS if hasattr(scheduler, name)), None
+            )
+            if (
+                interval == "epoch"
+                and isinstance(horizon, int)
+                and horizon > epochs
+                and horizon >= steps
+            ):
                 raise SpecError(
                     type(scheduler).__name__,
                     got=f"a schedule of {horizon:,} steps that steps after each of {epochs} epochs",
                     need="a word on when it steps",
-                    hint='scheduler_interval="step" steps it with the optimizer, "epoch" after each epoch',
+                    hint='scheduler_interval="step" steps it with the optimizer, "epoch" after '
+                    "each epoch",
                 )
 
-    # State -------------------------------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------------------
 
     def get(self) -> dict[str, Any]:
         """The state as a tree; its tensors are the optimizers' own, not copies."""
@@ -269,7 +296,8 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
         raise SpecError(
             field,
             got="LBFGS, which computes the loss again within a step",
-            need="an optimizer whose step() takes no closure: a step here is one pass over its micro-batches",
+            need="an optimizer whose step() takes no closure: a step here is one pass over its "
+            "micro-batches",
             hint="torch.optim.Adam(model.parameters())",
         )
 
@@ -280,7 +308,9 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
     step: Callable[..., Any] | None = getattr(scheduler, "step", None)
     if step is None or not hasattr(scheduler, "state_dict"):
         raise SpecError(
-            "scheduler", got=f"a {type(scheduler).__name__}", need="a scheduler of torch.optim.lr_scheduler"
+            "scheduler",
+            got=f"a {type(scheduler).__name__}",
+            need="a scheduler of torch.optim.lr_scheduler",
         )
     if given is not None:
         return given
@@ -292,11 +322,17 @@ def _plain(value: Any) -> Any:
 
 
 def _keep_types(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put back the types of an optimizer's state: torch casts what it loads to the type of the parameter."""
+    """Put back the types of an optimizer's state: torch casts what it loads to the type of the
+    parameter.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parts in state["state"].items():
         own = optimizer.state.get(parameters[index], {}) if isinstance(index, int) else {}
         for name, value in parts.items() if isinstance(parts, Mapping) else ():
             loaded = own.get(name)
-            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+            if (
+                isinstance(value, Tensor)
+                and isinstance(loaded, Tensor)
+                and loaded.dtype != value.dtype
+            ):
                 own[name] = value.to(device=loaded.device, copy=True)

@@ -1,7 +1,9 @@
-"""How long the owners of a host's rows take in each step, and what part of the next one each gets: who is slower, less.
+"""How long the owners of a host's rows take in each step, and what part of the next one each gets:
+who is slower, less.
 
-All must cut a step at the same ids. So each writes how long it took between the barriers `summed` and `commit`, and all
-read it between `blocks` and `summed` of the next step, when nobody writes. Which owner applies a row changes no bit.
+All must cut a step at the same ids. So each writes how long it took between the barriers `summed`
+and `commit`, and all read it between `blocks` and `summed` of the next step, when nobody writes.
+Which owner applies a row changes no bit.
 """
 
 from __future__ import annotations
@@ -9,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
-
-__all__ = ["Paces"]
 
 _NEWEST = 0.3  # what the last step counts in the mean
 _UNEVEN = 1.25  # of the slowest to the fastest: less is noise
@@ -33,7 +33,9 @@ class Paces:
     def __init__(self, seconds: Tensor, owners: int, owner: int | None) -> None:
         self._seconds, self._own = seconds[: owners if owners <= len(seconds) else 0], owner
         self.parts: Sequence[float] = [1 / owners] * owners
-        self._took(0.0)  # of another round; nobody gets beyond its next barrier with what is left of that one
+        self._took(
+            0.0
+        )  # of another round; nobody gets beyond its next barrier with what is left of that one
 
     def took(self, seconds: float) -> None:
         """Note how long this owner's part of a step took; before the commit."""

@@ -1,7 +1,7 @@
 """The values that `--set name=value` gives to a training file.
 
-They travel in one environment variable, so a file sees the same values in the template, in every worker and
-when it is run alone.
+They travel in one environment variable, so a file sees the same values in the template, in every
+worker and when it is run alone.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 from typing import TypeVar
 
 from brim.errors import SpecError, did_you_mean
-
-__all__ = ["ENVIRONMENT_VARIABLE", "check_all_used", "param"]
 
 ENVIRONMENT_VARIABLE = "BRIM_PARAMETERS"
 _asked: set[str] = set()
@@ -50,9 +48,18 @@ def param(name: str, default: T) -> T:
 
 
 def check_all_used() -> None:
-    """Fail on a `--set` name that the file never asked for: a mistyped name must not pass in silence."""
+    """Fail on a `--set` name that the file never asked for: a mistyped name must not pass in
+    silence.
+    """
     for name in sorted(_given().keys() - _asked):
-        hint = did_you_mean(name, _asked) if _asked else "this file reads no parameters: see brim.param"
+        hint = (
+            did_you_mean(name, _asked)
+            if _asked
+            else "this file reads no parameters: see brim.param"
+        )
         raise SpecError(
-            f"--set {name}", got="a name that the file does not read", need="one that it reads", hint=hint
+            f"--set {name}",
+            got="a name that the file does not read",
+            need="one that it reads",
+            hint=hint,
         )

@@ -1,8 +1,9 @@
-"""The results of an inference job, step by step: files that are whole or absent, under `parts/` of the run.
+"""The results of an inference job, step by step: files that are whole or absent, under `parts/` of
+the run.
 
-A step's file is written before the step is committed, and holds the results of its chunks in their order. So the
-files from the first on, as far as there is no gap, are all the state that such a job has: whoever dies, what was
-committed is not computed again.
+A step's file is written before the step is committed, and holds the results of its chunks in their
+order. So the files from the first on, as far as there is no gap, are all the state that such a job
+has: whoever dies, what was committed is not computed again.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import write_whole
 from brim.wire.messages import Publish
-
-__all__ = ["Parts"]
 
 
 class _Step(msgspec.Struct, frozen=True, array_like=True):
@@ -54,7 +53,8 @@ class Parts:
         self.committed = tree["committed"]
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
-        """Count the files that are there; the directory, where there are any, and what is wrong with one.
+        """Count the files that are there; the directory, where there are any, and what is wrong
+        with one.
 
         Raises:
             SpecError: they are of other data.

@@ -1,4 +1,6 @@
-"""Outputs of a model as columns, and the file that holds one row of them for every row of the input."""
+"""Outputs of a model as columns, and the file that holds one row of them for every row of the
+input.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,19 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import partial_of, sync_directory
 from brim.train.data import Columnar
 
-__all__ = ["Rows", "output_columns", "pack", "rows_of", "write_predictions"]
-
 Indices = npt.NDArray[np.int64]
 _HINT = "a function predict(output) in the training file may return a dict of tensors [rows]"
 
 
-def output_columns(output: Any, function: Callable[[Any], Any] | None, rows: int) -> dict[str, Tensor]:
+def output_columns(
+    output: Any, function: Callable[[Any], Any] | None, rows: int
+) -> dict[str, Tensor]:
     """The columns of a chunk, each [rows].
 
     Args:
         output: of the model.
-        function: `predict` of the training file, which may return a tensor or a dict of them; None takes the
-            output as it is.
+        function: `predict` of the training file, which may return a tensor or a dict of them; None
+            takes the output as it is.
         rows: samples of the chunk.
 
     Raises:
@@ -49,7 +51,9 @@ def output_columns(output: Any, function: Callable[[Any], Any] | None, rows: int
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) or tensor.ndim not in (1, 2) or len(tensor) != rows:
             got = (
-                f"shape {list(tensor.shape)}" if isinstance(tensor, Tensor) else f"a {type(tensor).__name__}"
+                f"shape {list(tensor.shape)}"
+                if isinstance(tensor, Tensor)
+                else f"a {type(tensor).__name__}"
             )
             need = f"a tensor of shape [{rows}] or [{rows}, units], or a dict of them"
             raise SpecError(subject, got=got, need=need, hint=_HINT)
@@ -111,16 +115,20 @@ def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[Rows]:
         yield Rows(part.total, part.places[part.of(None)], kept)
 
 
-def write_predictions(path: Path, rows: Iterable[Rows], chunks: Iterator[bytes], *, job: str) -> None:
+def write_predictions(
+    path: Path, rows: Iterable[Rows], chunks: Iterator[bytes], *, job: str
+) -> None:
     """Write one row for every row of the input, whole or not at all.
 
-    Columns: `row` (from 0), those of the outputs, those that are kept. Rows without an output have nulls.
+    Columns: `row` (from 0), those of the outputs, those that are kept. Rows without an output have
+    nulls.
 
     Args:
         path: ends in .csv, or is a Parquet file.
         rows: what the outputs belong to, part by part.
         chunks: `pack`ed outputs of all good rows, in order.
-        job: names the unfinished file, so that who takes over from a writer that died writes to the same.
+        job: names the unfinished file, so that who takes over from a writer that died writes to the
+            same.
 
     Raises:
         EnvironmentFault: the disk did not take it.

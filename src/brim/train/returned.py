@@ -1,7 +1,10 @@
-"""Is what a training file's functions return of the right kind? If not, that is said in four parts, before training.
+"""Is what a training file's functions return of the right kind?
 
-What is of the wrong kind would fail later, in a traceback through brim and torch that does not say what to change; or
-not at all, as a model that is never called. Only types are looked at, and one sample.
+If not, that is said in four parts, before training.
+
+What is of the wrong kind would fail later, in a traceback through brim and torch that does not say
+what to change; or not at all, as a model that is never called. Only types are looked at, and one
+sample.
 """
 
 from __future__ import annotations
@@ -17,8 +20,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from brim.errors import SpecError
-
-__all__ = ["check_dataset", "check_functions", "check_metrics", "check_model"]
 
 _NEED = "a dataset with a length: dataset[i] is a pair (inputs, target)"
 _TENSORS = "torch.utils.data.TensorDataset(inputs, target), of two tensors"
@@ -60,7 +61,9 @@ def _is_a(module: str, *names: str) -> Callable[[Any], bool]:
 
 
 def _type(thing: Any) -> str:
-    name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__name__}".removeprefix("builtins.")
+    name = f"{type(thing).__module__.partition('.')[0]}.{type(thing).__name__}".removeprefix(
+        "builtins."
+    )
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
@@ -70,11 +73,21 @@ def _shaped(thing: Any) -> str:
 
 # The first that fits is said.
 _KINDS = (
-    _Kind(lambda thing: thing is None, lambda _: "None", "does every path of the function end in a return?"),
     _Kind(
-        inspect.isclass, lambda thing: f"the class {thing.__name__}", "return an object of it: call the class"
+        lambda thing: thing is None,
+        lambda _: "None",
+        "does every path of the function end in a return?",
     ),
-    _Kind(inspect.isroutine, lambda thing: f"the function {thing.__name__}", "return what it gives: call it"),
+    _Kind(
+        inspect.isclass,
+        lambda thing: f"the class {thing.__name__}",
+        "return an object of it: call the class",
+    ),
+    _Kind(
+        inspect.isroutine,
+        lambda thing: f"the function {thing.__name__}",
+        "return what it gives: call it",
+    ),
     _Kind(
         lambda thing: isinstance(thing, str | Path),
         lambda thing: f"the path {str(thing)!r}",
@@ -83,7 +96,8 @@ _KINDS = (
     _Kind(
         _is_a("pandas", "DataFrame", "Series"),
         _shaped,
-        'TensorDataset(torch.tensor(df[["a", "b"]].to_numpy("float32")), torch.tensor(df["y"].to_numpy()))',
+        'TensorDataset(torch.tensor(df[["a", "b"]].to_numpy("float32")), '
+        'torch.tensor(df["y"].to_numpy()))',
     ),
     _Kind(
         _is_a("polars", "DataFrame", "LazyFrame", "Series"),
@@ -111,7 +125,8 @@ _KINDS = (
 
 
 def check_functions(module: ModuleType, path: str) -> None:
-    """Check that a training file, run, has its functions: it may have got them by `from other import *`.
+    """Check that a training file, run, has its functions: it may have got them by `from other
+    import *`.
 
     Raises:
         SpecError: it lacks one, or has something else by its name.
@@ -143,7 +158,9 @@ def check_dataset(dataset: Any, split: str) -> None:
         if not hasattr(dataset, "take") or hasattr(dataset, "__getitems__"):
             _check_sample(dataset[0], field)
     elif split == "train":
-        raise SpecError(field, got="no samples", need="at least one", hint="print(len(...)) what it reads")
+        raise SpecError(
+            field, got="no samples", need="at least one", hint="print(len(...)) what it reads"
+        )
 
 
 def _check_sample(sample: Any, field: str) -> None:
@@ -189,7 +206,10 @@ def check_model(model: Any) -> None:
             "make the network, then network.load_state_dict(...), and return the network",
         )
     elif isinstance(model, tuple | list) and any(isinstance(each, nn.Module) for each in model):
-        got, hint = f"{_type(model)} of networks", "torch.nn.Sequential(...), or a Module that has them all"
+        got, hint = (
+            f"{_type(model)} of networks",
+            "torch.nn.Sequential(...), or a Module that has them all",
+        )
     raise SpecError("model()", got=got, need="a torch.nn.Module", hint=hint)
 
 
@@ -200,7 +220,9 @@ def check_metrics(metrics: Any) -> None:
         got = "None" if metrics is None else _type(metrics)
         raise SpecError("metrics()", got=got, need="a dict of metrics by name", hint=example)
     for name, metric in metrics.items():
-        if inspect.isclass(metric) or not (hasattr(metric, "observe") and hasattr(metric, "result")):
+        if inspect.isclass(metric) or not (
+            hasattr(metric, "observe") and hasattr(metric, "result")
+        ):
             got = f"{getattr(metric, '__name__', type(metric).__name__)} as {name!r}"
             need = "an object with observe(output, target) and result(states)"
             raise SpecError("metrics()", got=got, need=need, hint=example)

@@ -1,7 +1,7 @@
 """The gradient of an embedding's weight by rows: of those that a step looks up, and of no others.
 
-A row that a micro-batch does not look up adds zero to the step's sum, and what it would add is left out. So the bits
-are those of the dense gradient, folded along the same tree.
+A row that a micro-batch does not look up adds zero to the step's sum, and what it would add is left
+out. So the bits are those of the dense gradient, folded along the same tree.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from torch import Tensor
 
 from brim.coordination.reduction import Block, fold
 from brim.train.tables.kernels import distinct_of, gather, put
-
-__all__ = ["OwnedRows", "RowSums", "Rows", "between", "fold_rows", "joined", "no_rows", "total_of"]
-
 
 _LAST = (1 << 63) - 1  # of all ids
 
@@ -43,7 +40,8 @@ class OwnedRows(NamedTuple):
     Args:
         rows: the sum over all micro-batches.
         owner: the worker's number among those of its host that apply such parts.
-        start: an id that none of the rows is below, and none of the parts of owners before it reaches.
+        start: an id that none of the rows is below, and none of the parts of owners before it
+            reaches.
         owners: how many of them there are; rows with keys are cut evenly among them.
     """
 
@@ -78,7 +76,8 @@ class _Union(NamedTuple):
 
     def is_of(self, parts: Sequence[Tensor]) -> bool:
         return all(
-            known is part or torch.equal(known, part) for known, part in zip(self.of, parts, strict=True)
+            known is part or torch.equal(known, part)
+            for known, part in zip(self.of, parts, strict=True)
         )
 
 
@@ -113,7 +112,9 @@ def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> 
             union = _union(ids)
         own = {start: rows.values for start, rows in zip(starts, tables, strict=True)}
         places = dict(zip(starts, union.places, strict=True))
-        sums.append(Rows(union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start)))
+        sums.append(
+            Rows(union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start))
+        )
     return sums
 
 
@@ -125,7 +126,9 @@ def _sum(
     count: int,
     start: int,
 ) -> Tensor:
-    """The sum of the values of blocks, each given by its first micro-batch, at their places among `count` rows."""
+    """The sum of the values of blocks, each given by its first micro-batch, at their places among
+    `count` rows.
+    """
     sums: dict[int, Tensor] = {}
     for left, right in additions:
         if left.start not in sums:
@@ -148,7 +151,10 @@ def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
 
 
 def between(rows: Rows, start: int, stop: int) -> Rows:
-    """Return the rows of ids in `[start, stop)`; views, not copies. `stop` may be 2**63, which is beyond all ids."""
+    """Return the rows of ids in `[start, stop)`; views, not copies.
+
+    `stop` may be 2**63, which is beyond all ids.
+    """
     bounds = torch.tensor([start, min(stop, _LAST)])
     first, last = torch.searchsorted(rows.ids, bounds).tolist()
     last = last if stop <= _LAST else len(rows.ids)
@@ -159,11 +165,14 @@ def joined(slices: Sequence[Rows]) -> Rows:
     """Join rows of which each slice has larger ids than the one before."""
     if len(slices) == 1:
         return slices[0]
-    return Rows(torch.cat([each.ids for each in slices]), torch.cat([each.values for each in slices]))
+    return Rows(
+        torch.cat([each.ids for each in slices]), torch.cat([each.values for each in slices])
+    )
 
 
 class RowSums:
-    """Adds up the rows of one worker's micro-batches, as `accumulate.Accumulator` adds up what is dense.
+    """Adds up the rows of one worker's micro-batches, as `accumulate.Accumulator` adds up what is
+    dense.
 
     Args:
         parts: micro-batches of a step.
@@ -188,4 +197,6 @@ class RowSums:
 
     def _sum(self, block: Block) -> list[Rows]:
         micros = range(block.start, min(block.start + block.size, self._parts))
-        return fold_rows({Block(micro, 1): self._leaves[micro] for micro in micros}, block, self._parts)
+        return fold_rows(
+            {Block(micro, 1): self._leaves[micro] for micro in micros}, block, self._parts
+        )

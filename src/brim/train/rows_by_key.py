@@ -1,8 +1,8 @@
 """A table whose keys come and go, as checkpoints see it.
 
-It is read while steps are made, as an ordinary one is; and here a place may get another key meanwhile. So whoever reads
-a row asks last when it changed: what changed after the boundary at which reading began is left out, since the next
-delta has it, if it is still there.
+It is read while steps are made, as an ordinary one is; and here a place may get another key
+meanwhile. So whoever reads a row asks last when it changed: what changed after the boundary at
+which reading began is left out, since the next delta has it, if it is still there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from brim.train.table_file import Chunk, taken
 from brim.train.tables.changes import Changes
 from brim.train.tables.index import Index
 
-__all__ = ["RowsByKey"]
-
 _Words = NDArray[np.int64]
 _NONE = np.empty(0, np.int64)
 
@@ -34,7 +32,8 @@ class RowsByKey:
         fields: of each place; [P, D] each.
         changed: of each place, the committed step that wrote its row last; int64, [P].
         step: committed steps.
-        oldest: of each of so many ranges of keys the first step whose rows are there, as `StoredTable` has it.
+        oldest: of each of so many ranges of keys the first step whose rows are there, as
+            `StoredTable` has it.
         changes: which keys steps write to, as somebody tells it who sees them.
     """
 
@@ -60,7 +59,7 @@ class RowsByKey:
     def row_bytes(self) -> int:
         return 16 + sum(each[:1].nbytes for each in self.fields.values())
 
-    # Reading -----------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
         least = -1 if since is None else since
@@ -106,10 +105,14 @@ class RowsByKey:
         return keys[is_in], places[is_in]
 
     def _is_in(self, keys: _Words, changed: _Words, since: int) -> NDArray[np.bool_]:
-        """Whether rows that changed in these steps are there at the boundary, and were written since a step."""
+        """Whether rows that changed in these steps are there at the boundary, and were written
+        since a step.
+        """
         oldest = np.array(self.oldest or (0,))
         ranges = keys >> (63 - (len(oldest).bit_length() - 1))
-        is_in: NDArray[np.bool_] = (changed > since) & (changed <= self._step) & (changed >= oldest[ranges])
+        is_in: NDArray[np.bool_] = (
+            (changed > since) & (changed <= self._step) & (changed >= oldest[ranges])
+        )
         return is_in
 
     def _at(self, keys: _Words, places: _Words, since: int) -> Chunk:
@@ -119,7 +122,7 @@ class RowsByKey:
         chunk = Chunk(torch.from_numpy(keys), fields, torch.from_numpy(changed))
         return chunk.only(torch.from_numpy(self._is_in(keys, changed, since)))
 
-    # Writing -----------------------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def put(self, chunk: Chunk) -> None:

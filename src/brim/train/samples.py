@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["pair_of", "to_device"]
-
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
-    """Inputs and target of a collated sample: of a pair its two parts, of anything else all of it and None.
+    """Inputs and target of a collated sample: of a pair its two parts, of anything else all of it
+    and None.
 
     >>> pair_of(["images", "labels"])
     ('images', 'labels')

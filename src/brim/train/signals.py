@@ -12,11 +12,12 @@ from collections.abc import Callable
 from brim.errors import EnvironmentFault
 from brim.storage.heir import PATIENCE
 
-__all__ = ["LeaveRequest", "beat_forever"]
-
 
 class LeaveRequest:
-    """Turns SIGTERM into a flag, and wakes whoever waits on `wakeup`. SIGINT is left to the foreground process."""
+    """Turns SIGTERM into a flag, and wakes whoever waits on `wakeup`.
+
+    SIGINT is left to the foreground process.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -31,7 +32,10 @@ class LeaveRequest:
 
 
 def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
-    """Call `beat` every `interval` seconds. A stopped process has no heartbeat; one whose agent is gone ends soon."""
+    """Call `beat` every `interval` seconds.
+
+    A stopped process has no heartbeat; one whose agent is gone ends soon.
+    """
 
     def go_on() -> None:
         stop = threading.Event()

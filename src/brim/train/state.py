@@ -21,11 +21,12 @@ from brim.errors import ProtocolError
 from brim.train.layout import memory_of
 from brim.wire.peer import Cancelled, read_exactly, write_all
 
-__all__ = ["flatten", "receive_state", "send_state", "unflatten", "weights_sha256"]
-
 _LENGTH = struct.Struct("<Q")
-_LARGEST_HEADER = 1 << 28  # bytes: the numbers of a state and the shapes of its tensors, not what is in them
-# What reading a header raises that nobody meant: torch's own errors, of impossible shapes, are RuntimeErrors.
+_LARGEST_HEADER = (
+    1 << 28
+)  # bytes: the numbers of a state and the shapes of its tensors, not what is in them
+# What reading a header raises that nobody meant: torch's own errors, of impossible shapes, are
+# RuntimeErrors.
 _NO_STATE = (LookupError, TypeError, AttributeError, OverflowError, RuntimeError, *UNDECODABLE)
 _TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
 
@@ -56,7 +57,9 @@ def flatten(tree: Any) -> tuple[Any, list[Tensor]]:
                 return {_TUPLE: [walk(each) for each in node]}
             case list():
                 return [walk(each) for each in node]
-        raise TypeError(f"a state may hold tensors and plain data, not {type(node).__name__}: {node!r}")
+        raise TypeError(
+            f"a state may hold tensors and plain data, not {type(node).__name__}: {node!r}"
+        )
 
     return walk(tree), tensors
 
@@ -82,7 +85,9 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Cancelled) -> None:
-    """Give the state to a newcomer, straight from the tensors' memory; raises as `wire.peer.swap` does."""
+    """Give the state to a newcomer, straight from the tensors' memory; raises as `wire.peer.swap`
+    does.
+    """
     skeleton, tensors = flatten(tree)
     tensors = [_on_host(tensor) for tensor in tensors]
     specs = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
@@ -117,7 +122,9 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
 
 
 def _room_for(specs: Any) -> list[Tensor]:
-    """Tensors of these names of types and shapes; raises one of `_NO_STATE` where nobody has such."""
+    """Tensors of these names of types and shapes;
+    raises one of `_NO_STATE` where nobody has such.
+    """
     known = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
     size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in known)
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -129,13 +136,17 @@ def _room_for(specs: Any) -> list[Tensor]:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Return the digest of a network: sha256 over names, dtypes, shapes and bytes of its state, sorted by name."""
+    """Return the digest of a network: sha256 over names, dtypes, shapes and bytes of its state,
+    sorted by name.
+    """
     digest = hashlib.sha256()
     for name, part in sorted(model.state_dict().items()):
         if not isinstance(part, Tensor):  # what a module's get_extra_state gives
             digest.update(f"{name} {part!r}\n".encode())
             continue
         host = _on_host(part)
-        digest.update(f"{name} {str(host.dtype).removeprefix('torch.')} {list(host.shape)}\n".encode())
+        digest.update(
+            f"{name} {str(host.dtype).removeprefix('torch.')} {list(host.shape)}\n".encode()
+        )
         digest.update(memory_of(host))
     return digest.hexdigest()

@@ -1,4 +1,6 @@
-"""Rows of a table to and from the bytes of a file: a safetensors file with keys, fields, and when each row changed."""
+"""Rows of a table to and from the bytes of a file: a safetensors file with keys, fields, and when
+each row changed.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,6 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.train.file_layout import copy_to, lay_out
 from brim.train.tables.changes import Changes
-
-__all__ = [
-    "LARGEST",
-    "WEIGHT",
-    "Chunk",
-    "NumberedRows",
-    "RowTable",
-    "are_there",
-    "from_bytes",
-    "taken",
-    "to_bytes",
-]
 
 WEIGHT = "weight"  # the name of a table's field; all others are the optimizer's
 LARGEST = 128 << 20  # bytes of a file, about
@@ -88,9 +78,11 @@ class RowTable(Protocol):
         ...
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
-        """Every row, or those that steps after `since` wrote: up to so many at a time, by ascending keys.
+        """Every row, or those that steps after `since` wrote: up to so many at a time, by ascending
+        keys.
 
-        Any thread may ask, while steps are made: rows that change meanwhile may be torn, newer, or not there.
+        Any thread may ask, while steps are made: rows that change meanwhile may be torn, newer, or
+        not there.
         """
         ...
 
@@ -99,7 +91,9 @@ class RowTable(Protocol):
         ...
 
     def follows(self, step: int) -> bool:
-        """Whether it is remembered which rows later steps wrote: nobody has to look through all of them then."""
+        """Whether it is remembered which rows later steps wrote: nobody has to look through all of
+        them then.
+        """
         ...
 
     def changed_since(self, step: int) -> Chunk:
@@ -116,7 +110,8 @@ class RowTable(Protocol):
 
 
 class NumberedRows:
-    """The table of an ordinary embedding: its keys are the numbers of its rows, and none is ever removed.
+    """The table of an ordinary embedding: its keys are the numbers of its rows, and none is ever
+    removed.
 
     Args:
         name: of the parameter.
@@ -128,7 +123,11 @@ class NumberedRows:
     oldest: tuple[int, ...] = ()
 
     def __init__(
-        self, name: str, fields: Mapping[str, Tensor], changed: Tensor, changes: Changes | None = None
+        self,
+        name: str,
+        fields: Mapping[str, Tensor],
+        changed: Tensor,
+        changes: Changes | None = None,
     ) -> None:
         self.name, self.fields, self.changed = name, fields, changed
         self._changes = changes
@@ -207,7 +206,11 @@ def are_there(rows: Chunk, oldest: Sequence[int]) -> Tensor:
 def taken(field: Tensor, places: npt.NDArray[np.int64]) -> Tensor:
     """Some rows of a field, by their bytes: numpy does not know each type."""
     rows = field.view(torch.uint8).numpy().take(places, axis=0)
-    return torch.from_numpy(rows).view(field.dtype) if len(rows) else field.new_empty((0, *field.shape[1:]))
+    return (
+        torch.from_numpy(rows).view(field.dtype)
+        if len(rows)
+        else field.new_empty((0, *field.shape[1:]))
+    )
 
 
 def _shapes(shapes: Mapping[str, torch.Size]) -> str:

@@ -1,4 +1,6 @@
-"""Parts of tables in storage: written from the rows that a checkpoint takes, and read back one file after the other."""
+"""Parts of tables in storage: written from the rows that a checkpoint takes, and read back one file
+after the other.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,15 @@ from torch import Tensor
 from brim.domain.table_parts import Part, PartFile, StoredTable, later
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
-from brim.train.table_file import LARGEST, Chunk, NumberedRows, RowTable, are_there, from_bytes, to_bytes
-
-__all__ = [
-    "Taken",
-    "given_up",
-    "latest",
-    "new_files",
-    "put_table",
-    "read_table",
-    "rows_of_file",
-    "store_taken",
-    "take",
-    "whole_of",
-    "write_part",
-]
+from brim.train.table_file import (
+    LARGEST,
+    Chunk,
+    NumberedRows,
+    RowTable,
+    are_there,
+    from_bytes,
+    to_bytes,
+)
 
 
 def rows_of_file(table: RowTable) -> int:
@@ -69,7 +65,9 @@ class Taken:
         return StoredTable(name=self.table.name, rows=self.count, parts=parts, oldest=self.oldest)
 
 
-def take(table: RowTable, chain: tuple[Part, ...], *, step: int, oldest: tuple[int, ...] = ()) -> Taken:
+def take(
+    table: RowTable, chain: tuple[Part, ...], *, step: int, oldest: tuple[int, ...] = ()
+) -> Taken:
     """Copy what changed in a table since a chain of parts; all of it where there is none.
 
     Args:
@@ -104,7 +102,9 @@ def new_files(stored: StoredTable, chain: Sequence[Part]) -> list[PartFile]:
 
 @contextlib.contextmanager
 def given_up(store: Store) -> Iterator[list[PartFile]]:
-    """Remove the files of a list again where what is within fails; a store that is away takes no orders."""
+    """Remove the files of a list again where what is within fails; a store that is away takes no
+    orders.
+    """
     files: list[PartFile] = []
     try:
         yield files
@@ -152,12 +152,15 @@ def put_table(store: Store, stored: StoredTable, table: RowTable) -> None:
 
 
 def whole_of(store: Store, stored: StoredTable) -> NumberedRows:
-    """Read the table of an ordinary embedding into memory of its own; raises as `read_table` does."""
+    """Read the table of an ordinary embedding into memory of its own;
+    raises as `read_table` does.
+    """
     table: NumberedRows | None = None
     for rows in read_table(store, stored):
         if table is None:
             fields = {
-                name: each.new_empty((stored.rows, *each.shape[1:])) for name, each in rows.fields.items()
+                name: each.new_empty((stored.rows, *each.shape[1:]))
+                for name, each in rows.fields.items()
             }
             table = NumberedRows(stored.name, fields, torch.empty(stored.rows, dtype=torch.int64))
         table.put(rows)
@@ -182,7 +185,8 @@ def latest(store: Store, stored: StoredTable, field: str) -> tuple[Tensor, Tenso
 
 
 def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
-    """Read the files of a table, base first: rows that are still there, which replace those of files before.
+    """Read the files of a table, base first: rows that are still there, which replace those of
+    files before.
 
     One file is at hand and one is being read.
 

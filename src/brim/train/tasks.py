@@ -1,4 +1,7 @@
-"""What can be done with a trained model: evaluate it, or predict with it. Made once, from the training file."""
+"""What can be done with a trained model: evaluate it, or predict with it.
+
+Made once, from the training file.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,6 @@ from brim.train.predictions import Rows, output_columns, pack, rows_of, write_pr
 from brim.train.training_file import call, check_split, forward_of, size_of
 from brim.train.weights import trained_model
 
-__all__ = ["prepare_task"]
-
 
 def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
     """The task of an inference job: its model with its weights, and its rows.
@@ -49,7 +50,9 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
                 need="a function metrics() that names some",
                 hint='def metrics(): return {"auc": brim.metrics.auc()}',
             )
-        return _Evaluation(model, feed_of(dataset, seed=spec.seed), spec.seed, forward_of(module), metrics)
+        return _Evaluation(
+            model, feed_of(dataset, seed=spec.seed), spec.seed, forward_of(module), metrics
+        )
     if wanted.keep:
         call(lambda: dataset.source.check(wanted.keep))
     forward = module.fitting.predict if isinstance(module, LightningFile) else forward_of(module)
@@ -72,7 +75,9 @@ def _rows(module: ModuleType, wanted: Inference) -> Any:
         dataset = call(lambda: module.dataset(wanted.split))
         if dataset is None or not size_of(dataset):
             got = "None" if dataset is None else "no samples"
-            raise SpecError(f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train")
+            raise SpecError(
+                f"dataset({wanted.split!r})", got=got, need="a dataset", hint="--split train"
+            )
         return dataset
     dataset = call(lambda: module.dataset("train"))
     trained_on = columnar_in(dataset)
@@ -102,9 +107,15 @@ class _OverChunks:
         return self.feed.samples
 
     def output(self, chunk: int, span: Span) -> tuple[Any, Any]:
-        """The model's output for one chunk, and its target; no chunk sees what another left in a buffer."""
+        """The model's output for one chunk, and its target; no chunk sees what another left in a
+        buffer.
+        """
         with undisturbed(self.model):
-            return next(outputs(self.model, self.feed, [(chunk, span)], forward=self.forward, seed=self.seed))
+            return next(
+                outputs(
+                    self.model, self.feed, [(chunk, span)], forward=self.forward, seed=self.seed
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -129,7 +140,9 @@ class _Prediction(_OverChunks):
         columns = output_columns(output, self.function, len(span))
         for name in self.wanted.keep:
             if name in (*columns, "row"):
-                raise SpecError("--keep", got=repr(name), need="a name that the predictions do not have")
+                raise SpecError(
+                    "--keep", got=repr(name), need="a name that the predictions do not have"
+                )
         return pack(columns)
 
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""The template: one process per agent that has imported torch and the user's file, and forks workers from it.
+"""The template: one process per agent that has imported torch and the user's file, and forks
+workers from it.
 
-Importing torch is most of a worker's start. The template pays it once, reads the data and builds the model once,
-and then forks a warm worker in milliseconds. It starts no thread and touches no GPU, so that forking it is safe;
-where it is not, the same process starts workers anew (`spawn`).
+Importing torch is most of a worker's start. The template pays it once, reads the data and builds
+the model once, and then forks a warm worker in milliseconds. It starts no thread and touches no
+GPU, so that forking it is safe; where it is not, the same process starts workers anew (`spawn`).
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
 from brim.wire.proofs import derived
 
-__all__ = ["main"]
-
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
 class Template:
-    """Forks workers on request of its agent, whose children they become: they live on where the template dies.
+    """Forks workers on request of its agent, whose children they become: they live on where the
+    template dies.
 
     Args:
-        control: socket to the agent. A request is a worker's name, with its link, memory, tables, notice, log and
-            stacks attached.
+        control: socket to the agent. A request is a worker's name, with its link, memory, tables,
+            notice, log and stacks attached.
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
         secret: of the run's workers.
-        begin_again: replaces this process by another that imports nothing ahead; None: it is that one.
+        begin_again: replaces this process by another that imports nothing ahead; None: it is that
+            one.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class Template:
 
     def _prepare(self) -> None:
         """Do once what every worker would otherwise do for itself."""
-        if self._spec.start_method == "spawn" or not (self._spec.file or runs_python(self._spec.command)):
+        if self._spec.start_method == "spawn" or not (
+            self._spec.file or runs_python(self._spec.command)
+        ):
             return
         from brim.train import imports, warm
 
@@ -100,10 +103,12 @@ class Template:
             raise SpecError(
                 "--start-method",
                 got="fork",
-                need="spawn: the file initialised CUDA, started threads, or set torch's number of threads",
+                need="spawn: the file initialised CUDA, started threads, or set torch's number of "
+                "threads",
             )
         gc.collect()
-        gc.freeze()  # the collector would otherwise touch, and so copy, every page that workers share
+        # the collector would otherwise touch, and so copy, every page that workers share
+        gc.freeze()
 
     def _tell(self, message: TemplateMessage) -> None:
         self._control.sendall(frame(_codec.encode(message)))
@@ -163,7 +168,9 @@ class Template:
             return worker.run_file(self._prepared, context)
         return worker.run_script(self._spec.command, context)
 
-    def _execute(self, worker: str, link: int, memory: int, tables: int, notice: int, stacks: int) -> None:
+    def _execute(
+        self, worker: str, link: int, memory: int, tables: int, notice: int, stacks: int
+    ) -> None:
         """Become a new program, which finds its context in the environment."""
         os.environ |= environment_for(
             worker=worker,
@@ -219,16 +226,28 @@ def runs_python(command: Sequence[str]) -> bool:
     >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
     (True, False, False)
     """
-    return len(command) > 1 and Path(command[0]).name.startswith("python") and command[1].endswith(".py")
+    return (
+        len(command) > 1
+        and Path(command[0]).name.startswith("python")
+        and command[1].endswith(".py")
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.train.template", description=__doc__)
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the socket to the agent")
+    parser.add_argument(
+        "--control", type=int, required=True, help="descriptor of the socket to the agent"
+    )
     parser.add_argument("--run-dir", required=True, help="with the file of the job")
-    parser.add_argument("--host", required=True, help="address of this host that other hosts can reach")
-    parser.add_argument("--stacks", type=int, required=True, help="descriptor that its stack is written to")
-    parser.add_argument("--bare", action="store_true", help="leave all imports of a script to the workers")
+    parser.add_argument(
+        "--host", required=True, help="address of this host that other hosts can reach"
+    )
+    parser.add_argument(
+        "--stacks", type=int, required=True, help="descriptor that its stack is written to"
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="leave all imports of a script to the workers"
+    )
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
     show_when_asked(arguments.stacks)
@@ -239,8 +258,12 @@ def main() -> None:
     os.environ |= shared_environment(spec, arguments.run_dir)
     begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
     control = socket.socket(fileno=arguments.control)
-    secret = derived(os.environ.pop("BRIM_TOKEN"), "workers")  # the token itself is not for the user's code
-    Template(control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again).run()
+    secret = derived(
+        os.environ.pop("BRIM_TOKEN"), "workers"
+    )  # the token itself is not for the user's code
+    Template(
+        control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
+    ).run()
 
 
 def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) -> NoReturn:
@@ -248,7 +271,15 @@ def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) 
     for descriptor in (arguments.control, arguments.stacks):
         os.set_inheritable(descriptor, True)
     show_no_more(arguments.stacks)
-    words = ["-m", "brim.train.template", "--bare", "--run-dir", arguments.run_dir, "--host", arguments.host]
+    words = [
+        "-m",
+        "brim.train.template",
+        "--bare",
+        "--run-dir",
+        arguments.run_dir,
+        "--host",
+        arguments.host,
+    ]
     words += ["--control", str(arguments.control), "--stacks", str(arguments.stacks)]
     os.execve(sys.executable, [sys.executable, *words], environment)
 

@@ -1,4 +1,6 @@
-"""A weight that is trained by rows: the gradients that it receives, and its place in its optimizer."""
+"""A weight that is trained by rows: the gradients that it receives,
+and its place in its optimizer.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from brim.domain.accounting import TableTraffic
 from brim.errors import SpecError
 from brim.train.rows import Rows, total_of
 from brim.train.tables.by_rows import Place, RowOptimizer
-
-__all__ = ["TrainedByRows"]
 
 _HOTTEST = 5  # rows that a sample names
 
@@ -35,15 +35,19 @@ class TrainedByRows:
         samples_lookups: the next lookup says which rows are looked up most.
     """
 
-    def __init__(self, name: str, weight: nn.Parameter, place: Place, *, number: int, hint: str) -> None:
+    def __init__(
+        self, name: str, weight: nn.Parameter, place: Place, *, number: int, hint: str
+    ) -> None:
         self.name, self.weight, self.is_backward = name, weight, False
         self._place, self._number, self._hint = place, number, hint
         self._optimizer = RowOptimizer(weight, place)
         self.read, self.samples_lookups = 0, False
         self._hottest: tuple[tuple[int, int], ...] = ()
-        self._received: dict[int, list[Rows]] = {}  # by backward pass, in the order in which these end
+        self._received: dict[
+            int, list[Rows]
+        ] = {}  # by backward pass, in the order in which these end
 
-    # Gradients ---------------------------------------------------------------------------------------------
+    # Gradients ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """A micro-batch begins: what another left is forgotten."""
@@ -59,20 +63,24 @@ class TrainedByRows:
             raise SpecError(
                 f"embedding weight {self.name!r}",
                 got="a gradient that is computed outside of job.step",
-                need="job.step(loss) alone: the embedding is trained by rows, and its weight has no gradient",
+                need="job.step(loss) alone: the embedding is trained by rows, and its weight has "
+                "no gradient",
                 hint=self._hint,
             )
-        # One pass may run within another (a reentrant checkpoint). Each adds up its own gradient of a weight first.
+        # One pass may run within another (a reentrant checkpoint). Each adds up its own gradient of
+        # a weight first.
         number = torch._C._current_graph_task_id()
         self._received[number] = [*self._received.pop(number, []), rows]
 
     def take_received(self) -> list[Rows]:
-        """Return the sum of each backward pass, in the order in which they ended, and forget them."""
+        """Return the sum of each backward pass, in the order in which they ended,
+        and forget them.
+        """
         received = [total_of(each) for each in self._received.values()]
         self._received.clear()
         return received
 
-    # Traffic -----------------------------------------------------------------------------------------------
+    # Traffic --------------------------------------------------------------------------------------
 
     def note_lookups(self, distinct: Tensor, places: Tensor) -> None:
         """Count the rows that are read, and now and then how often each is looked up."""
@@ -94,7 +102,7 @@ class TrainedByRows:
         self.read, self._hottest = 0, ()
         return found
 
-    # The optimizer -----------------------------------------------------------------------------------------
+    # The optimizer --------------------------------------------------------------------------------
 
     @property
     def at(self) -> tuple[int, int]:

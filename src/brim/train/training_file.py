@@ -1,6 +1,8 @@
-"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted, `metrics`.
+"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted,
+`metrics`.
 
-A LightningModule has most of these itself: a file whose `model()` gives one needs no more than its data.
+A LightningModule has most of these itself: a file whose `model()` gives one needs no more than its
+data.
 """
 
 from __future__ import annotations
@@ -39,17 +41,6 @@ from brim.train.returned import check_dataset, check_functions, check_metrics, c
 from brim.train.samples import pair_of, to_device
 from brim.train.traces import trace_of
 
-__all__ = [
-    "Prepared",
-    "check_split",
-    "forward_of",
-    "functions_of",
-    "load",
-    "prepare",
-    "size_of",
-    "train",
-]
-
 _LARGE = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -78,7 +69,9 @@ def functions_of(file: ModuleType, spec: JobSpec) -> ModuleType:
         SpecError, UserCodeError: the module will not do.
     """
     has_own = (
-        hasattr(file, "loss") or hasattr(file, "optimizer") or not callable(getattr(file, "model", None))
+        hasattr(file, "loss")
+        or hasattr(file, "optimizer")
+        or not callable(getattr(file, "model", None))
     )
     if has_own or sys.modules.keys().isdisjoint(PACKAGES):
         return file
@@ -91,7 +84,9 @@ def functions_of(file: ModuleType, spec: JobSpec) -> ModuleType:
 
 
 def call(function: Callable[[], Any]) -> Any:
-    """Call the user's code; what it raises becomes a UserCodeError with its traceback, errors of ours pass."""
+    """Call the user's code; what it raises becomes a UserCodeError with its traceback, errors of
+    ours pass.
+    """
     try:
         return function()
     except BrimError:
@@ -119,7 +114,8 @@ class Prepared:
 
 
 def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
-    """Call the functions of a training file, the dataset's first: a wrong column fails before a wrong model.
+    """Call the functions of a training file, the dataset's first: a wrong column fails before a
+    wrong model.
 
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
@@ -192,7 +188,8 @@ def check_split(module: ModuleType, split: str) -> None:
 
 
 def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
-    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`, and what to monitor.
+    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`, and
+    what to monitor.
 
     ReduceLROnPlateau steps with every epoch: what stands behind it is the metric that it looks at.
     """
@@ -218,15 +215,18 @@ def device_of(spec: JobSpec) -> torch.device:
     if spec.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if spec.device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("--device", got="cuda", need="a GPU that torch can use", hint="--device cpu")
+        raise SpecError(
+            "--device", got="cuda", need="a GPU that torch can use", hint="--device cpu"
+        )
     return torch.device(spec.device)
 
 
 def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     """Run a micro-batch through a copy of everything, so that no step pays for first times.
 
-    The template does it for what is loaded lazily, and each worker again before it counts: a fork has to fault in
-    every page that it touches. What the template has found to be right is not looked for again.
+    The template does it for what is loaded lazily, and each worker again before it counts: a fork
+    has to fault in every page that it touches. What the template has found to be right is not
+    looked for again.
 
     Raises:
         SpecError, UserCodeError: model, loss and data do not fit together.
@@ -248,7 +248,9 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     if loss.requires_grad or not _tables_of(prepared, spec):
         call(loss.backward)
         call(optimizer.step)
-    optimizer.load_state_dict(optimizer.state_dict())  # what a newcomer does while others wait for it
+    optimizer.load_state_dict(
+        optimizer.state_dict()
+    )  # what a newcomer does while others wait for it
     if not prepared.is_checked:
         _try_a_single_sample(prepared, model, spec)
         _try_metrics(prepared, model)
@@ -258,8 +260,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
 def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Copies of the model and its optimizer, which may be changed.
 
-    The rows of large embeddings are not copied, and nobody trains them: a copy, and a gradient of all rows, would take
-    as much memory again in each worker.
+    The rows of large embeddings are not copied, and nobody trains them: a copy, and a gradient of
+    all rows, would take as much memory again in each worker.
     """
     same: dict[int, Any] = {}
     for weight in _tables_of(prepared, spec):
@@ -273,14 +275,21 @@ def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
     """Weights of embeddings that are too large for copies; looking up changes none of them."""
     if spec.embeddings == "dense":
         return []
-    modules = [each for each in prepared.model.modules() if isinstance(each, (nn.Embedding, nn.EmbeddingBag))]
+    modules = [
+        each
+        for each in prepared.model.modules()
+        if isinstance(each, (nn.Embedding, nn.EmbeddingBag))
+    ]
     found = (each.weight for each in modules if only_looks_up(each) and each.max_norm is None)
     return [each for each in found if isinstance(each, nn.Parameter) and each.nbytes >= _LARGE]
 
 
 def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed:
     return Feed(
-        prepared.train, seed=spec.seed, global_batch_size=_batch_size(prepared, spec), loaders=loaders
+        prepared.train,
+        seed=spec.seed,
+        global_batch_size=_batch_size(prepared, spec),
+        loaders=loaders,
     )
 
 
@@ -305,7 +314,8 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
     """The loss of the first so many samples, which must come out the same again.
 
     Raises:
-        SpecError: it does not: what a micro-batch gives would depend on which others its worker had before.
+        SpecError: it does not: what a micro-batch gives would depend on which others its worker had
+            before.
     """
     sources, attributes, tries = Sources(model), Attributes(model), []
     inputs, target = _samples(prepared.train, size, model)
@@ -317,12 +327,16 @@ def _try_twice(prepared: Prepared, model: nn.Module, size: int) -> Any:
         attributes.check()
         left = attributes.forget()
     values = [each.detach() for each in tries if isinstance(each, Tensor)]
-    if len(values) > 1 and not torch.equal(torch.nan_to_num(values[0]), torch.nan_to_num(values[1])):
+    if len(values) > 1 and not torch.equal(
+        torch.nan_to_num(values[0]), torch.nan_to_num(values[1])
+    ):
         raise SpecError(
             f"model attribute {left[0]!r}" if left else "model() and loss(output, target)",
-            got=f"{values[0].tolist()} and then {values[1].tolist()} for the same micro-batch and seed",
+            got=f"{values[0].tolist()} and then {values[1].tolist()} for the same micro-batch and "
+            "seed",
             need="the same result each time, on any worker",
-            hint="keep changing state in buffers; draw random numbers from torch, numpy or random, or from a generator "
+            hint="keep changing state in buffers; draw random numbers from torch, numpy or random, "
+            "or from a generator "
             "in an attribute of the model",
         )
     return tries[-1]
@@ -344,7 +358,9 @@ def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
 
 
 def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
-    """Where a micro-batch of the last step has one sample, what cannot take one would fail only there."""
+    """Where a micro-batch of the last step has one sample, what cannot take one would fail only
+    there.
+    """
     feed = _feed(prepared, spec)
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=1)
     if not spec.exact or 1 not in schedule.part_sizes(spec.micro_batches):
@@ -361,17 +377,23 @@ def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) ->
 def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
     batch = schedule.global_batch_size
     sizes = range(batch + 1, batch + 10_000)
-    better = next((n for n in sizes if 1 not in replace(schedule, global_batch_size=n).part_sizes(parts)), 0)
+    better = next(
+        (n for n in sizes if 1 not in replace(schedule, global_batch_size=n).part_sizes(parts)), 0
+    )
     return SpecError(
         "--global-batch-size",
-        got=f"{batch}, which leaves micro-batches of 1 of the {schedule.samples:,} samples in a last step",
-        need="at least 2 in each: the model has BatchNorm, which normalises over the samples of a micro-batch",
+        got=f"{batch}, which leaves micro-batches of 1 of the {schedule.samples:,} samples in a "
+        "last step",
+        need="at least 2 in each: the model has BatchNorm, which normalises over the samples of a "
+        "micro-batch",
         hint=f"--global-batch-size {better}" if better else "a smaller --micro-batches",
     )
 
 
 def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
-    """Measure a few samples: a metric that does not fit the model would fail only after an epoch."""
+    """Measure a few samples: a metric that does not fit the model would fail only after
+    an epoch.
+    """
     if prepared.test is None or not prepared.metrics or not size_of(prepared.test):
         return
     inputs, target = _samples(prepared.test, 2, model)
@@ -379,7 +401,11 @@ def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
     with torch.no_grad():
         output = call(lambda: _output(prepared, model, inputs))
     on_host = output.cpu() if isinstance(output, Tensor) else output
-    call(lambda: observe(prepared.metrics, on_host, target.cpu() if isinstance(target, Tensor) else target))
+    call(
+        lambda: observe(
+            prepared.metrics, on_host, target.cpu() if isinstance(target, Tensor) else target
+        )
+    )
 
 
 def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> Job:

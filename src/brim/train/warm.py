@@ -18,16 +18,6 @@ from brim.train.tasks import prepare_task
 from brim.train.training_file import Prepared, functions_of, load, warm_up
 from brim.train.training_file import prepare as prepare_training
 
-__all__ = [
-    "forking_is_safe",
-    "forks_can_use_gpus",
-    "gpus_untouched",
-    "import_torch",
-    "prepare",
-    "prepare_file",
-]
-
-
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
@@ -46,10 +36,11 @@ def gpus_untouched() -> Iterator[None]:
 
 
 def import_torch() -> None:
-    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of modules.
+    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of
+    modules.
 
-    One thread: a fork of a process whose OpenMP has started more waits for ever for those that it does not have. A
-    worker sets its own number once it is born.
+    One thread: a fork of a process whose OpenMP has started more waits for ever for those that it
+    does not have. A worker sets its own number once it is born.
     """
     torch.set_num_threads(1)
     parameter = torch.zeros(2, requires_grad=True)
@@ -59,9 +50,11 @@ def import_torch() -> None:
 
 
 def prepare_file(spec: JobSpec) -> Prepared | Task | None:
-    """Run the training file and, where it is to be trained, one micro-batch through a copy of its model.
+    """Run the training file and, where it is to be trained, one micro-batch through a copy of its
+    model.
 
-    A file that says `preload = False` is only imported: then every worker calls its functions for itself.
+    A file that says `preload = False` is only imported: then every worker calls its functions for
+    itself.
 
     Raises:
         SpecError, UserCodeError: they do not fit together.
@@ -70,8 +63,13 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | None:
     if not getattr(module, "preload", True):
         return None
     prepared = prepare(module, spec)
-    # A backward pass beside a GPU, or of what was compiled, starts threads, and forking them is not safe.
-    if isinstance(prepared, Prepared) and not torch.cuda.is_available() and not is_compiled(prepared.model):
+    # A backward pass beside a GPU, or of what was compiled, starts threads, and forking them is not
+    # safe.
+    if (
+        isinstance(prepared, Prepared)
+        and not torch.cuda.is_available()
+        and not is_compiled(prepared.model)
+    ):
         warm_up(prepared, spec)
         give_back(all_but=0)  # or every worker would begin with what the template has used up
     return prepared
@@ -88,13 +86,17 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
 
 
 def forking_is_safe() -> bool:
-    """Whether a fork finds nothing in here that it cannot use: no GPU, no thread, none of OpenMP's either."""
+    """Whether a fork finds nothing in here that it cannot use: no GPU, no thread, none of OpenMP's
+    either.
+    """
     initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return not initialised and threading.active_count() == 1 and torch.get_num_threads() == 1
 
 
 def forks_can_use_gpus() -> bool:
-    """Whether a fork of this process can use the GPUs that there are; one fork is made to find out."""
+    """Whether a fork of this process can use the GPUs that there are;
+    one fork is made to find out.
+    """
     pid = os.fork()
     if pid == 0:
         os._exit(int(torch.cuda._is_in_bad_fork()))

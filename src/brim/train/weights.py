@@ -1,4 +1,6 @@
-"""A trained model from a checkpoint: the training file makes the network, the checkpoint has its weights."""
+"""A trained model from a checkpoint: the training file makes the network, the checkpoint has its
+weights.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,10 @@ from brim.train.table_file import WEIGHT
 from brim.train.table_parts import latest, read_table
 from brim.train.training_file import call, device_of, functions_of, load
 
-__all__ = ["model_of", "trained_model"]
-
 
 def model_of(spec: JobSpec) -> nn.Module:
-    """As `trained_model`, in a process that has other things to do: chance, variables and import path stay as they are.
+    """As `trained_model`, in a process that has other things to do: chance, variables and import
+    path stay as they are.
 
     Raises: as `trained_model`.
     """

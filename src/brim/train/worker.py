@@ -20,15 +20,15 @@ from brim.train.inference import Task, infer
 from brim.train.memory import give_back, keep_what_is_freed
 from brim.train.training_file import Prepared, load, train, warm_up
 
-__all__ = ["main", "run_file", "run_script"]
-
 
 def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
     """Do what a job asks of a training file (level 1); the exit status."""
     spec = context.spec
 
     def work() -> None:
-        torch.set_num_threads(1)  # as in the template: what is prepared there and here must be the same
+        torch.set_num_threads(
+            1
+        )  # as in the template: what is prepared there and here must be the same
         ready = prepared or warm.prepare(load(spec.file), spec)
         torch.set_num_threads(spec.threads)
         if isinstance(ready, Prepared):
@@ -47,7 +47,9 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
     from brim.train import join
 
     join.born_with(context)
-    be_script(command, context.spec.seed)  # what it draws before it joins must be the same on all workers
+    be_script(
+        command, context.spec.seed
+    )  # what it draws before it joins must be the same on all workers
 
     def work() -> None:
         try:
@@ -61,7 +63,9 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
 
 
 def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
-    """Run to the end; report a failure that no restart will mend, and die of one that a restart will."""
+    """Run to the end; report a failure that no restart will mend, and die of one that a restart
+    will.
+    """
     keep_what_is_freed()
     try:
         work()
@@ -69,7 +73,9 @@ def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
         if leaving.code not in (None, 0):  # theirs: brim leaves with 0
             report(context, leaving)
             return 1
-        os.nice(19)  # taking this process apart is 15 ms of work for the kernel: those who train go first
+        os.nice(
+            19
+        )  # taking this process apart is 15 ms of work for the kernel: those who train go first
         return 0
     except BaseException as error:  # noqa: BLE001 - the outermost loop of this role
         report(context, error)
@@ -83,10 +89,14 @@ def main() -> None:
     if context is None:
         raise InternalError("python -m brim.train.worker is started by an agent, not by hand")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    status = run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
+    status = (
+        run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
+    )
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # as one that was forked: taking torch apart would close the link long before the end
+    os._exit(
+        status
+    )  # as one that was forked: taking torch apart would close the link long before the end
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Writes checkpoints behind the training loop's back: one at a time, official once the master permits it.
+"""Writes checkpoints behind the training loop's back: one at a time, official once the master
+permits it.
 
-A draft is stored first. Then the master is asked, and it answers once it has every commit that led there: so no
-checkpoint is ahead of the records, whoever dies in between. Only then the draft becomes official.
+A draft is stored first. Then the master is asked, and it answers once it has every commit that led
+there: so no checkpoint is ahead of the records, whoever dies in between. Only then the draft
+becomes official.
 """
 
 from __future__ import annotations
@@ -29,8 +31,6 @@ from brim.wire.messages import (
     failure_of,
 )
 
-__all__ = ["TakenTables", "Writer"]
-
 _ASK_AGAIN = 20.0  # seconds without an answer
 _NICENESS = 10  # training goes first
 
@@ -42,7 +42,8 @@ class TakenTables:
     Args:
         taken: of each, what is not in storage.
         new: files that were written for these, and that nothing else names.
-        on_end: is told by the writer's thread what they consist of, once the checkpoint is official; None: it failed.
+        on_end: is told by the writer's thread what they consist of, once the checkpoint is
+            official; None: it failed.
     """
 
     taken: Sequence[Taken] = ()
@@ -77,7 +78,9 @@ class Writer:
         self._answers: queue.SimpleQueue[Publish | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.in_flight: int | None = None  # the step of the checkpoint that is being written
-        self.official: int | None = None  # the step of the last one that this worker knows to be official
+        self.official: int | None = (
+            None  # the step of the last one that this worker knows to be official
+        )
         self.fault: EnvironmentFault | None = None  # why the last one was not
 
     def start(
@@ -95,7 +98,8 @@ class Writer:
             copy: of the tensors; it may be under way.
             tables: that are not among these tensors.
             needed: whoever began it looks at `fault`; else a failure is a warning.
-            unsound_since: the step since which losses are no numbers: the newest checkpoint before it is kept.
+            unsound_since: the step since which losses are no numbers: the newest checkpoint before
+                it is kept.
         """
         assert self.in_flight is None, "one at a time"
         self.in_flight, self.fault = checkpoint.step, None
@@ -121,7 +125,9 @@ class Writer:
         self._answers.put(None)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # a thread has a priority of its own on Linux
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             order = self._orders.get()
@@ -146,7 +152,9 @@ class Writer:
             stored = store_taken(self._store, order.tables.taken, writer=self._name)
             for table, taken in zip(stored, order.tables.taken, strict=True):
                 new += new_files(table, taken.chain)
-            draft = self._store.draft(replace(order.checkpoint, data=data, tables=stored), writer=self._name)
+            draft = self._store.draft(
+                replace(order.checkpoint, data=data, tables=stored), writer=self._name
+            )
         try:
             answer = self._permission(draft)
             path = self._store.publish(draft)
@@ -171,7 +179,11 @@ class Writer:
             others = set(answer.writers) - {self._name}
             keep, best = self._spec.keep, self._spec.keep_best
             self._store.prune(
-                keep=keep, best=best, writers=others, newest=draft.step, unsound_since=order.unsound_since
+                keep=keep,
+                best=best,
+                writers=others,
+                newest=draft.step,
+                unsound_since=order.unsound_since,
             )
         except EnvironmentFault as fault:
             self._tell(Warn(message=f"old checkpoints are not removed: {fault}"))

@@ -1,4 +1,6 @@
-"""What a scheduler and its clients say to each other over HTTP, as JSON; the names are a public contract."""
+"""What a scheduler and its clients say to each other over HTTP, as JSON; the names are a public
+contract.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +10,14 @@ import msgspec
 
 from brim.domain.submission import Submission
 
-__all__ = [
-    "ChangeView",
-    "ClusterView",
-    "Down",
-    "EstimateView",
-    "Forecast",
-    "Forgotten",
-    "JobView",
-    "Logs",
-    "Problem",
-    "Range",
-    "Submit",
-    "TenantView",
-    "Times",
-    "Token",
-]
-
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job to be run.
 
     Args:
         name: what its id begins with.
-        key: made once for each submission: who submits the same again, because an answer was lost, gets the same job.
-            Empty: every submission is another job.
+        key: made once for each submission: who submits the same again, because an answer was lost,
+            gets the same job. Empty: every submission is another job.
     """
 
     submission: Submission
@@ -71,7 +56,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         earliest: the earliest deadline that could have been promised, where the policy knows.
         estimate: when the plan of its promise was done.
         finish: when it is expected to end, if nothing new happens.
-        first_estimate, half_estimate: what was expected first, and once half of its steps were done.
+        first_estimate, half_estimate: what was expected first, and once half of its steps were
+            done.
         attained_seconds: worker-seconds that it has had.
         summary: the fields of `brim train --json`, once it has ended.
     """
@@ -140,7 +126,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job; `before` and `after` are workers where `event` is `workers`."""
+    """Something that happened to a job; `before` and `after` are workers where `event` is
+    `workers`.
+    """
 
     at: float
     event: str
@@ -194,7 +182,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
         cycles: of the scheduler, from what it saw to what it did about it.
         looks: at the jobs' processes.
         problem: what is wrong: why no job can be started now, or what was forgotten; or empty.
-        holds: the scheduler decides nothing, since it cannot read or write its database; its jobs train on.
+        holds: the scheduler decides nothing, since it cannot read or write its database; its jobs
+            train on.
     """
 
     policy: str
@@ -230,7 +219,10 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant presents from now on; empty: it has none. It is kept nowhere, and cannot be asked for again."""
+    """What a tenant presents from now on; empty: it has none.
+
+    It is kept nowhere, and cannot be asked for again.
+    """
 
     token: str
 

@@ -1,10 +1,12 @@
 """gRPC between agents and their master, and between people and a master.
 
-Messages are the typed values of `messages`; gRPC carries their bytes, so there is no generated code.
+Messages are the typed values of `messages`; gRPC carries their bytes, so there is no generated
+code.
 
-Both ends prove that they have the run's token before anything else is said, and neither says it: a caller's first call
-takes no message, and gives a challenge with the master's own proof. Its second call begins with the answer to that
-challenge, as metadata, so that the master reads nothing of a caller that has not proved itself.
+Both ends prove that they have the run's token before anything else is said, and neither says it: a
+caller's first call takes no message, and gives a challenge with the master's own proof. Its second
+call begins with the answer to that challenge, as metadata, so that the master reads nothing of a
+caller that has not proved itself.
 """
 
 from __future__ import annotations
@@ -27,8 +29,6 @@ from brim.wire.private import PrivateFolder
 from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof
 from brim.wire.relay import Relay
 
-__all__ = ["AgentStream", "JobServer", "NotTheMaster", "ask", "open_stream"]
-
 _SERVICE = "brim.Master"
 _UNIX = "unix:"
 _USE = "master"  # of the token
@@ -39,9 +39,8 @@ _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of
 _UNKNOWN = "this challenge is not of this master, or is over"
 _LARGEST = 1 << 30
 _MOST_CONNECTIONS = 256
-_REMOTE = (
-    "-remote"  # behind the name of the local socket: that of the one that callers of the port are led to
-)
+# behind the name of the local socket: that of the one that callers of the port are led to
+_REMOTE = "-remote"
 _OPTIONS = [
     ("grpc.max_receive_message_length", _LARGEST),
     ("grpc.max_send_message_length", _LARGEST),
@@ -102,9 +101,11 @@ class JobServer:
 
     Args:
         local: `unix:PATH`, for this host; the folder of the socket is ours alone.
-        remote: listens on the port for other hosts, and stays open for the next master; None: there is none.
+        remote: listens on the port for other hosts, and stays open for the next master; None: there
+            is none.
         token: of the run; callers must prove that they have it.
-        converse: called once per stream with its messages and a way to answer; returns when the stream ends.
+        converse: called once per stream with its messages and a way to answer; returns when the
+            stream ends.
         answer: answers people.
 
     Raises:
@@ -133,10 +134,13 @@ class JobServer:
 
     def _server(self, address: str) -> Any:
         server = grpc.aio.server(options=_OF_SERVERS)
-        # No handler reads a message before it has authorised its caller: gRPC holds a few kilobytes of it meanwhile.
+        # No handler reads a message before it has authorised its caller: gRPC holds a few kilobytes
+        # of it meanwhile.
         handlers = {
             "Greet": grpc.stream_unary_rpc_method_handler(self._greet),
-            "Join": grpc.stream_stream_rpc_method_handler(self._join, _agent.decode, _master.encode),
+            "Join": grpc.stream_stream_rpc_method_handler(
+                self._join, _agent.decode, _master.encode
+            ),
             "Ask": grpc.stream_unary_rpc_method_handler(self._ask, _ask.decode, _answer.encode),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
@@ -202,7 +206,9 @@ class AgentStream:
         greet = self._channel.stream_unary(f"/{_SERVICE}/Greet")
         answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
         join = self._channel.stream_stream(
-            f"/{_SERVICE}/Join", request_serializer=_agent.encode, response_deserializer=_master.decode
+            f"/{_SERVICE}/Join",
+            request_serializer=_agent.encode,
+            response_deserializer=_master.decode,
         )
         return join(metadata=answered, wait_for_ready=True)
 
@@ -226,7 +232,9 @@ class AgentStream:
                 yield message
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.PERMISSION_DENIED:
-                raise NotTheMaster("the master did not let this agent in: is the token right?") from error
+                raise NotTheMaster(
+                    "the master did not let this agent in: is the token right?"
+                ) from error
 
     async def finish(self) -> None:
         """Say nothing more, and wait until the master has heard everything."""
@@ -242,7 +250,9 @@ class AgentStream:
 
 
 def open_stream(address: str, *, token: str) -> AgentStream:
-    """Call the master of a job, now or once it is there: the caller bounds the wait for its messages."""
+    """Call the master of a job, now or once it is there: the caller bounds the wait for its
+    messages.
+    """
     return AgentStream(address, token=token)
 
 
@@ -261,9 +271,13 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
         while True:
             caller = _Caller(derived(token, _USE))
             try:
-                said = _result_of(greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end)
+                said = _result_of(
+                    greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end
+                )
                 metadata = caller.answered(said)
-                asked = answer_question.future(iter((question,)), metadata=metadata, wait_for_ready=True)
+                asked = answer_question.future(
+                    iter((question,)), metadata=metadata, wait_for_ready=True
+                )
                 answer: Answer = _result_of(asked, end)
             except TimeoutError as error:
                 fault = f"the master at {address} did not answer in {timeout:.0f} s"
@@ -277,7 +291,8 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
 
 
 def _result_of(call: Any, end: float) -> Any:
-    """The answer to a call, or its error; the wait is ours: gRPC's deadline is a time of day, which may jump.
+    """The answer to a call, or its error; the wait is ours: gRPC's deadline is a time of day, which
+    may jump.
 
     A master that is dead is back soon, and the call waits for it.
     """
@@ -290,7 +305,9 @@ def _result_of(call: Any, end: float) -> Any:
 
 
 def _is_of_another_life(error: grpc.RpcError) -> bool:
-    """Whether the master that gave a challenge died before it was answered, and another one is there."""
+    """Whether the master that gave a challenge died before it was answered, and another one is
+    there.
+    """
     return error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _UNKNOWN
 
 
@@ -302,11 +319,18 @@ class _Caller:
         self.greeting = ((_NONCE, self._nonce),)
 
     def answered(self, said: bytes) -> tuple[tuple[str, bytes], ...]:
-        """The metadata of the second call, for what the master said to the first; raises NotTheMaster."""
+        """The metadata of the second call, for what the master said to the first; raises
+        NotTheMaster.
+        """
         given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
         if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):
-            raise NotTheMaster("what listens there is not the master of this run, or the token is wrong")
-        return (_CHALLENGE, challenge), (_PROOF, proof(self._secret, _CALLER, self._nonce, challenge))
+            raise NotTheMaster(
+                "what listens there is not the master of this run, or the token is wrong"
+            )
+        return (_CHALLENGE, challenge), (
+            _PROOF,
+            proof(self._secret, _CALLER, self._nonce, challenge),
+        )
 
 
 class _Door:

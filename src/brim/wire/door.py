@@ -1,8 +1,9 @@
 """The way into an HTTP API: who has not shown a token yet has little room in it, and little time.
 
-A connection is a stranger's until a request on it is admitted, and again once that was answered. Strangers may be few,
-and the oldest makes way for the next: so however many connections others hold, one who comes with a token is heard.
-Whoever does not read what they asked for is sent away, too.
+A connection is a stranger's until a request on it is admitted, and again once that was answered.
+Strangers may be few, and the oldest makes way for the next: so however many connections others
+hold, one who comes with a token is heard. Whoever does not read what they asked for is sent away,
+too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-__all__ = ["BACKLOG", "LARGEST_HEADERS", "Door", "protocol_behind", "tell_seldom"]
 
 BACKLOG = 128  # connections that are taken at once, so that no burst uses up all descriptors
 LARGEST_HEADERS = 16 << 10  # bytes
@@ -55,7 +54,9 @@ class Door:
         self._to_show_token, self._to_read = to_show_token, to_read
         self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
         self._guests: dict[H11Protocol, str] = {}
-        self._readers: dict[H11Protocol, asyncio.TimerHandle] = {}  # of an answer of which some waits here
+        self._readers: dict[
+            H11Protocol, asyncio.TimerHandle
+        ] = {}  # of an answer of which some waits here
         self._of_caller = Counter[str]()
         self._at: dict[tuple[str, int] | None, H11Protocol] = {}
 
@@ -72,7 +73,8 @@ class Door:
         Args:
             client: the address at the other end of the connection.
             caller: whose token it is.
-            all_room: the caller may have all of it; of a tenant's requests, half of what is served may be.
+            all_room: the caller may have all of it; of a tenant's requests, half of what is served
+                may be.
         """
         most = self._most_guests if all_room else max(1, self._most_guests // 2)
         if len(self._guests) >= self._most_guests or self._of_caller[caller] >= most:
@@ -92,7 +94,9 @@ class Door:
     def lags(self, connection: H11Protocol) -> None:
         """More of an answer waits to be read than is kept for anyone."""
         loop, left = asyncio.get_running_loop(), connection.transport.get_write_buffer_size()
-        self._readers[connection] = loop.call_later(self._to_read, self._look_at_reader, connection, left)
+        self._readers[connection] = loop.call_later(
+            self._to_read, self._look_at_reader, connection, left
+        )
 
     def has_read(self, connection: H11Protocol) -> None:
         """It was read, but for a little."""
@@ -119,10 +123,14 @@ class Door:
 
     def _let_wait(self, connection: H11Protocol, *, again: bool = True) -> None:
         loop = asyncio.get_running_loop()
-        self._strangers[connection] = loop.call_later(self._to_show_token, self._late, connection, again)
+        self._strangers[connection] = loop.call_later(
+            self._to_show_token, self._late, connection, again
+        )
 
     def _late(self, connection: H11Protocol, again: bool) -> None:
-        """Its time is over; but where it was we who were late, what has come meanwhile is looked at first."""
+        """Its time is over; but where it was we who were late, what has come meanwhile is looked at
+        first.
+        """
         if connection in self._readers:  # it has another deadline
             self._let_wait(connection)
         elif again and _has_asked(connection):

@@ -6,8 +6,6 @@ import struct
 
 from brim.errors import ProtocolError
 
-__all__ = ["FrameBuffer", "frame"]
-
 _LENGTH = struct.Struct("<I")
 LARGEST = 1 << 30
 

@@ -13,18 +13,18 @@ from brim.process import readable
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 
-__all__ = ["AgentGone", "WorkerLink"]
-
 
 class AgentGone:
-    """In place of a message: the agent has ended, and every message that it had sent was received."""
+    """In place of a message: the agent has ended,
+    and every message that it had sent was received.
+    """
 
 
 class WorkerLink:
     """Messages to and from the agent. Sending is safe from any thread, receiving from one.
 
-    A permission to publish concerns no wait of the training loop: it goes to `on_publish` as soon as it is heard, is
-    never pending and never received.
+    A permission to publish concerns no wait of the training loop: it goes to `on_publish` as soon
+    as it is heard, is never pending and never received.
 
     Args:
         link: one end of a Unix socket pair; the agent has the other.

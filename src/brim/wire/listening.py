@@ -13,8 +13,6 @@ from brim.errors import EnvironmentFault
 from brim.process import name_of
 from brim.procfs import read_proc
 
-__all__ = ["holder_of", "listen_on"]
-
 _LISTENS = "0A"  # in the kernel's tables of sockets
 _EVERY_INTERFACE = "::"
 
@@ -32,10 +30,14 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         EnvironmentFault: it is taken, in words by whom, or is no port of this host.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         family = found[0][0]
         both = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
-        listener = socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
+        listener = socket.create_server(
+            (host, port), family=family, backlog=backlog, dualstack_ipv6=both
+        )
         # Connections inherit it. asyncio sees to it only for sockets that it makes itself.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
@@ -48,7 +50,8 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
 
 
 def holder_of(port: int) -> str:
-    """Who listens on a TCP port of this host, as far as the kernel tells; empty where nobody does, or it does not.
+    """Who listens on a TCP port of this host, as far as the kernel tells; empty where nobody does,
+    or it does not.
 
     Processes of other accounts are told by their account alone.
     """

@@ -1,4 +1,6 @@
-"""What a scheduler says to a node agent: whole messages with descriptors, on a Unix socket of its owner alone."""
+"""What a scheduler says to a node agent: whole messages with descriptors, on a Unix socket of its
+owner alone.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ import msgspec
 
 from brim.errors import EnvironmentFault
 from brim.wire.messages.codec import Codec
-
-__all__ = ["Begin", "Kill", "NodeRequest", "Part", "call_node", "listen_on_node", "pid_of", "receive", "send"]
 
 _SOCKET = "socket"
 _LARGEST = 1 << 20  # bytes of a message: an environment may be long
@@ -104,7 +104,9 @@ def receive(line: socket.socket) -> tuple[NodeRequest, list[int]] | None:
         ProtocolError: it is none.
     """
     data, descriptors = b"", list[int]()
-    for _ in range(2):  # who hung up without hearing our answers is told of once, in front of its last words
+    for _ in range(
+        2
+    ):  # who hung up without hearing our answers is told of once, in front of its last words
         with contextlib.suppress(ConnectionError):
             data, descriptors, _, _ = socket.recv_fds(line, _LARGEST, _MOST_DESCRIPTORS)
             break

@@ -1,11 +1,12 @@
 """Streams between workers: state for a newcomer, slices of gradients between hosts.
 
-Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent has something
-to say (a new round, usually): a worker never waits for a dead neighbour. One that is there and sends nothing may hang,
-and that is for its own agent to end; a host that does not answer is lost after a minute, which its kernel tells.
+Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent
+has something to say (a new round, usually): a worker never waits for a dead neighbour. One that is
+there and sends nothing may hang, and that is for its own agent to end; a host that does not answer
+is lost after a minute, which its kernel tells.
 
-Both ends prove that they are of the same run before anything else is said. A caller that does not is a stranger: it
-gets nothing, and holds nobody up.
+Both ends prove that they are of the same run before anything else is said. A caller that does not
+is a stranger: it gets nothing, and holds nobody up.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from brim.errors import EnvironmentFault
 from brim.process import close_in_children
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 
-__all__ = ["Interrupted", "Listener", "PeerLost", "connect", "read_exactly", "swap", "write_all"]
-
-_GREETING = struct.Struct(f"<H{PROOF_BYTES}s")  # how long the greeting is that follows, and its proof
+_GREETING = struct.Struct(
+    f"<H{PROOF_BYTES}s"
+)  # how long the greeting is that follows, and its proof
 _LONGEST = 512  # bytes of a greeting
 _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
 _MOST_CALLERS = 64  # that have not greeted yet; with more, the first of them has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
-_UNANSWERED = (
-    60.0  # seconds without an answer of the other host's kernel after which its worker counts as lost
-)
+# seconds without an answer of the other host's kernel after which its worker counts as lost
+_UNANSWERED = 60.0
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 9))  # 60 s in all
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
 
@@ -84,7 +84,8 @@ class Listener:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def accept(self, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
-        """The stream of the worker that greets so; others that call meanwhile are kept for their turn.
+        """The stream of the worker that greets so; others that call meanwhile are kept for their
+        turn.
 
         Raises:
             Interrupted: the agent spoke first.
@@ -95,7 +96,9 @@ class Listener:
             if cancelled():
                 raise Interrupted
             if time.monotonic() > deadline:
-                raise PeerLost(f"no worker called with {greeting!r} in {timeout:.0f} s", retryable=True)
+                raise PeerLost(
+                    f"no worker called with {greeting!r} in {timeout:.0f} s", retryable=True
+                )
             self._look()
         return self._waiting.pop(greeting)
 
@@ -159,7 +162,8 @@ class Listener:
     def drop_waiting(self, is_over: Callable[[str], bool] = lambda _: True) -> None:
         """Close the streams that nobody will ask for any more: those whose greeting says so.
 
-        A stream of the round that begins may have been accepted already, while this worker waited in the last.
+        A stream of the round that begins may have been accepted already, while this worker waited
+        in the last.
         """
         for greeting in [each for each in self._waiting if is_over(each)]:
             self._waiting.pop(greeting).close()
@@ -172,7 +176,13 @@ class Listener:
 
 
 def connect(
-    address: str, greeting: str, secret: bytes, *, timeout: float, patience: float, cancelled: Cancelled
+    address: str,
+    greeting: str,
+    secret: bytes,
+    *,
+    timeout: float,
+    patience: float,
+    cancelled: Cancelled,
 ) -> socket.socket:
     """Call another worker.
 
@@ -199,16 +209,22 @@ def connect(
         peer.setblocking(False)
         _await_connection(peer, peer.connect_ex(target), timeout=timeout, cancelled=cancelled)
         _make_ready(peer)
-        _greet(peer, secret, address.encode(), greeting.encode(), timeout=patience, cancelled=cancelled)
+        _greet(
+            peer, secret, address.encode(), greeting.encode(), timeout=patience, cancelled=cancelled
+        )
     except BaseException as error:
         peer.close()
         if isinstance(error, OSError):
-            raise PeerLost(f"worker at {address} does not answer: {error}", retryable=True) from error
+            raise PeerLost(
+                f"worker at {address} does not answer: {error}", retryable=True
+            ) from error
         raise
     return peer
 
 
-def _greet(peer: socket.socket, secret: bytes, *words: bytes, timeout: float, cancelled: Cancelled) -> None:
+def _greet(
+    peer: socket.socket, secret: bytes, *words: bytes, timeout: float, cancelled: Cancelled
+) -> None:
     """Say what a call is about, and hear that the other end is of this run as well."""
     call = _GREETING.pack(len(words[-1]), proof(secret, _CALL, *words)) + words[-1]
     write_all(peer, [memoryview(call)], timeout=timeout, cancelled=cancelled)
@@ -219,7 +235,9 @@ def _greet(peer: socket.socket, secret: bytes, *words: bytes, timeout: float, ca
 
 
 def _make_ready(peer: socket.socket) -> None:
-    """Send at once, and have the kernel find out whether the other host is there while nothing is sent."""
+    """Send at once, and have the kernel find out whether the other host is there while nothing is
+    sent.
+    """
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
@@ -228,13 +246,17 @@ def _make_ready(peer: socket.socket) -> None:
 
 
 def _is_unanswered(peer: socket.socket) -> bool:
-    """Whether the kernel says the same thing again and again: one whose worker only does not read would answer it."""
+    """Whether the kernel says the same thing again and again: one whose worker only does not read
+    would answer it.
+    """
     if not hasattr(socket, "TCP_INFO"):
         return False
     return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RETRANSMITS + 1)[_RETRANSMITS] > 0
 
 
-def _await_connection(peer: socket.socket, status: int, *, timeout: float, cancelled: Cancelled) -> None:
+def _await_connection(
+    peer: socket.socket, status: int, *, timeout: float, cancelled: Cancelled
+) -> None:
     """Wait until a connection under way (`status` is what `connect_ex` gave) is there."""
     if status not in (0, errno.EINPROGRESS):
         raise OSError(status, os.strerror(status))
@@ -276,7 +298,8 @@ def swap(
     Args:
         outgoing: what to send to each peer, in order; memoryviews of bytes.
         incoming: what to fill from each peer, in order.
-        timeout: seconds without a byte moved after which the peers count as lost, also where their hosts answer.
+        timeout: seconds without a byte moved after which the peers count as lost, also where their
+            hosts answer.
 
     Raises:
         Interrupted: the agent spoke first.
@@ -308,7 +331,9 @@ def swap(
             silent = time.monotonic() - last_moved
             if silent > timeout:
                 raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
-            if silent > _UNANSWERED and any(_is_unanswered(key.data) for key in selector.get_map().values()):
+            if silent > _UNANSWERED and any(
+                _is_unanswered(key.data) for key in selector.get_map().values()
+            ):
                 raise PeerLost(f"a host has not answered for {_UNANSWERED:.0f} s", retryable=True)
 
 
@@ -337,7 +362,9 @@ def _advance(todo: _Todo, peer: socket.socket, move: Callable[[memoryview], int]
                 views[-1] = views[-1][moved:]
 
 
-def _watch(selector: selectors.BaseSelector, peer: socket.socket, to_send: _Todo, to_fill: _Todo) -> None:
+def _watch(
+    selector: selectors.BaseSelector, peer: socket.socket, to_send: _Todo, to_fill: _Todo
+) -> None:
     events = (selectors.EVENT_WRITE if to_send.get(peer) else 0) | (
         selectors.EVENT_READ if to_fill.get(peer) else 0
     )

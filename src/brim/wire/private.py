@@ -1,4 +1,6 @@
-"""Unix sockets in folders of our own: no other user of this host can call there, or listen there in our place."""
+"""Unix sockets in folders of our own: no other user of this host can call there, or listen there in
+our place.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from pathlib import Path
 
 from brim.account import acting_uid
 from brim.errors import EnvironmentFault
-
-__all__ = ["PrivateFolder", "make_private"]
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
@@ -33,8 +33,8 @@ class PrivateFolder:
 
     Args:
         folder: where the sockets are.
-        called: a socket in it is only called. Root may call those of every user: a scheduler asks the masters of
-            tenants.
+        called: a socket in it is only called. Root may call those of every user: a scheduler asks
+            the masters of tenants.
 
     Raises:
         EnvironmentFault: there is none, or another user can enter it.
@@ -43,7 +43,9 @@ class PrivateFolder:
     def __init__(self, folder: Path, *, called: bool = False) -> None:
         self._folder = folder
         try:
-            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._descriptor = os.open(
+                folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
         except OSError as error:
             raise EnvironmentFault(f"cannot open {folder}: {error.strerror}") from error
         found = os.fstat(self._descriptor)
@@ -51,7 +53,8 @@ class PrivateFolder:
         if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
             self.close()
             raise EnvironmentFault(
-                f"{folder} must belong to the user of this process, with mode 0700: another user may listen in it"
+                f"{folder} must belong to the user of this process, with mode 0700: another user "
+                "may listen in it"
             )
 
     def path(self, name: str) -> str:

@@ -1,8 +1,9 @@
 """Carries the connections of a listener that was inherited to a Unix socket.
 
-gRPC listens only where it has opened the address itself, so that a port would be anybody's from the death of one master
-until the next one listens. Here the port is held by whoever starts masters. It is no place for limits: the server
-behind the Unix socket closes what it does not want, and so does this then.
+gRPC listens only where it has opened the address itself, so that a port would be anybody's from the
+death of one master until the next one listens. Here the port is held by whoever starts masters. It
+is no place for limits: the server behind the Unix socket closes what it does not want, and so does
+this then.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import socket
 
-__all__ = ["Relay"]
-
 _STUCK = 5.0  # seconds for which what is to be written may make no progress
 
 
 class _End(asyncio.Protocol):
     """One end of a connection: what comes from it goes to the other, no faster than that takes it.
 
-    It is not read before the other is there. The end of one direction is that of both: gRPC closes no half of a
-    connection.
+    It is not read before the other is there. The end of one direction is that of both: gRPC closes
+    no half of a connection.
     """
 
     transport: asyncio.Transport
@@ -38,7 +37,9 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        """Who does not read must not stay for ever: while the other end is not read, nobody sees that it has closed."""
+        """Who does not read must not stay for ever: while the other end is not read, nobody sees
+        that it has closed.
+        """
         if self.other is not None:
             self.other.transport.pause_reading()
         if not self.transport.is_closing():
@@ -146,7 +147,9 @@ class Relay:
         self._callers.discard(caller)
 
     def stop(self) -> None:
-        """Accept nothing more, and close what there is; the listener stays open for those who have it besides."""
+        """Accept nothing more, and close what there is; the listener stays open for those who have
+        it besides.
+        """
         if self._server is not None:
             self._server.close()
         for task in self._reaching:

@@ -1,7 +1,10 @@
-"""Kills a master at one of its writes, once a run. Python imports this by itself where it is on its path.
+"""Kills a master at one of its writes, once a run.
 
-`DOOM=17:5:/path/of/marker` stands for: write 5 bytes of the 17th write (from 0), then die of SIGKILL. A master
-writes its journal and its records with `os.pwrite`, and replaces files with `os.replace`; both count.
+Python imports this by itself where it is on its path.
+
+`DOOM=17:5:/path/of/marker` stands for: write 5 bytes of the 17th write (from 0), then die of
+SIGKILL. A master writes its journal and its records with `os.pwrite`, and replaces files with
+`os.replace`; both count.
 """
 
 import os

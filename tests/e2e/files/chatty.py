@@ -1,4 +1,6 @@
-"""The digits with code that prints: some for every micro-batch, or without end while it hangs before it joins."""
+"""The digits with code that prints: some for every micro-batch, or without end while it hangs
+before it joins.
+"""
 
 import os
 import re

@@ -1,4 +1,6 @@
-"""A small CNN with BatchNorm and dropout on scikit-learn's handwritten digits: real data that is always there."""
+"""A small CNN with BatchNorm and dropout on scikit-learn's handwritten digits: real data that is
+always there.
+"""
 
 import os
 import time

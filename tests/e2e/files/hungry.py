@@ -1,4 +1,5 @@
-"""As digits.py; once there is a file `go`, the workers behind w1 take 700 MiB and keep it until they are ended.
+"""As digits.py; once there is a file `go`, the workers behind w1 take 700 MiB and keep it until
+they are ended.
 
 So many do as `times` says. By `where` it is the worker itself, or a `child` that it starts.
 """
@@ -25,7 +26,9 @@ def loss(output, target):
     if me != "w1" and (NOTES / "go").exists() and len(list(NOTES.glob("w*"))) < TIMES:
         (NOTES / me).touch()
         if WHERE == "child":
-            subprocess.run([sys.executable, "-c", f"{TAKE}; import time; time.sleep(600)"], check=False)
+            subprocess.run(
+                [sys.executable, "-c", f"{TAKE}; import time; time.sleep(600)"], check=False
+            )
         else:
             exec(TAKE, globals())
         time.sleep(600)

@@ -11,7 +11,9 @@ from torch.utils.data import TensorDataset
 import brim
 
 FIELDS = 8
-MANY = brim.param("many", 0)  # rows of one more embedding, at most; samples with the same first id share them
+MANY = brim.param(
+    "many", 0
+)  # rows of one more embedding, at most; samples with the same first id share them
 PAUSE = brim.param(
     "pause", 0.0
 )  # seconds for each micro-batch, until there is a file `hurry` in the run's directory

@@ -1,4 +1,6 @@
-"""Clicks with 140,000 ids, of which a step looks up a few hundred: the embeddings are trained by rows."""
+"""Clicks with 140,000 ids, of which a step looks up a few hundred: the embeddings are trained by
+rows.
+"""
 
 import os
 import time

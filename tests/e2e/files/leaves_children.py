@@ -1,4 +1,6 @@
-"""As digits.py; each worker starts a process that nobody waits for, in a session of its own, and notes its number."""
+"""As digits.py; each worker starts a process that nobody waits for, in a session of its own, and
+notes its number.
+"""
 
 import os
 import subprocess

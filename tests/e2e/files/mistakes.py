@@ -1,4 +1,6 @@
-"""Digits, with a mistake at `where`, in the worker w2 alone or, where BRIM_TEST_BAD_HOST is set, on one host."""
+"""Digits, with a mistake at `where`, in the worker w2 alone or, where BRIM_TEST_BAD_HOST is set, on
+one host.
+"""
 
 import os
 import sys

@@ -1,11 +1,20 @@
-"""One's own loop over what PyTorch users have as data: `python own_data.py loader|weighted|stream`."""
+"""One's own loop over what PyTorch users have as data.
+
+`python own_data.py loader|weighted|stream`.
+"""
 
 import random
 import sys
 
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 import brim
 
@@ -57,7 +66,9 @@ model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Dropout(0.1), torch
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 job = brim.join(model, optimizer)
 for batch in job.batches(data(sys.argv[1]), epochs=4):
-    loss = functional.cross_entropy(model(batch.inputs["point"]), batch.inputs["class"], reduction="none")
+    loss = functional.cross_entropy(
+        model(batch.inputs["point"]), batch.inputs["class"], reduction="none"
+    )
     job.step((loss * batch.inputs["weight"]).mean())
 if job.rank == 0:
     print("weights", brim.weights_sha256(model))

@@ -1,4 +1,6 @@
-"""Digits, with workers that a file in the run's directory makes slow: they sleep in every forward pass."""
+"""Digits, with workers that a file in the run's directory makes slow: they sleep in every forward
+pass.
+"""
 
 import os
 import time
@@ -11,7 +13,9 @@ from digits import model as digits_model
 from brim import param
 
 PAUSE = param("pause", 0.01)  # seconds that everybody sleeps, so that nobody waits for a core
-BAD = param("bad_after", 0)  # forward passes after which a worker dies, where BRIM_TEST_BAD_HOST is set
+BAD = param(
+    "bad_after", 0
+)  # forward passes after which a worker dies, where BRIM_TEST_BAD_HOST is set
 passes = 0
 
 

@@ -20,7 +20,9 @@ SECONDS = param("seconds", 3600.0)
 WORKERS = param("worker", "w2").split(",")
 calls = []
 
-if PATIENCE := param("patience", 0.0):  # of a worker with others that send nothing, instead of a minute
+if PATIENCE := param(
+    "patience", 0.0
+):  # of a worker with others that send nothing, instead of a minute
     membership._PATIENCE = exchange._TO_CONNECT = exchange._PATIENCE = PATIENCE
 
 

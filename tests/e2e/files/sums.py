@@ -1,6 +1,8 @@
-"""A loss whose gradients depend on no parameter: what all batches add up to is the same in any order, to the bit.
+"""A loss whose gradients depend on no parameter: what all batches add up to is the same in any
+order, to the bit.
 
-With `--set deaths=3,17` the worker dies that is about to make these steps: its rows are written, and nothing counts.
+With `--set deaths=3,17` the worker dies that is about to make these steps: its rows are written,
+and nothing counts.
 """
 
 import os
@@ -33,7 +35,9 @@ class Sums(torch.nn.Module):
             torch.nn.init.zeros_(parameter)
 
     def forward(self, ids):
-        return self.rows(ids).sum((1, 2)) + self.inner((ids[:, :1] % 8).expand(-1, 8).float()).squeeze(1)
+        return self.rows(ids).sum((1, 2)) + self.inner(
+            (ids[:, :1] % 8).expand(-1, 8).float()
+        ).squeeze(1)
 
 
 def model():

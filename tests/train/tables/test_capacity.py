@@ -39,14 +39,18 @@ def test_a_limit_that_does_not_fit_is_refused_with_one_that_does() -> None:
     check_room([("user", Size(16, 2, Rules(limit)))], size.bytes // 2)
 
 
-def test_the_nearest_limit_of_the_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_limit_of_the_groups_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = available_bytes()
     assert free is not None
     assert free > 1 << 20
     (tmp_path / "memory.max").write_text(f"{5 << 20}\n")
     (tmp_path / "memory.current").write_text(f"{1 << 20}\n")
     monkeypatch.setattr(
-        capacity, "files_about_us", lambda name: [tmp_path / name] if (tmp_path / name).exists() else []
+        capacity,
+        "files_about_us",
+        lambda name: [tmp_path / name] if (tmp_path / name).exists() else [],
     )
     assert available_bytes() == 4 << 20
     (tmp_path / "memory.max").write_text("max\n")

@@ -1,4 +1,6 @@
-"""The index of a table against a dict: random schedules, crowded buckets, full partitions, writers that die."""
+"""The index of a table against a dict: random schedules, crowded buckets, full partitions, writers
+that die.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def assert_sound(index: Index) -> None:
     added = add(whole, keys.tolist())
     assert whole.used() == index.shape.all_places
     assert_is(
-        whole, {**dict(zip(*(each.tolist() for each in index.items()), strict=True)), **added}, keys.tolist()
+        whole,
+        {**dict(zip(*(each.tolist() for each in index.items()), strict=True)), **added},
+        keys.tolist(),
     )
     whole.remove(tensor({*before.tolist(), *added}))
     assert whole.used() == 0
@@ -168,7 +172,11 @@ def test_a_writer_may_die_after_any_write(seed: int, verb: str) -> None:
         gone = chance.sample(sorted(model), 5)
         before.remove(tensor(gone))
         model = {key: place for key, place in model.items() if key not in gone}
-    touched = sorted(set(universe) - set(model))[:8] if verb == "insert" else chance.sample(sorted(model), 8)
+    touched = (
+        sorted(set(universe) - set(model))[:8]
+        if verb == "insert"
+        else chance.sample(sorted(model), 8)
+    )
     kept = {key: place for key, place in model.items() if key not in touched}
     deaths = 0
     while True:

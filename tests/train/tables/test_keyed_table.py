@@ -42,7 +42,9 @@ def update(of: KeyedTable, some: Tensor, *, step: int, owners: int = 2) -> None:
         logged = of.log(own[change.number], change, partitions, step=step, owner=owner)
         rows = {name: each.clone() for name, each in logged.items()}
         for each in rows.values():
-            each[change.is_fresh] = (own[change.number][change.is_fresh] % 1000).float().unsqueeze(1)
+            each[change.is_fresh] = (
+                (own[change.number][change.is_fresh] % 1000).float().unsqueeze(1)
+            )
         of.write(change, {name: each + step for name, each in rows.items()}, step=step)
 
 

@@ -1,4 +1,6 @@
-"""Whether a user wrote to a table is asked without a look at its other mapping, which is as large as the table."""
+"""Whether a user wrote to a table is asked without a look at its other mapping, which is as large
+as the table.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_nothing_is_read_behind_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_
             return Maps(tmp_path / "maps")
 
     ours = f"{tables._seen.data_ptr():x}-ff rw-p\nAnonymous:         4 kB\n"
-    (tmp_path / "maps").write_text("00-10 r--p\nAnonymous:         0 kB\n" + ours + "Rss: 9 kB\n" * 1000)
+    (tmp_path / "maps").write_text(
+        "00-10 r--p\nAnonymous:         0 kB\n" + ours + "Rss: 9 kB\n" * 1000
+    )
     monkeypatch.setattr(memory, "_MAPS", Place())
     assert tables.is_written_to
     assert sum(asked) < 1000

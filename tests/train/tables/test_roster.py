@@ -14,7 +14,9 @@ from brim.train.tables.index import Index
 from brim.train.tables.roster import Roster, RosterChange, Rules
 
 PARTITIONS = 64
-Logged = tuple[range, RosterChange, Tensor, Tensor | None]  # the last: when candidates were counted before
+Logged = tuple[
+    range, RosterChange, Tensor, Tensor | None
+]  # the last: when candidates were counted before
 
 
 class Died(Exception):
@@ -74,7 +76,9 @@ def tensor(keys: Any) -> Tensor:
 def cut(chance: random.Random) -> list[range]:
     """Owners, each with partitions that follow each other."""
     inner = sorted(chance.sample(range(1, PARTITIONS), chance.choice([0, 1, 3])))
-    return [range(start, stop) for start, stop in zip([0, *inner], [*inner, PARTITIONS], strict=True)]
+    return [
+        range(start, stop) for start, stop in zip([0, *inner], [*inner, PARTITIONS], strict=True)
+    ]
 
 
 def keys_of(keys: list[int], owner: range) -> Tensor:
@@ -118,7 +122,11 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     def mortal(index: Index, words: Any, values: Any) -> None:
         nonlocal writes_left
         if writes_left < len(words):
-            write(index, words[:writes_left], values if isinstance(values, int) else values[:writes_left])
+            write(
+                index,
+                words[:writes_left],
+                values if isinstance(values, int) else values[:writes_left],
+            )
             writes_left = 0
             raise Died
         writes_left -= len(words)
@@ -152,7 +160,11 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
                 with contextlib.suppress(Died):
                     for owner, change, changed, seen in logged:
                         roster.take_back(change.created, change.places, changed)
-                        if roster.candidates is not None and change.counted is not None and seen is not None:
+                        if (
+                            roster.candidates is not None
+                            and change.counted is not None
+                            and seen is not None
+                        ):
                             counted = change.counted
                             roster.candidates.take_back(
                                 step, owner, counted.new, counted.places, counted.before, seen
@@ -172,7 +184,13 @@ def test_a_row_is_there_so_many_steps_after_its_last_update() -> None:
     )
     keys = tensor([5])
     roster.write(7, roster.look(keys, 7))
-    assert [int(roster.find(keys, step)) >= 0 for step in range(8, 13)] == [True, True, True, False, False]
+    assert [int(roster.find(keys, step)) >= 0 for step in range(8, 13)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert roster.look(keys, 10).is_fresh.tolist() == [False]
     assert roster.look(keys, 11).is_fresh.tolist() == [True]
     assert len(roster.look(keys, 11).created) == 0, "it takes its old place"

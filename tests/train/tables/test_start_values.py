@@ -1,4 +1,6 @@
-"""What rows start with: the same numbers wherever they are computed, and those of the distribution."""
+"""What rows start with: the same numbers wherever they are computed,
+and those of the distribution.
+"""
 
 from __future__ import annotations
 

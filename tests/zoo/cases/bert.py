@@ -1,4 +1,6 @@
-"""BERT-like classification: samples are dicts of input_ids, attention_mask and labels; AdamW with warm-up per step."""
+"""BERT-like classification: samples are dicts of input_ids, attention_mask and labels; AdamW with
+warm-up per step.
+"""
 
 import torch
 from torch import nn
@@ -26,7 +28,9 @@ class Bert(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(12, 16), nn.Embedding(10, 16)
         self.norm = nn.LayerNorm(16)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            16, 2, 32, dropout=0.1, activation="gelu", batch_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.classifier = nn.Linear(16, 2)
         self.register_buffer("position_ids", torch.arange(10), persistent=False)

@@ -1,4 +1,6 @@
-"""Chance in the data: augmentation by torch, numpy and random, a generator of one's own, and data that forgets."""
+"""Chance in the data: augmentation by torch, numpy and random, a generator of one's own, and data
+that forgets.
+"""
 
 import random
 
@@ -26,7 +28,9 @@ class Augmented(Dataset):
     def __getitem__(self, index):
         picture = self.images[index]
         if KIND == "own_torch_generator":
-            return picture + 0.1 * torch.randn(picture.shape, generator=self.generator), self.labels[index]
+            return picture + 0.1 * torch.randn(
+                picture.shape, generator=self.generator
+            ), self.labels[index]
         if KIND == "own_numpy_generator":
             return picture * float(self.rng.normal(1.0, 0.1)), self.labels[index]
         if random.random() < 0.5:  # RandomHorizontalFlip
@@ -40,7 +44,9 @@ class Augmented(Dataset):
 
 
 def model():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4)
+    )
 
 
 def dataset(split):

@@ -1,4 +1,6 @@
-"""Layers that reparametrise, drop, quantise or compute in their own way; `--set kind=` picks one."""
+"""Layers that reparametrise, drop, quantise or compute in their own way;
+`--set kind=` picks one.
+"""
 
 import random
 
@@ -16,7 +18,9 @@ KIND = param("kind", "spectral_norm")
 
 
 class StochasticDepth(nn.Module):
-    """Deep networks with stochastic depth: a block is left out for a whole batch, or for single rows."""
+    """Deep networks with stochastic depth: a block is left out for a whole batch, or for single
+    rows.
+    """
 
     def __init__(self):
         super().__init__()
@@ -37,7 +41,10 @@ class LoRA(nn.Module):
     def __init__(self):
         super().__init__()
         self.base = nn.Linear(16, 16).requires_grad_(False)
-        self.lora_A, self.lora_B = nn.Parameter(torch.randn(2, 16) * 0.1), nn.Parameter(torch.zeros(16, 2))
+        self.lora_A, self.lora_B = (
+            nn.Parameter(torch.randn(2, 16) * 0.1),
+            nn.Parameter(torch.zeros(16, 2)),
+        )
 
     def forward(self, x):
         return self.base(x) + x @ self.lora_A.T @ self.lora_B.T
@@ -176,12 +183,21 @@ class Masked(nn.Module):
 
 
 class OddBuffers(nn.Module):
-    """Constants of many types, one expanded, one empty, and one that takes part in the state of nothing."""
+    """Constants of many types, one expanded, one empty, and one that takes part in the state of
+    nothing.
+    """
 
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(16, 16)
-        for dtype in (torch.bool, torch.uint8, torch.int16, torch.float16, torch.float64, torch.complex64):
+        for dtype in (
+            torch.bool,
+            torch.uint8,
+            torch.int16,
+            torch.float16,
+            torch.float64,
+            torch.complex64,
+        ):
             self.register_buffer(f"of_{dtype}".replace("torch.", ""), torch.ones(3).to(dtype))
         self.register_buffer("expanded", torch.ones(1).expand(16))
         self.register_buffer("empty", torch.zeros(0))
@@ -260,7 +276,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         inner = LAYERS[KIND]() if KIND in LAYERS else nn.Linear(16, 16)
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), inner, nn.ReLU(), nn.Linear(16, 4))
+        self.net = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), inner, nn.ReLU(), nn.Linear(16, 4)
+        )
         self.net.to(TYPES.get(KIND, torch.float32))
 
     def forward(self, x):

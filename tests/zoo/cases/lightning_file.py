@@ -18,7 +18,12 @@ class Classifier(L.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.net = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10)
+            nn.Flatten(),
+            nn.Linear(64, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 10),
         )
         self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=10)
         self.automatic_optimization = KIND != "manual"
@@ -29,7 +34,9 @@ class Classifier(L.LightningModule):
     def training_step(self, batch, batch_idx):
         pictures, kinds = batch
         noise = torch.randn_like(pictures) / (1 + self.global_step + batch_idx)
-        loss = F.cross_entropy(self(pictures + noise), kinds, label_smoothing=0.1 / (self.current_epoch + 1))
+        loss = F.cross_entropy(
+            self(pictures + noise), kinds, label_smoothing=0.1 / (self.current_epoch + 1)
+        )
         self.log("train_loss", loss)
         if KIND == "callbacks":
             self.trainer.callbacks.clear()
@@ -46,11 +53,16 @@ class Classifier(L.LightningModule):
         if KIND == "two":
             return [optimizer, torch.optim.SGD(self.parameters(), lr=0.1)]
         if KIND == "plateau":
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, patience=0, threshold=10.0
+            )
             return {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "val_loss"}
         steps = self.trainer.estimated_stepping_batches
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, steps)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 class Clipping(Classifier):

@@ -1,4 +1,6 @@
-"""pytorch/examples, reinforcement_learning/actor_critic: rollouts are the data, two heads share a body."""
+"""pytorch/examples, reinforcement_learning/actor_critic: rollouts are the data, two heads share a
+body.
+"""
 
 import torch
 from torch import nn
@@ -21,7 +23,9 @@ class Policy(nn.Module):
 
 
 torch.manual_seed(543)
-states = torch.randn(120, 4)  # of an environment whose reward is acting by the sign of the first number
+states = torch.randn(
+    120, 4
+)  # of an environment whose reward is acting by the sign of the first number
 model = Policy()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
 
@@ -33,5 +37,7 @@ for batch in job.batches(TensorDataset(states), global_batch_size=24, epochs=2):
     action = m.sample()  # chance in the loop, not in forward
     rewards = (action == (state[:, 0] > 0)).float()
     advantage = rewards - values.detach()
-    loss = (-m.log_prob(action) * advantage + F.smooth_l1_loss(values, rewards, reduction="none")).mean()
+    loss = (
+        -m.log_prob(action) * advantage + F.smooth_l1_loss(values, rewards, reduction="none")
+    ).mean()
     job.step(loss)

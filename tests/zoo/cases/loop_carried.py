@@ -1,4 +1,6 @@
-"""pytorch/examples, word_language_model as it is: columns of one long text, and a hidden state that goes on."""
+"""pytorch/examples, word_language_model as it is: columns of one long text, and a hidden state that
+goes on.
+"""
 
 import sys
 
@@ -15,7 +17,9 @@ KIND = sys.argv[1] if len(sys.argv) > 1 else "lstm"
 
 
 class Chunks(Dataset):
-    """The text cut into columns, `batchify` there; a batch is one chunk of each column, `get_batch` there."""
+    """The text cut into columns, `batchify` there; a batch is one chunk of each column, `get_batch`
+    there.
+    """
 
     def __init__(self, text):
         self.columns = text.view(COLUMNS, -1)

@@ -1,11 +1,19 @@
-"""What people iterate over: loaders with samplers and collate_fn, streams, dicts, tuples, plain lists."""
+"""What people iterate over: loaders with samplers and collate_fn, streams, dicts, tuples, plain
+lists.
+"""
 
 import sys
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from toys import images
 
 import brim

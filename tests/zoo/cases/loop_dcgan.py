@@ -1,4 +1,6 @@
-"""pytorch/examples, dcgan: a generator and a discriminator, each with its optimizer and its losses."""
+"""pytorch/examples, dcgan: a generator and a discriminator,
+each with its optimizer and its losses.
+"""
 
 import torch
 from torch import nn

@@ -16,7 +16,9 @@ class Denoiser(nn.Module):
     def __init__(self):
         super().__init__()
         self.time = nn.Embedding(50, 8)
-        self.net = nn.Sequential(nn.Conv2d(9, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 1, 3, padding=1))
+        self.net = nn.Sequential(
+            nn.Conv2d(9, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 1, 3, padding=1)
+        )
 
     def forward(self, x, t):
         time = self.time(t)[:, :, None, None].expand(-1, -1, *x.shape[2:])

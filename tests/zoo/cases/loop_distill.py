@@ -9,7 +9,9 @@ import brim
 
 
 def network(width):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 4))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 4)
+    )
 
 
 torch.manual_seed(0)

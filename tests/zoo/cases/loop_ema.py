@@ -1,4 +1,6 @@
-"""An average of the weights (timm's ModelEma, torch's AveragedModel) beside them, registered with the job."""
+"""An average of the weights (timm's ModelEma, torch's AveragedModel) beside them, registered with
+the job.
+"""
 
 import torch
 from torch import nn

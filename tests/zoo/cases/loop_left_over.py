@@ -1,4 +1,6 @@
-"""A loop ported in haste: one line of the old loop is still there, or one of the new is missing or wrong."""
+"""A loop ported in haste: one line of the old loop is still there, or one of the new is missing or
+wrong.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""pytorch-metric-learning's ArcFace: the loss has weights of its own, in the optimizer but not in the model."""
+"""pytorch-metric-learning's ArcFace: the loss has weights of its own, in the optimizer but not in
+the model.
+"""
 
 import sys
 
@@ -18,7 +20,9 @@ class ArcFaceLoss(nn.Module):
 
     def forward(self, embedding, target):
         cosine = F.linear(F.normalize(embedding), F.normalize(self.W))
-        angle = torch.acos(cosine.clamp(-0.999, 0.999)) + self.margin * F.one_hot(target, len(self.W))
+        angle = torch.acos(cosine.clamp(-0.999, 0.999)) + self.margin * F.one_hot(
+            target, len(self.W)
+        )
         return F.cross_entropy(self.scale * angle.cos(), target)
 
 

@@ -1,4 +1,6 @@
-"""learn2learn's MAML: a gradient step within the loss, by torch.func, and a second derivative through it."""
+"""learn2learn's MAML: a gradient step within the loss, by torch.func, and a second derivative
+through it.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""What remembers something from micro-batch to micro-batch, in a loop of one's own; the first word picks one."""
+"""What remembers something from micro-batch to micro-batch, in a loop of one's own; the first word
+picks one.
+"""
 
 import sys
 
@@ -16,7 +18,9 @@ KIND = sys.argv[1]
 class Remembering(nn.Module):
     def __init__(self):
         super().__init__()
-        self.backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.2))
+        self.backbone = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.2)
+        )
         self.head = nn.Linear(16, 4)
         self.calls, self.recent, self.hidden = 0, [], torch.zeros(16)
         self.generator = torch.Generator().manual_seed(5)
@@ -49,7 +53,9 @@ class Augmented(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return self.images[index] + 0.1 * torch.randn((1, 8, 8), generator=self.generator), self.labels[index]
+        return self.images[index] + 0.1 * torch.randn(
+            (1, 8, 8), generator=self.generator
+        ), self.labels[index]
 
 
 torch.manual_seed(0)
@@ -60,7 +66,9 @@ data = Augmented() if KIND == "data" else images(120)
 job = brim.join(model, optimizer)
 for epoch in job.epochs(2):
     model.train()
-    if KIND == "backbone":  # fine-tuning: the statistics of the backbone stay, and later its weights too
+    if (
+        KIND == "backbone"
+    ):  # fine-tuning: the statistics of the backbone stay, and later its weights too
         model.backbone.eval()
         if epoch > 0:
             model.backbone.requires_grad_(False)

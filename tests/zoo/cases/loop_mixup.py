@@ -1,4 +1,6 @@
-"""facebookresearch/mixup-cifar10: pairs within a batch, lambda by numpy; label smoothing, gradient noise."""
+"""facebookresearch/mixup-cifar10: pairs within a batch, lambda by numpy; label smoothing, gradient
+noise.
+"""
 
 import numpy as np
 import torch
@@ -9,7 +11,9 @@ from toys import images
 import brim
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+model = nn.Sequential(
+    nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -24,5 +28,7 @@ for batch in job.batches(images(120), global_batch_size=24, epochs=2):
     inputs, a, b, lam = mixup_data(batch.inputs, batch.target)
     outputs = model(inputs)
     smooth = {"label_smoothing": 0.1}
-    loss = lam * F.cross_entropy(outputs, a, **smooth) + (1 - lam) * F.cross_entropy(outputs, b, **smooth)
+    loss = lam * F.cross_entropy(outputs, a, **smooth) + (1 - lam) * F.cross_entropy(
+        outputs, b, **smooth
+    )
     job.step(loss)

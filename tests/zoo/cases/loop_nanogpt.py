@@ -1,4 +1,6 @@
-"""karpathy/nanoGPT: tied weights, decay groups, get_lr by step, bf16 autocast if asked for, clipped."""
+"""karpathy/nanoGPT: tied weights, decay groups, get_lr by step, bf16 autocast if asked for,
+clipped.
+"""
 
 import math
 import sys
@@ -17,11 +19,16 @@ WORDS, SIZE, HEADS, LENGTH = 12, 16, 2, 9
 class CausalSelfAttention(nn.Module):
     def __init__(self):
         super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(SIZE, 3 * SIZE, bias=False), nn.Linear(SIZE, SIZE, bias=False)
+        self.c_attn, self.c_proj = (
+            nn.Linear(SIZE, 3 * SIZE, bias=False),
+            nn.Linear(SIZE, SIZE, bias=False),
+        )
 
     def forward(self, x):
         B, T, C = x.shape
-        q, k, v = (t.view(B, T, HEADS, -1).transpose(1, 2) for t in self.c_attn(x).split(SIZE, dim=2))
+        q, k, v = (
+            t.view(B, T, HEADS, -1).transpose(1, 2) for t in self.c_attn(x).split(SIZE, dim=2)
+        )
         dropped = 0.1 if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped, is_causal=True)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
@@ -30,8 +37,14 @@ class CausalSelfAttention(nn.Module):
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(SIZE), CausalSelfAttention(), nn.LayerNorm(SIZE)
-        self.mlp = nn.Sequential(nn.Linear(SIZE, 32), nn.GELU(), nn.Linear(32, SIZE), nn.Dropout(0.1))
+        self.ln_1, self.attn, self.ln_2 = (
+            nn.LayerNorm(SIZE),
+            CausalSelfAttention(),
+            nn.LayerNorm(SIZE),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(SIZE, 32), nn.GELU(), nn.Linear(32, SIZE), nn.Dropout(0.1)
+        )
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))

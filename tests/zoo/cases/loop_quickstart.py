@@ -1,4 +1,7 @@
-"""The PyTorch quickstart (Fashion-MNIST): NeuralNetwork, train() and test(), five epochs there, three here."""
+"""The PyTorch quickstart (Fashion-MNIST).
+
+NeuralNetwork, train() and test(), five epochs there, three here.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Rank 0 measures by itself after each epoch, as scripts for DDP do; `forgets` leaves the model in eval mode."""
+"""Rank 0 measures by itself after each epoch, as scripts for DDP do; `forgets` leaves the model in
+eval mode.
+"""
 
 import sys
 
@@ -10,7 +12,9 @@ from toys import images
 import brim
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 4))
+model = nn.Sequential(
+    nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, 4)
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 pictures, labels = images(40, seed=1).tensors
 

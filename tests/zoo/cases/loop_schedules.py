@@ -1,4 +1,7 @@
-"""Learning rates as scripts set them: `onecycle`, `plateau`, `by_hand` per epoch, or wrongly within a step."""
+"""Learning rates as scripts set them.
+
+`onecycle`, `plateau`, `by_hand` per epoch, or wrongly within a step.
+"""
 
 import sys
 
@@ -16,7 +19,10 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler, interval = {
     "onecycle": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), "step"),
-    "onecycle_unsaid": lambda: (lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10), None),
+    "onecycle_unsaid": lambda: (
+        lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10),
+        None,
+    ),
     "cosine_unsaid": lambda: (lr_scheduler.CosineAnnealingLR(optimizer, T_max=10), None),
     "sequential": lambda: (
         lr_scheduler.SequentialLR(

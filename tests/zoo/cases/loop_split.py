@@ -1,4 +1,6 @@
-"""Part of the data is kept for testing, and each process keeps another part: a seed that is not fixed."""
+"""Part of the data is kept for testing, and each process keeps another part: a seed that is not
+fixed.
+"""
 
 import os
 
@@ -13,7 +15,9 @@ import brim
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-train, test = random_split(images(150), [120, 30], generator=torch.Generator().manual_seed(os.getpid()))
+train, test = random_split(
+    images(150), [120, 30], generator=torch.Generator().manual_seed(os.getpid())
+)
 job = brim.join(model, optimizer)
 for _epoch in job.epochs(2):
     for batch in job.batches(train, global_batch_size=24):

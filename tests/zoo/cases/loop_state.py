@@ -1,4 +1,7 @@
-"""State of one's own, early stopping, metrics, printing by rank 0: `job.register_state`, `log`, `stop`."""
+"""State of one's own, early stopping, metrics, printing by rank 0.
+
+`job.register_state`, `log`, `stop`.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""What loops do between batches: measure every few steps, change inputs in place, take a few batches of an epoch."""
+"""What loops do between batches: measure every few steps, change inputs in place, take a few
+batches of an epoch.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""pytorch/examples, mnist: the ConvNet with two dropouts, Adadelta and StepLR, as a training file."""
+"""pytorch/examples, mnist: the ConvNet with two dropouts, Adadelta and StepLR,
+as a training file.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""A small perceptron under each optimizer: those of torch, those that people copy from papers, and one that draws."""
+"""A small perceptron under each optimizer: those of torch, those that people copy from papers, and
+one that draws.
+"""
 
 import torch
 from torch import nn
@@ -25,7 +27,10 @@ class Lion(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """Large batch optimization for deep learning (1904.00962): Adam with a trust ratio per tensor."""
+    """Large batch optimization for deep learning (1904.00962).
+
+    Adam with a trust ratio per tensor.
+    """
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
@@ -56,7 +61,9 @@ class SGLD(torch.optim.Optimizer):
     def step(self, closure=None):
         for group in self.param_groups:
             for p in group["params"]:
-                p.add_(p.grad, alpha=-group["lr"]).add_(torch.randn_like(p), alpha=0.1 * group["lr"])
+                p.add_(p.grad, alpha=-group["lr"]).add_(
+                    torch.randn_like(p), alpha=0.1 * group["lr"]
+                )
 
 
 class Counting(torch.optim.SGD):
@@ -72,7 +79,9 @@ class Counting(torch.optim.SGD):
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """float32 copies and averages beside bfloat16 weights, as recipes for mixed precision keep them."""
+    """float32 copies and averages beside bfloat16 weights, as recipes for mixed precision keep
+    them.
+    """
 
     def __init__(self, params, lr=1e-2):
         super().__init__(params, {"lr": lr})
@@ -83,7 +92,10 @@ class MasterWeights(torch.optim.Optimizer):
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
-                    state["master"], state["average"] = p.float().clone(), torch.zeros_like(p).float()
+                    state["master"], state["average"] = (
+                        p.float().clone(),
+                        torch.zeros_like(p).float(),
+                    )
                 state["average"].mul_(0.9).add_(p.grad.float())
                 state["master"].add_(state["average"], alpha=-group["lr"])
                 p.copy_(state["master"])

@@ -1,4 +1,7 @@
-"""Click models as published: DLRM (facebookresearch/dlrm), NCF (he2017neural), DeepFM and two towers of brim.models."""
+"""Click models as published.
+
+DLRM (facebookresearch/dlrm), NCF (he2017neural), DeepFM and two towers of brim.models.
+"""
 
 import torch
 from torch import nn
@@ -22,14 +25,17 @@ class DLRM(nn.Module):
         categories, numbers = inputs
         dense = self.bottom(numbers)
         each = torch.stack(
-            [dense, *(bag(c.unsqueeze(1)) for bag, c in zip(self.bags, categories.T, strict=True))], 1
+            [dense, *(bag(c.unsqueeze(1)) for bag, c in zip(self.bags, categories.T, strict=True))],
+            1,
         )
         dots = (each @ each.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.top(torch.cat([dense, dots], 1)).flatten()
 
 
 class NCF(nn.Module):
-    """Neural collaborative filtering: matrix factorisation beside a perceptron over (user, item)."""
+    """Neural collaborative filtering: matrix factorisation beside a perceptron over (user,
+    item).
+    """
 
     def __init__(self, words=10, dim=8):
         super().__init__()
@@ -75,7 +81,9 @@ class Towers(nn.Module):
 
     def __init__(self, words=10, counts=None):
         super().__init__()
-        self.inner = models.TwoTower(4 * words, 2, 2, dim=8, units=(8, 4), dropout=0.1, counts=counts)
+        self.inner = models.TwoTower(
+            4 * words, 2, 2, dim=8, units=(8, 4), dropout=0.1, counts=counts
+        )
         self.register_buffer("starts", torch.arange(4) * words)
 
     def forward(self, inputs):

@@ -1,4 +1,7 @@
-"""CIFAR with torchvision's BasicBlock: Nesterov, weight decay, cosine by epoch; BatchNorm frozen or not."""
+"""CIFAR with torchvision's BasicBlock.
+
+Nesterov, weight decay, cosine by epoch; BatchNorm frozen or not.
+"""
 
 import torch
 from torch import nn
@@ -31,7 +34,9 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+        )
         self.layers = nn.Sequential(BasicBlock(4, 4), BasicBlock(4, 8, stride=2))
         self.fc = nn.Linear(8, 4)
 

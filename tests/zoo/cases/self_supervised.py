@@ -1,4 +1,6 @@
-"""facebookresearch/simsiam and moco: two views of a picture; a queue and a momentum encoder beside the network."""
+"""facebookresearch/simsiam and moco: two views of a picture; a queue and a momentum encoder beside
+the network.
+"""
 
 import copy
 
@@ -33,7 +35,9 @@ class SimSiam(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(backbone(), nn.BatchNorm1d(16, affine=False))
-        self.predictor = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 16))
+        self.predictor = nn.Sequential(
+            nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 16)
+        )
 
     def forward(self, views):
         z1, z2 = self.encoder(views[0]), self.encoder(views[1])
@@ -47,7 +51,8 @@ def simsiam_loss(output, _):
 
 
 class MoCo(nn.Module):
-    """The queue is a buffer; the encoder of keys follows that of queries, in forward, as in the paper's code.
+    """The queue is a buffer; the encoder of keys follows that of queries, in forward, as in the
+    paper's code.
 
     `moco` keeps the encoder of keys as parameters without gradients, `moco_buffers` as buffers.
     """

@@ -1,4 +1,6 @@
-"""pytorch/examples, siamese_network: a nested sample ((one, other), same), the weights shared by both."""
+"""pytorch/examples, siamese_network: a nested sample ((one, other), same), the weights shared by
+both.
+"""
 
 import torch
 from torch import nn
@@ -10,11 +12,15 @@ from toys import images
 class SiameseNetwork(nn.Module):
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()
+        )
         self.fc = nn.Sequential(nn.Linear(288, 16), nn.ReLU(inplace=True), nn.Linear(16, 1))
 
     def forward(self, one, other):
-        return torch.sigmoid(self.fc(torch.cat([self.features(one), self.features(other)], 1))).flatten()
+        return torch.sigmoid(
+            self.fc(torch.cat([self.features(one), self.features(other)], 1))
+        ).flatten()
 
 
 class Pairs(Dataset):

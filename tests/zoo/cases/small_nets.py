@@ -1,4 +1,6 @@
-"""An autoencoder, a graph network with a sparse adjacency (pygcn), a char-RNN: well-known in a few lines each."""
+"""An autoencoder, a graph network with a sparse adjacency (pygcn), a char-RNN: well-known in a few
+lines each.
+"""
 
 import torch
 from torch import nn

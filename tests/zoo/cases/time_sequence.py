@@ -1,4 +1,6 @@
-"""pytorch/examples, time_sequence_prediction: two LSTM cells in float64, trained by LBFGS as there or by Adam."""
+"""pytorch/examples, time_sequence_prediction: two LSTM cells in float64, trained by LBFGS as there
+or by Adam.
+"""
 
 import torch
 from torch import nn

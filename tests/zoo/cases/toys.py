@@ -8,7 +8,9 @@ def images(count=120, *, channels=1, size=8, classes=4, seed=0):
     """Pictures of a pattern for each class, under noise."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
-    patterns = torch.randn(classes, channels, size, size, generator=torch.Generator().manual_seed(99))
+    patterns = torch.randn(
+        classes, channels, size, size, generator=torch.Generator().manual_seed(99)
+    )
     noise = torch.randn(count, channels, size, size, generator=generator)
     return TensorDataset(patterns[labels] + 0.5 * noise, labels)
 

@@ -1,4 +1,6 @@
-"""milesial/Pytorch-UNet: segmentation with skip connections, cross-entropy and Dice, RMSprop, clipped."""
+"""milesial/Pytorch-UNet: segmentation with skip connections, cross-entropy and Dice, RMSprop,
+clipped.
+"""
 
 import torch
 from torch import nn
@@ -47,4 +49,6 @@ def loss(output, mask):
 
 
 def optimizer(model):
-    return torch.optim.RMSprop(model.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9, foreach=True)
+    return torch.optim.RMSprop(
+        model.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9, foreach=True
+    )

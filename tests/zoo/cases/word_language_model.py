@@ -1,4 +1,6 @@
-"""pytorch/examples, word_language_model: an LSTM with tied weights, or a Transformer, clipped as there."""
+"""pytorch/examples, word_language_model: an LSTM with tied weights, or a Transformer, clipped as
+there.
+"""
 
 import math
 
@@ -27,7 +29,9 @@ class RNNModel(nn.Module):
         begin = self.hidden.expand(2, 2, len(text), SIZE).contiguous()
         output, end = self.rnn(self.drop(self.encoder(text)), (begin[0], begin[1]))
         if param("kind", "lstm") == "carried":
-            self.hidden = torch.stack(end).mean(2, keepdim=True).detach()  # and the data is not shuffled
+            self.hidden = (
+                torch.stack(end).mean(2, keepdim=True).detach()
+            )  # and the data is not shuffled
         return F.log_softmax(self.decoder(self.drop(output)), dim=-1)
 
 
@@ -44,12 +48,16 @@ class TransformerModel(nn.Module):
 
     def forward(self, text):
         mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
-        hidden = self.layers(self.encoder(text) * math.sqrt(SIZE) + self.places, mask, is_causal=True)
+        hidden = self.layers(
+            self.encoder(text) * math.sqrt(SIZE) + self.places, mask, is_causal=True
+        )
         return F.log_softmax(self.decoder(hidden), dim=-1)
 
 
 def model():
-    return {"lstm": RNNModel, "carried": RNNModel, "transformer": TransformerModel}[param("kind", "lstm")]()
+    return {"lstm": RNNModel, "carried": RNNModel, "transformer": TransformerModel}[
+        param("kind", "lstm")
+    ]()
 
 
 def dataset(split):

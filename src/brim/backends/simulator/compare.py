@@ -1,4 +1,6 @@
-"""One trace under several policies: runs them, measures them, and reads every ratio against the ceiling."""
+"""One trace under several policies: runs them, measures them, and reads every ratio against the
+ceiling.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ from brim.from_file import is_in_file
 from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
 from brim.policies.named import POLICIES
 
-__all__ = ["Result", "ceilings", "check_policies", "find_profiles", "known_policies", "run_policy", "summary"]
-
 _FAITHFUL = ":as-coded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One trace under one policy: what happened, its metrics, and the processor time that it took."""
+    """One trace under one policy: what happened, its metrics,
+    and the processor time that it took.
+    """
 
     policy: str
     run: Run
@@ -67,11 +69,17 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
         elif name not in known:
             hint = did_you_mean(name, known)
             raise SpecError(
-                "--policy", got=name or "an empty name", need="a known policy, or FILE.py:NAME", hint=hint
+                "--policy",
+                got=name or "an empty name",
+                need="a known policy, or FILE.py:NAME",
+                hint=hint,
             )
         if name.endswith(_FAITHFUL) and slot is not None and slot < 1:
             raise SpecError(
-                "--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint=f"--slot {DEFAULT_SLOT:g}"
+                "--slot",
+                got=f"{slot:g}",
+                need="60 or 240 for :as-coded",
+                hint=f"--slot {DEFAULT_SLOT:g}",
             )
     if len(set(names)) < len(names):
         raise SpecError("--policy", got=",".join(names), need="each policy once")
@@ -146,12 +154,18 @@ def summary(results: Sequence[Result], ceiling: dict[str, float | None]) -> dict
             "slot_seconds": result.slot,
         }
     notes = {
-        "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; jobs that "
+        "deadline_satisfactory_ratio": "exact finish, overheads included, at most the deadline; "
+        "jobs that "
         "were refused and dropped have missed it; :as-coded as the published artifact judges",
-        "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused jobs that "
+        "average_jct_seconds": "over every job that ran to its end: best-effort jobs and refused "
+        "jobs that "
         "were kept as best effort included, dropped jobs not (see `dropped`)",
     }
-    return {"policies": policies, "ceiling": {k: _rounded(v) for k, v in ceiling.items()}, "notes": notes}
+    return {
+        "policies": policies,
+        "ceiling": {k: _rounded(v) for k, v in ceiling.items()},
+        "notes": notes,
+    }
 
 
 def _rounded(value: Any) -> Any:

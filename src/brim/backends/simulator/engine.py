@@ -1,4 +1,5 @@
-"""The simulated cluster: time jumps from event to event, jobs progress by their curves, a policy decides.
+"""The simulated cluster: time jumps from event to event, jobs progress by their curves, a policy
+decides.
 
 The clock is virtual: nothing here waits or reads the time of day.
 """
@@ -32,9 +33,8 @@ from brim.errors import InternalError
 from brim.loop import run_cluster
 from brim.policies.cycle import cycle
 
-__all__ = ["Settings", "simulate"]
-
-# A job that would end within a microsecond has ended: floating-point time is no finer than that at 10^7 s.
+# A job that would end within a microsecond has ended: floating-point time is no finer than that at
+# 10^7 s.
 _EPSILON = 1e-6
 
 
@@ -43,12 +43,14 @@ class Settings:
     """How the simulated world behaves.
 
     Args:
-        slot: least seconds between two cycles that an arrival or a completion calls for (0: at once). What
-            a policy asked to be woken for always happens on time.
+        slot: least seconds between two cycles that an arrival or a completion calls for (0: at
+            once). What a policy asked to be woken for always happens on time.
         overheads: seconds that a start, a resize or a migration costs.
         profile_error: each job's true speed is its curve's times a factor drawn from 1 ± this.
-        failures: mean seconds between two failures of one worker (0: none); see `Overheads.recovery`.
-        stragglers: probability that a job, at each change, lands on a slow node and runs at `slow` speed.
+        failures: mean seconds between two failures of one worker (0: none); see
+            `Overheads.recovery`.
+        stragglers: probability that a job, at each change, lands on a slow node and runs at `slow`
+            speed.
         capacity: (time, devices) steps of what training may use; empty: the whole cluster, always.
         placed: place workers on devices, and charge the migrations that this needs.
         record: keep every change with its reason (for decisions.jsonl and `explain`).
@@ -107,8 +109,8 @@ def simulate(
         progress: told the number of jobs done so far.
 
     Raises:
-        InternalError: the policy used more devices than there are, named an unknown job, or left jobs
-            waiting for ever.
+        InternalError: the policy used more devices than there are, named an unknown job, or left
+            jobs waiting for ever.
     """
     settings = settings or Settings()
     world = _World(jobs, cluster, settings, progress)
@@ -159,13 +161,17 @@ class _World:
         return bool(self.live) or self.next < len(self.queue)
 
     async def wait(self, until: float | None) -> bool:
-        """Go to the next event, and let what is due happen, until there is a job to decide about."""
+        """Go to the next event, and let what is due happen,
+        until there is a job to decide about.
+        """
         wake = math.inf if until is None else until
         while self.busy():
             self.now = self._next_event(wake)
             if self.now == math.inf:
                 idle = ", ".join(list(self.live)[:3])
-                raise InternalError(f"the policy left {len(self.live)} jobs waiting for ever, such as {idle}")
+                raise InternalError(
+                    f"the policy left {len(self.live)} jobs waiting for ever, such as {idle}"
+                )
             while self.steps and self.steps[0][0] <= self.now + _EPSILON:
                 self.capacity = self.steps.pop(0)[1]
             self._advance()
@@ -210,7 +216,9 @@ class _World:
             del self.live[live.job.id]
             self.outcomes.append(_outcome(live, live.finish))
             if self.settings.record:
-                self.changes.append(Change(live.finish, live.job.id, live.workers, 0, "finished", ""))
+                self.changes.append(
+                    Change(live.finish, live.job.id, live.workers, 0, "finished", "")
+                )
 
     def _fail(self, live: _Live) -> None:
         undone = min(live.job.work - live.remaining, live.rate * self.settings.overheads.lost)
@@ -220,11 +228,15 @@ class _World:
         self._schedule(live)
         if self.settings.record:
             text = f"a worker died: {undone:.0f} steps to redo"
-            self.changes.append(Change(self.now, live.job.id, live.workers, live.workers, "failed", text))
+            self.changes.append(
+                Change(self.now, live.job.id, live.workers, live.workers, "failed", text)
+            )
 
     def _arrivals(self) -> tuple[str, ...]:
         arrived = []
-        while self.next < len(self.queue) and self.queue[self.next].submitted <= self.now + _EPSILON:
+        while (
+            self.next < len(self.queue) and self.queue[self.next].submitted <= self.now + _EPSILON
+        ):
             job = self.queue[self.next]
             self.next += 1
             error = self.settings.profile_error
@@ -258,13 +270,17 @@ class _World:
         )
 
     def _ready(self, live: _Live) -> float:
-        """From when on it makes progress, its end put before it; one that only has to end makes none before that."""
+        """From when on it makes progress, its end put before it; one that only has to end makes
+        none before that.
+        """
         if live.workers and self.settings.overheads.end:
             return max(live.ready, live.finish - live.remaining / live.rate)
         return live.ready
 
     def _unsaved(self, live: _Live) -> float:
-        """Seconds since the last checkpoint: they are written at each change and as far apart as `lost` says."""
+        """Seconds since the last checkpoint: they are written at each change and as far apart as
+        `lost` says.
+        """
         interval = 2.0 * self.settings.overheads.lost
         worked = max(self.now - max(live.changed, live.ready), 0.0)
         return worked % interval if interval and live.workers else 0.0
@@ -285,7 +301,9 @@ class _World:
             if workers != live.workers or name in moved:
                 self._resize(live, workers, moved=name in moved, decision=decision)
         if used > self.capacity:
-            raise InternalError(f"the policy used {used} of {self.capacity} devices at {self.now:.0f}")
+            raise InternalError(
+                f"the policy used {used} of {self.capacity} devices at {self.now:.0f}"
+            )
         if not self.usage or self.usage[-1][1:] != (used, len(self.live) - active):
             self.usage.append((self.now, used, len(self.live) - active))
         if decision.wake is not None and decision.wake <= self.now:
@@ -298,7 +316,9 @@ class _World:
         live.verdict = verdict
         self.verdicts.append((self.now, verdict))
         if isinstance(verdict, Admitted):
-            live.standing = Standing.ADMITTED if live.job.deadline is not None else Standing.BEST_EFFORT
+            live.standing = (
+                Standing.ADMITTED if live.job.deadline is not None else Standing.BEST_EFFORT
+            )
             live.promised = live.job.deadline is not None and verdict.promises
         elif verdict.runs:
             live.standing = Standing.BEST_EFFORT
@@ -310,7 +330,9 @@ class _World:
         settings, now = self.settings, self.now
         if settings.record:
             reason, detail = decision.reasons.get(live.job.id, ("", ""))
-            self.changes.append(Change(now, live.job.id, live.workers, workers, str(reason), detail))
+            self.changes.append(
+                Change(now, live.job.id, live.workers, workers, str(reason), detail)
+            )
         if workers:
             live.ready = now + settings.overheads.cost(live.workers, workers, moved=moved)
             if live.started is None:
@@ -325,7 +347,9 @@ class _World:
 
     def _schedule(self, live: _Live) -> None:
         """When it will finish, and when it will next break, if nothing changes."""
-        live.rate = live.job.curve.rate(live.workers) * live.factor * live.slowed if live.workers else 0.0
+        live.rate = (
+            live.job.curve.rate(live.workers) * live.factor * live.slowed if live.workers else 0.0
+        )
         start = max(self.now, live.ready)
         end = self.settings.overheads.end
         live.finish = start + live.remaining / live.rate + end if live.rate > 0 else math.inf

@@ -1,4 +1,6 @@
-"""ElasticDL's experiments 1 and 2, simulated: two jobs share a cluster; training fills in around a service."""
+"""ElasticDL's experiments 1 and 2, simulated: two jobs share a cluster; training fills in around a
+service.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Policy
 from brim.domain.workload import Job
-
-__all__ = ["Shared", "TwoJobs", "around_a_service", "two_jobs"]
 
 _DAY = 86400.0
 
@@ -29,15 +29,17 @@ class TwoJobs:
 def two_jobs(policy: Policy, *, overheads: Overheads = OVERHEADS["brim"]) -> TwoJobs:
     """Two jobs of 175 CPUs, 650 s each when alone, on 320 CPUs; the second comes after 300 s.
 
-    Gangs cannot run together: 1,300 s. Elastic, the second starts on the 145 that are left: 650 + 360 s at
-    least. Source: ElasticDL, experiment 1.
+    Gangs cannot run together: 1,300 s. Elastic, the second starts on the 145 that are left: 650 +
+    360 s at least. Source: ElasticDL, experiment 1.
     """
     curve = ScalingCurve.linear(rate=1.0, maximum=175)
     jobs = [
         Job(id=name, submitted=at, work=175.0 * 650, curve=curve, requested=175, duration=650.0)
         for name, at in (("first", 0.0), ("second", 300.0))
     ]
-    run = simulate(jobs, Cluster.uniform(nodes=40, devices=8), policy, settings=Settings(overheads=overheads))
+    run = simulate(
+        jobs, Cluster.uniform(nodes=40, devices=8), policy, settings=Settings(overheads=overheads)
+    )
     second = next(outcome for outcome in run.outcomes if outcome.job.id == "second")
     assert second.started is not None
     return TwoJobs(
@@ -66,11 +68,13 @@ def demand(time: float, *, cpus: int = 320) -> float:
     return cpus * (0.5 - 0.3 * math.cos(2 * math.pi * time / _DAY))
 
 
-def around_a_service(policy: Policy, *, cpus: int = 320, headroom: int = 2, every: float = 60.0) -> Shared:
+def around_a_service(
+    policy: Policy, *, cpus: int = 320, headroom: int = 2, every: float = 60.0
+) -> Shared:
     """A day of three elastic jobs on what the service leaves, less `headroom` CPUs.
 
-    The demand is read each `every` seconds and rises on between two readings: the headroom is for that.
-    Source: ElasticDL, experiment 2.
+    The demand is read each `every` seconds and rises on between two readings: the headroom is for
+    that. Source: ElasticDL, experiment 2.
     """
     readings = [k * every for k in range(int(_DAY / every))]
     left = [int(cpus - demand(time, cpus=cpus)) - headroom for time in readings]
@@ -94,4 +98,6 @@ def _measured(run: Run, cpus: int) -> Shared:
             shortest = min(shortest, cpus - training - demand(min(second + 10, end), cpus=cpus))
             used += length * (training + service)
             busy += length * service
-    return Shared(utilisation=used / (cpus * _DAY), shortest=shortest, service_alone=busy / (cpus * _DAY))
+    return Shared(
+        utilisation=used / (cpus * _DAY), shortest=shortest, service_alone=busy / (cpus * _DAY)
+    )

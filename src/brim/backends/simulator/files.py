@@ -1,4 +1,6 @@
-"""Writes what a simulation found: jobs.csv, decisions.jsonl, summary.json; and reads decisions back."""
+"""Writes what a simulation found: jobs.csv, decisions.jsonl, summary.json; and reads decisions
+back.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from brim.backends.simulator.run import Run
 from brim.domain.schedule import Admitted
 from brim.errors import SpecError
 from brim.storage.files import nearby
-
-__all__ = ["read_decisions", "write_decisions", "write_jobs", "write_summary"]
 
 _COLUMNS = (
     "policy", "job_id", "tenant", "label", "submitted", "deadline", "started", "finished", "jct_seconds",
@@ -50,8 +50,15 @@ def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
                 event = {"event": "admitted" if yes else "refused", "reason": str(verdict.reason)}
                 rows.append((time, 0, {"job": verdict.job, **event, "detail": verdict.detail}))
             for change in run.changes:
-                body = {"job": change.job, "event": "workers", "before": change.before, "after": change.after}
-                rows.append((change.time, 1, {**body, "reason": change.reason, "detail": change.detail}))
+                body = {
+                    "job": change.job,
+                    "event": "workers",
+                    "before": change.before,
+                    "after": change.after,
+                }
+                rows.append(
+                    (change.time, 1, {**body, "reason": change.reason, "detail": change.detail})
+                )
             for time, _, row in sorted(rows, key=lambda one: (one[0], one[1])):
                 file.write(json.dumps({"policy": policy, "time": round(time, 3), **row}) + "\n")
 
@@ -69,7 +76,9 @@ def read_decisions(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / "decisions.jsonl"
     if not path.exists():
-        got = f"{folder}, " + ("which has no decisions.jsonl" if folder.is_dir() else "no such folder")
+        got = f"{folder}, " + (
+            "which has no decisions.jsonl" if folder.is_dir() else "no such folder"
+        )
         need = "a folder that `brim simulate --out` wrote"
         raise SpecError("--sim", got=got, need=need, hint=nearby(folder))
     with path.open() as file:

@@ -1,4 +1,6 @@
-"""Makes traces: the generator of ElasticFlow's paper, seeded throughout, and two more arrival processes."""
+"""Makes traces: the generator of ElasticFlow's paper, seeded throughout, and two more arrival
+processes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from dataclasses import dataclass
 
 from brim.backends.simulator.profiles import Profiles
 from brim.errors import SpecError
-
-__all__ = ["ARRIVALS", "Recipe", "generate"]
 
 ARRIVALS = ("poisson", "diurnal", "bursty")
 
@@ -27,8 +27,8 @@ class Recipe:
     Args:
         jobs: how many.
         interarrival: mean seconds between two arrivals.
-        arrivals: `poisson`; `diurnal`, where the rate follows a day's curve between 0.2 and 1.8 of the mean;
-            `bursty`, where jobs come in groups of 8 on average within minutes.
+        arrivals: `poisson`; `diurnal`, where the rate follows a day's curve between 0.2 and 1.8 of
+            the mean; `bursty`, where jobs come in groups of 8 on average within minutes.
         tightest, loosest: bounds of the deadline in multiples of the duration.
         best_effort: probability that a job has no deadline.
     """
@@ -50,7 +50,8 @@ def generate(recipe: Recipe, profiles: Profiles) -> Iterator[str]:
     Raises:
         SpecError: no profile that runs on the sizes drawn, or an unknown arrival process.
 
-    Source: ElasticFlow, section 6.1, and the distributions of its artifact (section 5 of our reference).
+    Source: ElasticFlow, section 6.1, and the distributions of its artifact (section 5 of our
+    reference).
     """
     if recipe.arrivals not in ARRIVALS:
         raise SpecError("--arrivals", got=recipe.arrivals, need=" or ".join(ARRIVALS))

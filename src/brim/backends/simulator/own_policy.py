@@ -1,4 +1,6 @@
-"""A policy from a user's file: every decision that no cluster could carry out is theirs, and said to be."""
+"""A policy from a user's file: every decision that no cluster could carry out is theirs, and said
+to be.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.domain.schedule import Admitted, Decision, Policy, Rejected, Snapshot
 from brim.errors import SpecError, UserCodeError, did_you_mean
 from brim.from_file import load_callable, trace_of
 
-__all__ = ["own_policy"]
-
 _GUIDE = "docs/guides/write-a-policy.md shows one"
 
 
@@ -22,7 +22,9 @@ def own_policy(name: str, *, field: str) -> Policy:
         SpecError: there is no such file or function.
         UserCodeError: the file raises.
     """
-    found = load_callable(name, field=field, what="a policy: a function from a snapshot to a decision")
+    found = load_callable(
+        name, field=field, what="a policy: a function from a snapshot to a decision"
+    )
 
     def decide(snapshot: Snapshot) -> Decision:
         decision = _asked(found, snapshot)
@@ -46,22 +48,34 @@ def _asked(found: Callable[..., Any], snapshot: Snapshot) -> object:
 def _wrong(decision: object, snapshot: Snapshot) -> tuple[str, str]:
     """What is wrong with a decision and how to mend it; empty where nothing is."""
     if not isinstance(decision, Decision):
-        return f"a {type(decision).__name__} as its answer", "return brim.domain.schedule.Decision(workers=…)"
+        return (
+            f"a {type(decision).__name__} as its answer",
+            "return brim.domain.schedule.Decision(workers=…)",
+        )
     jobs = [state.job.id for state in snapshot.jobs]
     strange = sorted(set(decision.workers) - set(jobs))
     if strange:
-        return f"workers for {strange[0]!r}, which is no job of the snapshot", did_you_mean(strange[0], jobs)
-    odd = [job for job, count in decision.workers.items() if not isinstance(count, int) or count < 0]
+        return f"workers for {strange[0]!r}, which is no job of the snapshot", did_you_mean(
+            strange[0], jobs
+        )
+    odd = [
+        job for job, count in decision.workers.items() if not isinstance(count, int) or count < 0
+    ]
     if odd:
         return f"{decision.workers[odd[0]]!r} workers for job {odd[0]}", "whole numbers from 0"
     used = sum(decision.workers.values())
     if used > snapshot.capacity:
-        return f"{used} workers at {snapshot.now:.0f} s", f"snapshot.capacity is {snapshot.capacity} there"
+        return (
+            f"{used} workers at {snapshot.now:.0f} s",
+            f"snapshot.capacity is {snapshot.capacity} there",
+        )
     return _wrong_verdicts(decision, snapshot)
 
 
 def _wrong_verdicts(decision: Decision, snapshot: Snapshot) -> tuple[str, str]:
-    judged = [verdict.job for verdict in decision.verdicts if isinstance(verdict, (Admitted, Rejected))]
+    judged = [
+        verdict.job for verdict in decision.verdicts if isinstance(verdict, (Admitted, Rejected))
+    ]
     missing = sorted(set(snapshot.arrived) - set(judged))
     if missing:
         return (

@@ -1,4 +1,7 @@
-"""Figures of a simulation: PNGs, and one page that loads nothing, drawn by the same functions. All is simulated."""
+"""Figures of a simulation.
+
+PNGs, and one page that loads nothing, drawn by the same functions. All is simulated.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from brim.telemetry.pages import light_colours, page, table, tiles
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["tenant_usage", "write_page", "write_pngs"]
 
 _POINTS = 2000  # most points of one line on a page
 _MOMENT = 1e-6  # seconds: changes closer than this are of one cycle
@@ -30,7 +32,10 @@ Draw = Callable[["Axes", Paint], list[Series]]
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    """One figure: `draw` draws it and says what can be read off it, `unit` stands behind a place on its axis."""
+    """One figure.
+
+    `draw` draws it and says what can be read off it, `unit` stands behind a place on its axis.
+    """
 
     name: str
     title: str
@@ -59,11 +64,15 @@ def _charts(runs: Mapping[str, Run], ceiling: float | None) -> list[_Chart]:
     policy, shares = _shares(runs)
     bars = 0.9 + 0.34 * len(runs)
     return [
-        _Chart("deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, runs, ceiling), "", bars),
+        _Chart(
+            "deadline_ratio", "Deadlines met", lambda a, p: _bars(a, p, runs, ceiling), "", bars
+        ),
         _Chart("devices", "Devices in use", lambda a, p: _lines(a, p, runs, 1, "devices")),
         _Chart("queue", "Jobs that wait", lambda a, p: _lines(a, p, runs, 2, "jobs")),
         _Chart("jct", "Completion times", lambda a, p: _completions(a, p, runs)),
-        _Chart("tenants", f"Devices by tenant, under {policy}", lambda a, p: _tenants(a, p, shares)),
+        _Chart(
+            "tenants", f"Devices by tenant, under {policy}", lambda a, p: _tenants(a, p, shares)
+        ),
     ]
 
 
@@ -73,7 +82,9 @@ def _colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def _bars(axis: Axes, paint: Paint, runs: Mapping[str, Run], ceiling: float | None) -> list[Series]:
-    ratios = {policy: measure(run).deadline_satisfactory_ratio or 0.0 for policy, run in runs.items()}
+    ratios = {
+        policy: measure(run).deadline_satisfactory_ratio or 0.0 for policy, run in runs.items()
+    }
     colours = [paint[name] for name in _colours(list(ratios)).values()]
     bars = axis.barh(range(len(ratios)), list(ratios.values()), color=colours, height=0.62)
     axis.bar_label(bars, fmt="%.3f", padding=4, color=paint["ink"])
@@ -83,7 +94,8 @@ def _bars(axis: Axes, paint: Paint, runs: Mapping[str, Run], ceiling: float | No
     axis.set_xlim(0, 1.12)
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
     axis.set_xlabel(
-        "deadline satisfactory ratio" + ("" if ceiling is None else f" (dotted: ceiling {ceiling:.3f})")
+        "deadline satisfactory ratio"
+        + ("" if ceiling is None else f" (dotted: ceiling {ceiling:.3f})")
     )
     if ceiling is not None:
         axis.axvline(ceiling, color=paint["ink"], linestyle=":", linewidth=1.4)
@@ -95,13 +107,22 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _lines(axis: Axes, paint: Paint, runs: Mapping[str, Run], column: int, label: str) -> list[Series]:
+def _lines(
+    axis: Axes, paint: Paint, runs: Mapping[str, Run], column: int, label: str
+) -> list[Series]:
     found = []
     for (policy, run), colour in zip(runs.items(), _colours(list(runs)).values(), strict=True):
         if run.usage:
             hours, rows = _hours(run.usage)
             values = [float(row[column]) for row in rows]
-            axis.step(hours, values, where="post", label=_short(policy), color=paint[colour], linewidth=1.2)
+            axis.step(
+                hours,
+                values,
+                where="post",
+                label=_short(policy),
+                color=paint[colour],
+                linewidth=1.2,
+            )
             points = list(zip(hours, values, strict=True))
             found.append(Series(name=_short(policy), points=points, colour=colour, steps=True))
     _finish(axis, "hours since the first job", label)
@@ -122,7 +143,9 @@ def _completions(axis: Axes, paint: Paint, runs: Mapping[str, Run]) -> list[Seri
                 linewidth=1.4,
             )
             points = list(zip(hours, [100 * each for each in share], strict=True))
-            found.append(Series(name=_short(policy), points=points, colour=colour, unit=" %", steps=True))
+            found.append(
+                Series(name=_short(policy), points=points, colour=colour, unit=" %", steps=True)
+            )
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     _finish(axis, "JCT, hours", "share of jobs, %")
@@ -139,11 +162,17 @@ def _tenants(axis: Axes, paint: Paint, shares: list[tuple[float, dict[str, int]]
         colours = _colours(names)
         stacks = [[float(row[1][name]) for row in rows] for name in names]
         axis.stackplot(
-            hours, stacks, labels=names, step="post", colors=[paint[each] for each in colours.values()]
+            hours,
+            stacks,
+            labels=names,
+            step="post",
+            colors=[paint[each] for each in colours.values()],
         )
         for name, values in zip(names, stacks, strict=True):
             points = list(zip(hours, values, strict=True))
-            found.append(Series(name=name, points=points, colour=colours[name], steps=True, quiet=True))
+            found.append(
+                Series(name=name, points=points, colour=colours[name], steps=True, quiet=True)
+            )
     _finish(axis, "hours since the first job", "devices")
     return found
 
@@ -173,7 +202,9 @@ def _hours(rows: Sequence[Any]) -> tuple[list[float], list[Any]]:
 
 
 def _jct(run: Run) -> tuple[list[float], list[float]]:
-    hours = sorted((o.finished - o.job.submitted) / 3600 for o in run.outcomes if o.finished is not None)
+    hours = sorted(
+        (o.finished - o.job.submitted) / 3600 for o in run.outcomes if o.finished is not None
+    )
     return hours, [(k + 1) / len(hours) for k in range(len(hours))]
 
 
@@ -224,7 +255,8 @@ def _drawn(chart: _Chart) -> str:
 def _header(runs: Mapping[str, Run]) -> str:
     names = html.escape(", ".join(runs))
     return (
-        '<header><p class="kind">brim simulate</p><h1>Policies compared <span class="badge warm">simulated</span></h1>'
+        '<header><p class="kind">brim simulate</p><h1>Policies compared <span class="badge '
+        'warm">simulated</span></h1>'
         f"<p>{names} · on a virtual clock: nothing here was measured on a cluster</p></header>"
     )
 
@@ -258,7 +290,16 @@ def _policies(runs: Mapping[str, Run]) -> str:
                 f"{m.changes:,}",
             )
         )
-    head = ("policy", "deadlines met", "promised", "broken", "mean JCT h", "makespan h", "in use", "changes")
+    head = (
+        "policy",
+        "deadlines met",
+        "promised",
+        "broken",
+        "mean JCT h",
+        "makespan h",
+        "in use",
+        "changes",
+    )
     return f"<section><h2>Every policy</h2>{table(head, rows)}</section>"
 
 

@@ -1,4 +1,6 @@
-"""The figures of the ElasticFlow paper that public data allows, simulated, beside the values it published."""
+"""The figures of the ElasticFlow paper that public data allows, simulated, beside the values it
+published.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,11 @@ from brim.domain.workload import Job
 from brim.errors import SpecError
 from brim.policies.ceiling import ceiling_per_job
 
-__all__ = ["Cell", "bars", "draw", "efficiency", "timelines"]
-
 _CODED = ("edf", "gandiva", "tiresias", "themis", "elasticflow")
 _OWN = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
 
-# Deadline satisfactory ratios as the paper's plots have them: EDF, Gandiva, Tiresias, Themis, ElasticFlow.
+# Deadline satisfactory ratios as the paper's plots have them: EDF, Gandiva, Tiresias, Themis,
+# ElasticFlow.
 _PUBLISHED: dict[str, tuple[float, ...]] = {
     "6a": (0.08, 0.24, 0.32, 0.28, 0.64),
     "6b": (0.0872, 0.2103, 0.4564, 0.3897, 0.6667),
@@ -56,7 +57,9 @@ _FIG11 = {"0.2": (0.10, 0.24, 0.46, 0.40, 0.67), "0.5": (0.23, 0.19, 0.42, 0.36,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One bar: the share of deadlines met, and mean JCT of best-effort jobs where the figure has those."""
+    """One bar: the share of deadlines met, and mean JCT of best-effort jobs where the figure has
+    those.
+    """
 
     figure: str
     trace: str
@@ -104,7 +107,9 @@ def _cell(bench: _Bench, name: str, published: float | None) -> Cell:
     slot = bench.slot if ":" in name else 0.0
     result = run_policy(name, bench.jobs, bench.cluster, settings=Settings(), slot=slot)
     free = [
-        o.finished - o.job.submitted for o in result.run.outcomes if o.finished and o.job.deadline is None
+        o.finished - o.job.submitted
+        for o in result.run.outcomes
+        if o.finished and o.job.deadline is None
     ]
     return Cell(
         figure=bench.figure,
@@ -136,7 +141,9 @@ def _benches(data: Path) -> Iterator[_Bench]:
         shape = Cluster.parse(_LARGE.get(path.stem, "64x8"))
         yield _Bench("8b", path.stem, read_trace(path, _profiles(data, "a100")), shape, 60)
     if not found:
-        raise SpecError("--data", got=str(data), need="a folder with itp/195job.csv and profiles/a100")
+        raise SpecError(
+            "--data", got=str(data), need="a folder with itp/195job.csv and profiles/a100"
+        )
 
 
 def _ablation(data: Path) -> Iterator[Cell]:
@@ -170,7 +177,9 @@ def _best_effort(data: Path) -> Iterator[Cell]:
 
 
 def efficiency(run: Run) -> list[tuple[float, float]]:
-    """Figure 10's cluster efficiency over time: the sum of T(n)/T(1) over running jobs, per device."""
+    """Figure 10's cluster efficiency over time:
+    the sum of T(n)/T(1) over running jobs, per device.
+    """
     curves = {outcome.job.id: outcome.job.curve for outcome in run.outcomes}
     now: dict[str, float] = {}
     line = []
@@ -184,7 +193,9 @@ def efficiency(run: Run) -> list[tuple[float, float]]:
 def timelines(
     data: Path, *, policies: Sequence[str] = ("brim", "elasticflow", "edf", "gandiva")
 ) -> dict[str, Any]:
-    """Figures 7a, 7b and 10: devices in use, jobs submitted and promised, and efficiency over time."""
+    """Figures 7a, 7b and 10: devices in use, jobs submitted and promised,
+    and efficiency over time.
+    """
     found: dict[str, Any] = {}
     recorded = Settings(record=True)
     for figure, path, shape in (
@@ -224,7 +235,9 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         paper: list[Any] = [c.published for c in rows]
         axes.plot([c.policy for c in rows], paper, "k_", markersize=24, label="published")
         axes.set(
-            ylim=(0, 1.05), ylabel="deadline satisfactory ratio", title=f"Fig {figure}: {trace} (simulated)"
+            ylim=(0, 1.05),
+            ylabel="deadline satisfactory ratio",
+            title=f"Fig {figure}: {trace} (simulated)",
         )
         axes.tick_params(axis="x", rotation=40)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
@@ -233,7 +246,10 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         plot.savefig(out / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
         plt.close(plot)
     lines = timelines(data)
-    for name, key, label in (("7", "devices", "devices in use"), ("10", "efficiency", "cluster efficiency")):
+    for name, key, label in (
+        ("7", "devices", "devices in use"),
+        ("10", "efficiency", "cluster efficiency"),
+    ):
         plot, axes = plt.subplots(figsize=(9, 4))
         for policy, found in lines.items():
             if policy.startswith(f"{name}:") and found[key]:

@@ -10,8 +10,6 @@ from pathlib import Path
 from brim.domain.scaling import ScalingCurve
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["Profiles", "read_profiles"]
-
 _HINT = "docs/guides/simulate.md shows the format; leave --profiles out for linear scaling"
 
 Profiles = Mapping[tuple[str, int], ScalingCurve]
@@ -19,9 +17,11 @@ Profiles = Mapping[tuple[str, int], ScalingCurve]
 
 
 def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
-    """Read every `MODEL.csv` under `folder`: header `global_batch_size,1,2,4,…`, one row per batch size.
+    """Read every `MODEL.csv` under `folder`: header `global_batch_size,1,2,4,…`, one row per batch
+    size.
 
-    An empty cell, `nan` or 0 means that the model does not run there, and so does a count above the batch.
+    An empty cell, `nan` or 0 means that the model does not run there, and so does a count above the
+    batch.
 
     Raises:
         SpecError: no profile there, or a cell that is no number.
@@ -40,10 +40,15 @@ def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
                         curves[path.stem, batch] = ScalingCurve(points=points)
         except (ValueError, IndexError, OSError) as error:
             raise SpecError(
-                f"--profiles {path}", got=str(error), need="global_batch_size,1,2,4,… and numbers", hint=_HINT
+                f"--profiles {path}",
+                got=str(error),
+                need="global_batch_size,1,2,4,… and numbers",
+                hint=_HINT,
             ) from error
     if not curves:
-        raise SpecError("--profiles", got=str(folder), need="a folder with one CSV per model", hint=_HINT)
+        raise SpecError(
+            "--profiles", got=str(folder), need="a folder with one CSV per model", hint=_HINT
+        )
     return curves
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from brim.domain.schedule import Verdict
 from brim.domain.workload import Job
 
-__all__ = ["Change", "Metrics", "Outcome", "Run", "measure"]
-
 
 class Change(NamedTuple):
     """A job's workers changed from `before` to `after`, for `reason`."""
@@ -33,8 +31,8 @@ class Outcome:
         refused: a promise was refused (it may have run nevertheless).
         attained: worker-seconds that it used.
         changes: starts, resizes and migrations.
-        judged: whether the deadline was met where another ruler than the exact finish is to be shown, as the
-            published artifact's; None otherwise.
+        judged: whether the deadline was met where another ruler than the exact finish is to be
+            shown, as the published artifact's; None otherwise.
     """
 
     job: Job
@@ -48,11 +46,15 @@ class Outcome:
 
     @property
     def met(self) -> bool:
-        """Whether it had a deadline and finished by it; a microsecond is forgiven to floating point."""
+        """Whether it had a deadline and finished by it; a microsecond is forgiven to floating
+        point.
+        """
         if self.judged is not None:
             return self.judged and self.job.deadline is not None
         deadline = self.job.deadline
-        return deadline is not None and self.finished is not None and self.finished <= deadline + 1e-6
+        return (
+            deadline is not None and self.finished is not None and self.finished <= deadline + 1e-6
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +98,10 @@ class Metrics:
 def measure(run: Run) -> Metrics:
     """The metrics of `run`.
 
-    A deadline is met if the exact finish, overheads included, is at most the deadline; a job that was refused
-    and dropped has missed it. JCT is from submission to finish, over every job that ran, best-effort and
-    refused ones included; dropped jobs have no JCT. Makespan is from the first submission to the last finish.
+    A deadline is met if the exact finish, overheads included, is at most the deadline; a job that
+    was refused and dropped has missed it. JCT is from submission to finish, over every job that
+    ran, best-effort and refused ones included; dropped jobs have no JCT. Makespan is from the first
+    submission to the last finish.
     """
     outcomes = run.outcomes
     deadline = [outcome for outcome in outcomes if outcome.job.deadline is not None]
@@ -110,7 +113,9 @@ def measure(run: Run) -> Metrics:
     return Metrics(
         jobs=len(outcomes),
         deadline_jobs=len(deadline),
-        deadline_satisfactory_ratio=sum(o.met for o in deadline) / len(deadline) if deadline else None,
+        deadline_satisfactory_ratio=sum(o.met for o in deadline) / len(deadline)
+        if deadline
+        else None,
         admitted=sum(o.admitted for o in deadline),
         admitted_missed=sum(o.admitted and not o.met for o in deadline),
         refused=sum(o.refused for o in deadline),

@@ -1,7 +1,8 @@
-"""The sample that `brim simulate` runs without a `--trace`: made up, from formulas and one seed, by this module.
+"""The sample that `brim simulate` runs without a `--trace`: made up, from formulas and one seed, by
+this module.
 
-`python -m brim.backends.simulator.sample FOLDER` writes it: profiles of four kinds of model, and a trace of 200 jobs
-that arrive within half a day. None of it was measured on anything.
+`python -m brim.backends.simulator.sample FOLDER` writes it: profiles of four kinds of model, and a
+trace of 200 jobs that arrive within half a day. None of it was measured on anything.
 """
 
 from __future__ import annotations
@@ -17,18 +18,24 @@ from pathlib import Path
 from brim.backends.simulator.generate import Recipe, generate
 from brim.backends.simulator.profiles import read_profiles
 
-__all__ = ["SAMPLE", "main", "write_sample"]
-
 SAMPLE = Path(str(resources.files("brim.backends.simulator"))) / "sample"
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _RECIPE = Recipe(
-    jobs=200, interarrival=120.0, arrivals="diurnal", tightest=0.3, loosest=1.2, best_effort=0.1, seed=7
+    jobs=200,
+    interarrival=120.0,
+    arrivals="diurnal",
+    tightest=0.3,
+    loosest=1.2,
+    best_effort=0.1,
+    seed=7,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of model: seconds of a step are `sample x batch / n + fixed + exchange x log2(n)` on n workers."""
+    """A kind of model: seconds of a step are `sample x batch / n + fixed + exchange x log2(n)` on n
+    workers.
+    """
 
     sample: float
     fixed: float
@@ -45,7 +52,9 @@ _KINDS = {
 
 
 def write_sample(folder: Path) -> None:
-    """Write `profiles/MODEL.csv` and `trace.csv` into a folder that exists; the same bytes each time."""
+    """Write `profiles/MODEL.csv` and `trace.csv` into a folder that exists; the same bytes each
+    time.
+    """
     profiles = folder / "profiles"
     profiles.mkdir(exist_ok=True)
     for name, kind in _KINDS.items():
@@ -59,7 +68,9 @@ def _profile(kind: _Kind) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["global_batch_size", *_COUNTS])
     for batch in kind.batches:
-        seconds = [kind.sample * batch / n + kind.fixed + kind.exchange * math.log2(n) for n in _COUNTS]
+        seconds = [
+            kind.sample * batch / n + kind.fixed + kind.exchange * math.log2(n) for n in _COUNTS
+        ]
         writer.writerow([batch, *(f"{1 / each:.4f}" for each in seconds)])
     return text.getvalue()
 

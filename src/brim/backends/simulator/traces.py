@@ -13,8 +13,6 @@ from brim.domain.workload import Job, Priority
 from brim.errors import SpecError, did_you_mean
 from brim.storage.files import nearby
 
-__all__ = ["needed_profiles", "read_trace"]
-
 # our word -> the words of the formats in circulation, in order of preference
 _COLUMNS = {
     "submitted": ("submission_time", "submit_time"),
@@ -27,18 +25,21 @@ _COLUMNS = {
 }
 
 _HINT = (
-    "brim simulate generate --profiles DIR --out trace.csv makes one; docs/guides/simulate.md has the columns"
+    "brim simulate generate --profiles DIR --out trace.csv makes one; docs/guides/simulate.md "
+    "has the columns"
 )
 
 
 def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
     """Every job of the trace at `path`, by time of submission then row.
 
-    The optional columns are best_effort (1: the deadline is dropped), tenant, priority, minimum and maximum.
-    Ids keep the row's order when sorted as text, so that ties break as in the file: `00012` or `00012-uuid`.
+    The optional columns are best_effort (1: the deadline is dropped), tenant, priority, minimum and
+    maximum. Ids keep the row's order when sorted as text, so that ties break as in the file:
+    `00012` or `00012-uuid`.
 
     Args:
-        profiles: curves by model and batch; None makes every job scale linearly up to what it requested.
+        profiles: curves by model and batch; None makes every job scale linearly up to what it
+            requested.
 
     Raises:
         SpecError: a missing column, a cell that is no number, or a model without a profile.
@@ -55,7 +56,9 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
             "--trace", got=f"{path} ({error.strerror})", need="a file that can be read", hint=_HINT
         ) from None
     except (UnicodeDecodeError, csv.Error):
-        raise SpecError("--trace", got=f"{path}, which is not text", need="a CSV file", hint=_HINT) from None
+        raise SpecError(
+            "--trace", got=f"{path}, which is not text", need="a CSV file", hint=_HINT
+        ) from None
     if not rows:
         raise SpecError("--trace", got=f"{path} without a row", need="at least one job", hint=_HINT)
     columns = {ours: _column(path, ours, theirs, rows[0]) for ours, theirs in _COLUMNS.items()}
@@ -66,12 +69,16 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
             jobs.append(_job(row, columns, f"{number:0{width}}", profiles))
         except (TypeError, ValueError) as error:
             where = f"--trace {path}, line {number + 2}"
-            raise SpecError(where, got=str(error), need="a number in each of its columns") from error
+            raise SpecError(
+                where, got=str(error), need="a number in each of its columns"
+            ) from error
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
 
 
 def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
-    """(model, global batch size) of every job of the trace at `path`; empty where it cannot be read."""
+    """(model, global batch size) of every job of the trace at `path`; empty where it cannot be
+    read.
+    """
     try:
         with path.open(newline="") as file:
             return frozenset(
@@ -90,11 +97,18 @@ def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Mapping[str, st
     raise SpecError(f"--trace {path}", got=got, need=need, hint=_HINT)
 
 
-def _job(row: Mapping[str, str], columns: Mapping[str, str], number: str, profiles: Profiles | None) -> Job:
+def _job(
+    row: Mapping[str, str], columns: Mapping[str, str], number: str, profiles: Profiles | None
+) -> Job:
     cell = {ours: row[theirs] for ours, theirs in columns.items()}
     model, batch = cell["model"], int(float(cell["batch"]))
     requested, duration, work = int(cell["requested"]), float(cell["duration"]), float(cell["work"])
-    for ours, value in (("requested", requested), ("duration", duration), ("work", work), ("batch", batch)):
+    for ours, value in (
+        ("requested", requested),
+        ("duration", duration),
+        ("work", work),
+        ("batch", batch),
+    ):
         if not 0 < value < math.inf:
             raise ValueError(f"{cell[ours]!r} in {columns[ours]}")
     if profiles is None:

@@ -1,7 +1,8 @@
 """Lets the wall clock of a Python process jump: on PYTHONPATH, it is imported before anything else.
 
-The offset, in seconds, is a number in a file that `brim.chaos.clocks` changes while the process runs. libfaketime
-would reach C code too, but with it a jump makes Python's `sleep` fail, and it leaves named shared memory behind.
+The offset, in seconds, is a number in a file that `brim.chaos.clocks` changes while the process
+runs. libfaketime would reach C code too, but with it a jump makes Python's `sleep` fail, and it
+leaves named shared memory behind.
 """
 
 import mmap

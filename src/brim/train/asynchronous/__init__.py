@@ -1,1 +1,3 @@
-"""Asynchronous training on one host: workers apply whole batches in turns, each computed on a slightly older state."""
+"""Asynchronous training on one host: workers apply whole batches in turns, each computed on a
+slightly older state.
+"""

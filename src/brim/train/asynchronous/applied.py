@@ -1,12 +1,12 @@
-"""Which batches of an epoch have been applied: a part of the state, since their order is not that of the data."""
+"""Which batches of an epoch have been applied: a part of the state, since their order is not that
+of the data.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-
-__all__ = ["AppliedBatches"]
 
 
 class AppliedBatches:
@@ -39,7 +39,8 @@ class AppliedBatches:
         """Return the batches that are not applied, ascending.
 
         Args:
-            stopped: the job ends early: only those that lie before an applied one, so that there is no gap.
+            stopped: the job ends early: only those that lie before an applied one, so that there is
+                no gap.
         """
         left: list[int] = (self._marks == 0).nonzero().flatten().tolist()
         if not stopped:

@@ -1,7 +1,9 @@
-"""The state of the last commit, in memory that all workers of a host share, so that whoever dies leaves it whole.
+"""The state of the last commit, in memory that all workers of a host share, so that whoever dies
+leaves it whole.
 
-It has two slots. A turn writes the one that does not hold the last commit; the commit itself is the hub's. So there is
-always a whole image of the state that counts, and where the turn did not count, the other slot is that of before.
+It has two slots. A turn writes the one that does not hold the last commit; the commit itself is the
+hub's. So there is always a whole image of the state that counts, and where the turn did not count,
+the other slot is that of before.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from brim.errors import EnvironmentFault, InternalError
 from brim.train.layout import ALIGNMENT
 from brim.train.state import flatten, unflatten
 
-__all__ = ["Home"]
-
 _PAGE = mmap.PAGESIZE
 _ROUND, _HEADS = 0, 1  # words of the first page: whose turns count, then the heads of the slots
 _STEP, _OFFSET, _CAPACITY, _HEADER = range(
@@ -42,7 +42,8 @@ class Home:
 
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor
-        # Never unmapped: closing a descriptor of a file gives up the locks that a process has on it.
+        # Never unmapped: closing a descriptor of a file gives up the locks that a process has on
+        # it.
         self._maps: dict[tuple[int, int], Tensor] = {}
         if os.fstat(descriptor).st_size < _PAGE:
             os.ftruncate(descriptor, _PAGE)
@@ -64,7 +65,8 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self, *, patience: float) -> Iterator[None]:
-        """Be the only process that changes what is shared; the kernel frees the lock of one that dies.
+        """Be the only process that changes what is shared; the kernel frees the lock of one that
+        dies.
 
         Args:
             patience: seconds to wait for another.
@@ -79,7 +81,9 @@ class Home:
                 break
             except (BlockingIOError, PermissionError):
                 if time.monotonic() > deadline:
-                    raise EnvironmentFault("another worker of this host does not end its turn") from None
+                    raise EnvironmentFault(
+                        "another worker of this host does not end its turn"
+                    ) from None
                 time.sleep(_LOOK)
         try:
             yield
@@ -102,7 +106,8 @@ class Home:
         return unflatten(skeleton, [each.clone() for each in tensors])
 
     def view(self, step: int) -> tuple[Any, list[Tensor]]:
-        """Return the state after so many steps as `flatten` gives it, with the tensors of this memory.
+        """Return the state after so many steps as `flatten` gives it, with the tensors of this
+        memory.
 
         Raises:
             InternalError: it is not here.
@@ -138,7 +143,9 @@ class Home:
         head[_STEP] = step + 1  # last
 
     def _make_room(self, head: Tensor, size: int) -> None:
-        """Give a slot a new place behind all others: that of the last commit must stay where it is."""
+        """Give a slot a new place behind all others:
+        that of the last commit must stay where it is.
+        """
         capacity = -(-(size + size // 4) // _PAGE) * _PAGE
         offset = os.fstat(self._file).st_size
         try:

@@ -1,4 +1,6 @@
-"""A worker's part in turns: the state that it takes from the shared memory, changes, and leaves there."""
+"""A worker's part in turns: the state that it takes from the shared memory, changes, and leaves
+there.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from brim.train.job_state import JobState
 from brim.train.state import flatten
 from brim.wire.peer import Interrupted
 
-__all__ = ["APPLIED", "Asynchrony"]
-
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
-_PATIENCE = 60.0  # seconds: a turn that takes longer is one of a process that hangs, which its agent ends
+_PATIENCE = (
+    60.0  # seconds: a turn that takes longer is one of a process that hangs, which its agent ends
+)
 
 
 class Asynchrony:
@@ -44,7 +46,7 @@ class Asynchrony:
         self.is_in_epoch = False
         state.register(APPLIED, self._applied)
 
-    # Epochs ------------------------------------------------------------------------------------------------
+    # Epochs ---------------------------------------------------------------------------------------
 
     def begin_epoch(self, batches: int) -> None:
         self._applied.begin(batches)
@@ -62,7 +64,7 @@ class Asynchrony:
         """A batch of this epoch is applied."""
         self._applied.mark(batch)
 
-    # Turns -------------------------------------------------------------------------------------------------
+    # Turns ----------------------------------------------------------------------------------------
 
     def settle(self, round: int) -> None:
         """Put the state where all find it. All have it alike, and wait."""
@@ -96,12 +98,16 @@ class Asynchrony:
 
     @torch.no_grad()
     def _copy(self, step: int) -> bool:
-        """Copy tensors in place, where nothing else differs: quicker than to put the state; whether that was so."""
+        """Copy tensors in place, where nothing else differs: quicker than to put the state; whether
+        that was so.
+        """
         there, theirs = self._home.view(step)
         here, own = flatten(self._state.get())
         if set(here["registered"]) != {APPLIED} or here["extra"] or not _is_like(here, there):
             return False  # what the user's objects give may be copies
-        if [(each.dtype, each.shape) for each in own] != [(each.dtype, each.shape) for each in theirs]:
+        if [(each.dtype, each.shape) for each in own] != [
+            (each.dtype, each.shape) for each in theirs
+        ]:
             return False
         torch._foreach_copy_(own, theirs)
         self._state.committed = there["committed"]
@@ -118,7 +124,9 @@ class Asynchrony:
         self.refresh(self._home.newest)
 
     def catch_up(self, step: int) -> None:
-        """Have the state of the last commit, and let nobody finish a turn of a round that is over."""
+        """Have the state of the last commit, and let nobody finish a turn of a round
+        that is over.
+        """
         if not self._is_settled:
             return
         with self._home.locked(patience=_PATIENCE):
@@ -138,7 +146,8 @@ class Asynchrony:
             raise SpecError(
                 "your training loop",
                 got=f"{what} changed by hand within an epoch",
-                need="a change between epochs, on all workers: with --async they are at different batches within one",
+                need="a change between epochs, on all workers: with --async they are at different "
+                "batches within one",
                 hint="give a scheduler to brim.join, or train without --async",
             )
 
@@ -154,4 +163,6 @@ def _by_hand(tree: Mapping[str, Any]) -> Digests:
     """What of a state scripts change by hand: rates and the like, and what they registered."""
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
     registered = {name: each for name, each in tree["registered"].items() if name != APPLIED}
-    return digests_of({"optimizer": [each["param_groups"] for each in optimizers], "registered": registered})
+    return digests_of(
+        {"optimizer": [each["param_groups"] for each in optimizers], "registered": registered}
+    )

@@ -1,4 +1,6 @@
-"""Readers of tables, such as `brim.data.csv(...)`; functions that describe their columns, or a stream."""
+"""Readers of tables, such as `brim.data.csv(...)`; functions that describe their columns, or a
+stream.
+"""
 
 from brim.train.data.batches import Batched, Tensors, fetch
 from brim.train.data.columns import hashed, numeric, target, vocabulary, where

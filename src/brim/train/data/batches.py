@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
-__all__ = ["Batched", "Collate", "Indices", "Tensors", "fetch", "is_quick"]
-
 Indices = npt.NDArray[np.int64]
 Collate = Callable[[list[Any]], Any]
 
@@ -24,15 +22,17 @@ class Batched(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Indices) -> Any:
-        """The collated batch of these samples, as `default_collate` would give it, in this order."""
+        """The collated batch of these samples, as `default_collate` would give it,
+        in this order.
+        """
         ...
 
 
 def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any:
     """Return the collated batch of these samples of any map-style dataset.
 
-    Uses the fastest way that the dataset offers: `take`, or torch's `__getitems__`, or one sample at a time. The
-    last two are collated as torch does.
+    Uses the fastest way that the dataset offers: `take`, or torch's `__getitems__`, or one sample
+    at a time. The last two are collated as torch does.
 
     Args:
         dataset: a map-style torch Dataset, or anything else with `__getitem__`.
@@ -40,19 +40,27 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
         collate: turns a list of samples into a batch, instead of torch's default.
 
     Returns:
-        What the dataset holds per sample, usually (inputs, target), each tensor with a first dimension B.
+        What the dataset holds per sample, usually (inputs, target), each tensor with a first
+        dimension B.
 
     >>> fetch([(1.0, 0), (2.0, 1)], np.array([1, 0]))
     [tensor([2., 1.], dtype=torch.float64), tensor([1, 0])]
     """
     if collate is not None:
         return collate(_samples(dataset, indices.tolist()))
-    # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`: that one then.
+    # Hugging Face's datasets have a `take` of another meaning (the first n), and `__getitems__`:
+    # that one then.
     if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
         rows = torch.from_numpy(indices)
         return [tensor.index_select(0, rows) for tensor in dataset.tensors]
-    if hasattr(dataset, "take") and hasattr(dataset, "__len__") and not hasattr(dataset, "__getitems__"):
-        return dataset.take(indices)  # isinstance(dataset, Batched) takes as long as reading a small batch
+    if (
+        hasattr(dataset, "take")
+        and hasattr(dataset, "__len__")
+        and not hasattr(dataset, "__getitems__")
+    ):
+        return dataset.take(
+            indices
+        )  # isinstance(dataset, Batched) takes as long as reading a small batch
     return default_collate(_samples(dataset, indices.tolist()))
 
 

@@ -1,4 +1,6 @@
-"""How a user says what the columns of a file mean to a model: frozen values, checked as they are made."""
+"""How a user says what the columns of a file mean to a model: frozen values, checked as they are
+made.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,9 @@ from typing import Any, Literal
 
 from brim.errors import SpecError, did_you_mean
 
-__all__ = [
-    "Categorical",
-    "Column",
-    "Numeric",
-    "Target",
-    "Where",
-    "hashed",
-    "numeric",
-    "target",
-    "vocabulary",
-    "where",
-]
-
-Elementwise = Callable[..., Any]  # float64 arrays, one per column named -> an array of the same length
+Elementwise = Callable[
+    ..., Any
+]  # float64 arrays, one per column named -> an array of the same length
 TRANSFORMS = ("standard", "log", None)
 
 
@@ -80,10 +71,10 @@ def numeric(
 
     Args:
         name: the column.
-        transform: `standard` subtracts the mean and divides by the standard deviation, both of the training
-            rows; `log` takes sign(x) * log(1 + |x|) first; None leaves the numbers alone.
-        missing: what an empty cell counts as, before the transform: a number, or `mean` for the mean of the
-            training rows. None allows no empty cell: such a row is quarantined.
+        transform: `standard` subtracts the mean and divides by the standard deviation, both of the
+            training rows; `log` takes sign(x) * log(1 + |x|) first; None leaves the numbers alone.
+        missing: what an empty cell counts as, before the transform: a number, or `mean` for the
+            mean of the training rows. None allows no empty cell: such a row is quarantined.
 
     Raises:
         SpecError: an unknown transform.
@@ -91,10 +82,16 @@ def numeric(
     if transform not in TRANSFORMS:
         known = [known for known in TRANSFORMS if known]
         raise _wrong(
-            f"numeric({name!r}, transform=)", transform, "standard, log or None", str(transform), known
+            f"numeric({name!r}, transform=)",
+            transform,
+            "standard, log or None",
+            str(transform),
+            known,
         )
     if isinstance(missing, str) and missing != "mean":
-        raise _wrong(f"numeric({name!r}, missing=)", missing, "a number, 'mean' or None", missing, ["mean"])
+        raise _wrong(
+            f"numeric({name!r}, missing=)", missing, "a number, 'mean' or None", missing, ["mean"]
+        )
     return Numeric(name=name, transform=transform, missing=missing)
 
 
@@ -103,10 +100,10 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
 
     Args:
         names: the column; several columns are crossed: each combination of their values is a value.
-        min_count: how often a value must occur in the training rows to get an id of its own; rarer and unseen
-            values share the field's id 0. An empty cell is a value like any other.
-        by: a function from one float64 array per column (nan where a cell is empty) to an array of the same
-            length, whose values are taken instead; it must treat each element on its own.
+        min_count: how often a value must occur in the training rows to get an id of its own; rarer
+            and unseen values share the field's id 0. An empty cell is a value like any other.
+        by: a function from one float64 array per column (nan where a cell is empty) to an array of
+            the same length, whose values are taken instead; it must treat each element on its own.
 
     Raises:
         SpecError: no column, or a count below 1.
@@ -119,7 +116,8 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
 
 
 def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categorical:
-    """A categorical field whose values are hashed into `buckets` ids: nothing is fitted, and values may collide.
+    """A categorical field whose values are hashed into `buckets` ids: nothing is fitted, and values
+    may collide.
 
     The hash is the same in every process and version. See `vocabulary` for `names` and `by`.
 
@@ -127,7 +125,9 @@ def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categori
         SpecError: no column, or no bucket.
     """
     if buckets < 1:
-        raise SpecError(f"hashed({names[:1]}, buckets=)", got=str(buckets), need="a whole number from 1")
+        raise SpecError(
+            f"hashed({names[:1]}, buckets=)", got=str(buckets), need="a whole number from 1"
+        )
     return Categorical(names=_some("hashed", names), by=by, buckets=buckets, min_count=1)
 
 
@@ -152,10 +152,15 @@ def target(
     """
     _some("target", names)
     if sum(option is not None for option in (above, equals, by)) > 1:
-        raise SpecError(f"target({names[0]!r})", got="several of above, equals and by", need="at most one")
+        raise SpecError(
+            f"target({names[0]!r})", got="several of above, equals and by", need="at most one"
+        )
     if len(names) > 1 and by is None:
         raise SpecError(
-            f"target{names}", got=f"{len(names)} columns", need="one, or by=", hint="by=lambda a, b: a > b"
+            f"target{names}",
+            got=f"{len(names)} columns",
+            need="one, or by=",
+            hint="by=lambda a, b: a > b",
         )
     return Target(names=names, by=by, equals=equals, above=above, classes=classes)
 
@@ -173,7 +178,9 @@ def where(*names: str, by: Elementwise) -> Where:
 
 def _some(kind: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) for name in names):
-        raise SpecError(f"{kind}()", got=f"{names}", need="one or more column names", hint=f"{kind}('color')")
+        raise SpecError(
+            f"{kind}()", got=f"{names}", need="one or more column names", hint=f"{kind}('color')"
+        )
     return names
 
 

@@ -1,4 +1,6 @@
-"""The datasets that a training loop takes batches from: held in memory, or read by row group as it goes."""
+"""The datasets that a training loop takes batches from: held in memory, or read by row group as it
+goes.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,6 @@ from brim.train.data.sources import Source
 from brim.train.data.survey import Survey
 from brim.train.data.typed import Group
 
-__all__ = ["ByGroup", "Columnar", "InMemory", "PackedGroup", "Unread", "columnar_in"]
-
 _CACHED_BLOCKS = 3
 Sample = tuple[dict[str, Tensor], Tensor]
 
@@ -45,8 +45,9 @@ class Opener(Protocol):
 class Columnar(Dataset[Sample]):
     """The rows of a table as inputs and a target, by index or by batch.
 
-    A batch's inputs are a dict with `ids` int64 [B, F] (the fields' ids do not overlap) and `numbers` float32 [B, N].
-    A key is missing if there are no columns of that kind. The target is [B].
+    A batch's inputs are a dict with `ids` int64 [B, F] (the fields' ids do not overlap) and
+    `numbers` float32 [B, N]. A key is missing if there are no columns of that kind. The target is
+    [B].
 
     Attributes:
         vocabulary_size: ids over all fields.
@@ -80,11 +81,14 @@ class Columnar(Dataset[Sample]):
 
     @property
     def quarantine_path(self) -> Path | None:
-        """The file with the bad rows, or the folder if there are several; None if there are no bad rows."""
+        """The file with the bad rows, or the folder if there are several; None if there are no bad
+        rows.
+        """
         return self.survey.quarantine.path
 
     def over(self, path: Paths) -> Columnar:
-        """Return all samples of other files, encoded with the means and vocabularies of this dataset.
+        """Return all samples of other files, encoded with the means and vocabularies of this
+        dataset.
 
         Args:
                         path: as for `brim.data.csv`; the suffix decides the file format.
@@ -99,7 +103,9 @@ class Columnar(Dataset[Sample]):
         return self._opener.inputs_of(path)
 
     def example(self, count: int) -> dict[str, Tensor]:
-        """Return placeholder inputs with the right names, shapes and types, for inspecting a model."""
+        """Return placeholder inputs with the right names, shapes and types,
+        for inspecting a model.
+        """
         inputs = {}
         if self.fields:
             inputs["ids"] = torch.zeros(count, self.fields, dtype=torch.int64)
@@ -117,7 +123,9 @@ class Columnar(Dataset[Sample]):
         return {name: part[0] for name, part in inputs.items()}, target[0]
 
     def take(self, indices: Indices) -> Sample:
-        """The collated batch of these samples, in this order; indices int64 [B], each in [0, len)."""
+        """The collated batch of these samples, in this order;
+        indices int64 [B], each in [0, len).
+        """
         raise NotImplementedError
 
     def _batch(self, block: Block, rows: Tensor) -> Sample:
@@ -167,9 +175,9 @@ class PackedGroup:
 class ByGroup(Columnar):
     """Row groups read when a sample of theirs is asked for; the last few stay in memory.
 
-    Take samples in the order of `EpochOrder(..., block_size=dataset.block_size)`: any other reads each group
-    many times. A block may lie across two or more groups where their sizes differ; the cache is so large that
-    no group is read twice for a block, or for the one after it.
+    Take samples in the order of `EpochOrder(..., block_size=dataset.block_size)`: any other reads
+    each group many times. A block may lie across two or more groups where their sizes differ; the
+    cache is so large that no group is read twice for a block, or for the one after it.
     """
 
     def __init__(self, opener: Opener, survey: Survey, groups: Sequence[PackedGroup]) -> None:

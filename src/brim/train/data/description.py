@@ -1,4 +1,6 @@
-"""What people bring along as data (a dataset, a DataLoader, a stream), described in one way or refused in words."""
+"""What people bring along as data (a dataset, a DataLoader, a stream), described in one way or
+refused in words.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,6 @@ from brim.errors import SpecError
 from brim.train.data.batches import Collate
 from brim.train.data.orders import AsTheyLie, Drawn, Order, Shuffled
 from brim.train.data.sized_stream import SizedStream, is_stream
-
-__all__ = ["Description", "describe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ def describe(
         given = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
         _refuse_beside_a_loader([name for name, value in given.items() if value is not None])
         return _cut(
-            _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples), shards
+            _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples),
+            shards,
         )
     order = _order(data, seed=seed, shuffle=shuffle, sampler=sampler, samples=samples)
     description = Description(
@@ -114,9 +115,13 @@ def _cut(description: Description, shards: int | None) -> Description:
         raise SpecError(
             "shards",
             got=f"shards={shards} for a dataset that is read by index",
-            need="shards= with a stream alone: of other data each worker reads its own samples in any case",
+            need="shards= with a stream alone: of other data each worker reads its own samples in "
+            "any case",
         )
-    for field, size in (("global_batch_size", description.batch_size), ("samples", description.samples)):
+    for field, size in (
+        ("global_batch_size", description.batch_size),
+        ("samples", description.samples),
+    ):
         if size is not None and size % shards:
             raise SpecError(
                 field,
@@ -135,7 +140,7 @@ def _cut(description: Description, shards: int | None) -> Description:
     return replace(description, shards=shards)
 
 
-# DataLoaders ---------------------------------------------------------------------------------------------------
+# DataLoaders --------------------------------------------------------------------------------------
 
 
 def _refuse_beside_a_loader(given: list[str]) -> None:
@@ -189,7 +194,8 @@ def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
         raise SpecError(
             type(loader).__name__,
             got="a DataLoader with its own __iter__",
-            need="torch's DataLoader, or a dataset: brim reads the samples of each micro-batch itself",
+            need="torch's DataLoader, or a dataset: brim reads the samples of each micro-batch "
+            "itself",
             hint="pass its dataset: loader.dataset",
         )
     context = loader.multiprocessing_context
@@ -222,10 +228,12 @@ def _parts(loader: DataLoader[Any]) -> tuple[Any, int, bool]:
     return batches.sampler, batches.batch_size, batches.drop_last
 
 
-# Orders --------------------------------------------------------------------------------------------------------
+# Orders -------------------------------------------------------------------------------------------
 
 
-def _order(data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples: int | None) -> Order:
+def _order(
+    data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples: int | None
+) -> Order:
     if is_stream(data):
         return _order_of_a_stream(data, shuffle=shuffle, sampler=sampler, samples=samples)
     size = _size(data)
@@ -269,7 +277,9 @@ def _order_of_a_sampler(data: Any, size: int, sampler: Any, *, seed: int) -> Ord
     return Drawn(sampler, size=size, seed=seed)
 
 
-def _order_of_a_stream(data: Any, *, shuffle: bool | None, sampler: Any, samples: int | None) -> Order:
+def _order_of_a_stream(
+    data: Any, *, shuffle: bool | None, sampler: Any, samples: int | None
+) -> Order:
     if shuffle or sampler is not None:
         raise SpecError(
             "shuffle" if shuffle else "sampler",
@@ -289,7 +299,8 @@ def _order_of_a_stream(data: Any, *, shuffle: bool | None, sampler: Any, samples
             type(data).__name__,
             got="a stream that does not say how many samples an epoch has",
             need="samples=, or __len__",
-            hint="job.batches(stream, samples=100_000, global_batch_size=512), or in a training file return "
+            hint="job.batches(stream, samples=100_000, global_batch_size=512), or in a training "
+            "file return "
             "brim.data.stream(stream, samples=100_000)",
         )
     if count < 1:
@@ -307,7 +318,11 @@ def _size(data: Any) -> int:
             need="one dataset",
             hint=f"data[{next(iter(data), 'train')!r}]",
         )
-    size = _length(data) if hasattr(data, "__getitem__") and not isinstance(data, (str, bytes)) else None
+    size = (
+        _length(data)
+        if hasattr(data, "__getitem__") and not isinstance(data, (str, bytes))
+        else None
+    )
     if size is None:
         raise SpecError(
             "data",

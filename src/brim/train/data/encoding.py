@@ -15,15 +15,15 @@ from brim.errors import SpecError
 from brim.train.data.columns import Categorical, Column, Numeric, Target
 from brim.train.data.tables import Codes, Floats, Rows, stable_hash
 
-__all__ = ["Block", "Encoder", "Fitter", "apply"]
-
 _CROSS = "\x1f"
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Encoded rows: ids [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows]."""
+    """Encoded rows: ids [rows, F] (int32, one shared space), numbers [rows, N] (float32), target
+    [rows].
+    """
 
     ids: Tensor
     numbers: Tensor
@@ -37,8 +37,10 @@ class Encoder:
     Args:
         columns: as the user gave them.
         target: as the user gave it; None where rows are inputs alone, whose target counts as 0.
-        tables: the ids, from 0 within the field, of the values of each vocabulary, by place in `columns`.
-        moments: mean and standard deviation (after a `log`) and the mean of the raw numbers, by place.
+        tables: the ids, from 0 within the field, of the values of each vocabulary, by place in
+            `columns`.
+        moments: mean and standard deviation (after a `log`) and the mean of the raw numbers, by
+            place.
     """
 
     columns: tuple[Column, ...]
@@ -75,7 +77,9 @@ class Encoder:
         offset = at_field = at_number = 0
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
-                numbers[at_number] = self.number_of(place, column, rows.column(column.name).numbers[kept])
+                numbers[at_number] = self.number_of(
+                    place, column, rows.column(column.name).numbers[kept]
+                )
                 at_number += 1
             else:
                 ids[at_field] = self.ids_of(place, column, rows, kept) + np.int32(offset)
@@ -84,7 +88,9 @@ class Encoder:
         return Block(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
-            target=torch.from_numpy(_target(self.target, rows, kept)) if self.target else torch.zeros(count),
+            target=torch.from_numpy(_target(self.target, rows, kept))
+            if self.target
+            else torch.zeros(count),
         )
 
     def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
@@ -96,7 +102,9 @@ class Encoder:
             )
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
-    def ids_of(self, place: int, column: Categorical, rows: Rows, kept: Mask) -> npt.NDArray[np.int32]:
+    def ids_of(
+        self, place: int, column: Categorical, rows: Rows, kept: Mask
+    ) -> npt.NDArray[np.int32]:
         """The ids of the kept rows, from 0 within the field."""
         codes, tokens = _tokens(column, rows)
         if column.buckets is None:
@@ -191,7 +199,9 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
         combined, bound = np.zeros(rows.size, np.int64), 1
         for cell in cells:
             width = len(cell.tokens) + 1
-            if bound * width > _LARGEST_CODE:  # never more than there are rows, so that the next product fits
+            if (
+                bound * width > _LARGEST_CODE
+            ):  # never more than there are rows, so that the next product fits
                 distinct, combined = _compact(combined, bound)
                 bound = len(distinct)
             combined = combined * width + (cell.codes + 1)
@@ -202,9 +212,12 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
         picked = [cell.codes[first] for cell in cells]
     if column.by is not None:
         numbers = [
-            np.append(cell.token_numbers, np.nan)[code] for cell, code in zip(cells, picked, strict=True)
+            np.append(cell.token_numbers, np.nan)[code]
+            for cell, code in zip(cells, picked, strict=True)
         ]
-        return codes, [_as_token(value) for value in apply(column.by, numbers, column.name).tolist()]
+        return codes, [
+            _as_token(value) for value in apply(column.by, numbers, column.name).tolist()
+        ]
     if len(cells) == 1:
         return codes, [*cells[0].tokens, ""]
     texts = [
@@ -215,7 +228,9 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
 
 
 def _compact(numbers: Codes, bound: int) -> tuple[Codes, Codes]:
-    """The distinct numbers in order, and for each number its place among them; all lie in [0, bound)."""
+    """The distinct numbers in order, and for each number its place among them; all lie in [0,
+    bound).
+    """
     if bound > 4 * len(numbers) + 1024:
         present, places = np.unique(numbers, return_inverse=True)
         return present, places
@@ -256,7 +271,8 @@ def _logged(column: Numeric, values: Floats) -> Floats:
 def _joined(one: Floats, two: Floats) -> Floats:
     """Count, mean, sum of squares about the mean and raw mean of two parts together.
 
-    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm", 1979, equation 2.1.
+    Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm", 1979, equation
+    2.1.
     """
     count = one[0] + two[0]
     weight, apart = two[0] / count, two[1] - one[1]

@@ -1,4 +1,6 @@
-"""A job's micro-batches, read from whatever the user gave as data, in the order in which a rank needs them."""
+"""A job's micro-batches, read from whatever the user gave as data, in the order in which a rank
+needs them.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ from brim.train.data.repeatable import Generator as OwnGenerator
 from brim.train.data.repeatable import digest_of, is_same, own_generators, seed_generators
 from brim.train.data.streams import Stream
 
-__all__ = ["Feed", "Read", "Request", "requests"]
-
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
 
-class Request(NamedTuple):  # a tuple, as all of one micro-batch here: it is made in a third of the time
-    """A micro-batch that a rank is going to need: `span` are positions in the order of its epoch."""
+class Request(
+    NamedTuple
+):  # a tuple, as all of one micro-batch here: it is made in a third of the time
+    """A micro-batch that a rank is going to need.
+
+    `span` are positions in the order of its epoch.
+    """
 
     step: int
     micro: int
@@ -37,7 +42,8 @@ class Request(NamedTuple):  # a tuple, as all of one micro-batch here: it is mad
 def requests(
     schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
 ) -> Iterator[Request]:
-    """What a rank needs of all steps to come, in order; micro-batches without a sample are left out.
+    """What a rank needs of all steps to come, in order; micro-batches without a sample are left
+    out.
 
     Args:
         schedule: of the job.
@@ -54,7 +60,9 @@ def requests(
 
 
 class Read(NamedTuple):
-    """A micro-batch that was read: its collated sample on the host, and `sample_checksum` of its samples."""
+    """A micro-batch that was read: its collated sample on the host, and `sample_checksum` of its
+    samples.
+    """
 
     request: Request
     sample: Any
@@ -69,31 +77,34 @@ class _Work(NamedTuple):
 class Feed:
     """Reads a job's micro-batches, beside the step where it is asked to.
 
-    What is read follows from the request and the seed alone, also where the data draws from torch's, numpy's or
-    Python's global generators: so it is the same whoever reads it, and when.
+    What is read follows from the request and the seed alone, also where the data draws from
+    torch's, numpy's or Python's global generators: so it is the same whoever reads it, and when.
 
     Args:
-        data: a map-style dataset, a torch DataLoader, or a stream (an IterableDataset, or anything else that can be
-            iterated anew for each epoch).
+        data: a map-style dataset, a torch DataLoader, or a stream (an IterableDataset, or anything
+            else that can be iterated anew for each epoch).
         seed: the job's.
         global_batch_size: samples per step; None takes that of the DataLoader.
-        shuffle: False reads a map-style dataset as it lies; None shuffles it. A DataLoader says it itself.
+        shuffle: False reads a map-style dataset as it lies; None shuffles it. A DataLoader says it
+            itself.
         sampler: draws the indices of each epoch, instead of a shuffle.
         collate_fn: makes a list of samples one; None collates as torch does.
         samples: of an epoch, where a stream does not say it.
-        shards: that a stream is cut into: it has a method `shard(num_shards, index)`, or asks `get_worker_info` which
-            one to read. None iterates all of it.
-        loaders: processes that read beside the step, each a few micro-batches ahead; 0 reads in the step, None does as
-            the DataLoader says. A stream is read by one at most for each shard, data that is held in tensors by none.
+        shards: that a stream is cut into: it has a method `shard(num_shards, index)`, or asks
+            `get_worker_info` which one to read. None iterates all of it.
+        loaders: processes that read beside the step, each a few micro-batches ahead; 0 reads in the
+            step, None does as the DataLoader says. A stream is read by one at most for each shard,
+            data that is held in tensors by none.
 
     Attributes:
         samples: of an epoch.
         loaders: how many processes may read.
         block_size: as in `EpochOrder`.
         order: `shuffled`, `sequential`, `stream` or `sampler`.
-        order_size: samples that a shuffle permutes: more than `samples` where the last batch is dropped.
-        mark: what tells this data from other data of the same length, once it was checked: a digest of two samples;
-            for streams, the number of shards.
+        order_size: samples that a shuffle permutes: more than `samples` where the last batch is
+            dropped.
+        mark: what tells this data from other data of the same length, once it was checked: a digest
+            of two samples; for streams, the number of shards.
 
     Raises:
         SpecError: this is no data, or cannot be read exactly.
@@ -132,7 +143,9 @@ class Feed:
         self._generators: list[OwnGenerator] | None = None
         self._quick = given.collate is None and not given.streams and is_quick(given.dataset)
         wanted = (given.loaders or 0) if loaders is None else loaders
-        self.loaders = 0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
+        self.loaders = (
+            0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
+        )
         self._loaders: Loaders[_Work] | None = None
         if self.loaders:
             self._loaders = Loaders(
@@ -169,11 +182,13 @@ class Feed:
 
         Args:
             requests: taken some way ahead of what is given out where processes read.
-            loaders: how many of the processes read, from 1; None has all of them. Others than these are ended.
+            loaders: how many of the processes read, from 1; None has all of them. Others than these
+                are ended.
             meanwhile: called now and then while these have nothing ready; may raise.
 
         Raises:
-            UserCodeError: the user's code raised in a process that reads; in the step, what it raised comes as it is.
+            UserCodeError: the user's code raised in a process that reads; in the step, what it
+                raised comes as it is.
             SpecError: the data is not what it promised to be.
             EnvironmentFault: processes that read die again and again.
         """
@@ -188,7 +203,9 @@ class Feed:
 
     @property
     def is_computed(self) -> bool:
-        """Whether the order follows from arithmetic alone: nobody's sampler is asked, no stream is begun."""
+        """Whether the order follows from arithmetic alone: nobody's sampler is asked, no stream is
+        begun.
+        """
         return self.order in ("shuffled", "sequential")
 
     def close(self) -> None:
@@ -197,7 +214,9 @@ class Feed:
             self._loaders.close()
 
     def order_crc32(self, epoch: int) -> int:
-        """What tells an epoch's order from another: ranks whose samplers drew differently find it out by this."""
+        """What tells an epoch's order from another: ranks whose samplers drew differently find it
+        out by this.
+        """
         return sample_checksum(self.indices(epoch, Span(0, self.samples)))
 
     def first(self, count: int) -> Any:
@@ -226,11 +245,14 @@ class Feed:
                 type(self.dataset).__name__,
                 got="different data when the same samples are read again with the same seed",
                 need="samples that depend only on their index and on seeded random numbers",
-                hint="draw from torch's, numpy's or Python's global generator, or from one kept in the dataset",
+                hint="draw from torch's, numpy's or Python's global generator, or from one kept in "
+                "the dataset",
             )
 
     def indices(self, epoch: int, span: Span) -> Indices:
-        """Which samples are at these positions of an epoch, int64; those of a stream are numbered as they come."""
+        """Which samples are at these positions of an epoch, int64; those of a stream are numbered
+        as they come.
+        """
         return self._given.order.at(epoch, span.start, span.stop)
 
     def _load(self, work: _Work) -> Any:
@@ -240,16 +262,20 @@ class Feed:
         seed = mix(self._seed, request.step, request.micro, _READING)
         if self._stream is not None:
             return self._stream.read(request.epoch, request.span, seed=seed)
-        if self._generators is None:  # found where they are used: a process that reads may have made its own
+        if (
+            self._generators is None
+        ):  # found where they are used: a process that reads may have made its own
             self._generators = own_generators(self.dataset, self._given.collate)
         seed_host(seed)
         seed_generators(self._generators, seed)
         return fetch(self.dataset, work.indices, self._given.collate)
 
     def _start_loader(self, number: int) -> None:
-        """What torch does in a new process: `get_worker_info` says there what `worker_init_fn` asks for.
+        """What torch does in a new process: `get_worker_info` says there what `worker_init_fn` asks
+        for.
 
-        Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave samples out.
+        Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
+        samples out.
         """
         if self._given.loader_init is None:
             return
@@ -267,7 +293,9 @@ class Feed:
         return Stream(
             given.dataset,
             samples=given.samples,
-            batch_size=given.batch_size or given.shards or 1,  # without steps, from each shard in turn
+            batch_size=given.batch_size
+            or given.shards
+            or 1,  # without steps, from each shard in turn
             collate=given.collate,
             seed=self._seed,
             kept=kept,

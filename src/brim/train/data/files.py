@@ -11,8 +11,6 @@ import fsspec
 
 from brim.errors import SpecError, did_you_mean
 
-__all__ = ["File", "Paths", "resolve"]
-
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -42,13 +40,16 @@ class File:
             SpecError: it cannot be unpacked.
         """
         try:
-            # A URL may need more than its path to be opened again, so the open file system is asked.
+            # A URL may need more than its path to be opened again, so the open file system is
+            # asked.
             with self.system.open(self.path, "rb", compression="infer") as stream:
                 data: bytes = stream.read()
                 return data
         except (ValueError, OSError, EOFError, AssertionError) as problem:
             need = "a file that can be read (a .zip with one file in it)"
-            raise SpecError(self.shown, got=f"{type(problem).__name__}: {problem}", need=need) from problem
+            raise SpecError(
+                self.shown, got=f"{type(problem).__name__}: {problem}", need=need
+            ) from problem
 
 
 def resolve(paths: Paths) -> list[File]:
@@ -61,14 +62,19 @@ def resolve(paths: Paths) -> list[File]:
     files = [file for path in several for file in _resolve_one(os.fspath(path))]
     if not files:
         raise SpecError(
-            "path", got="no file", need="at least one", hint="a path, a URL, a glob, or a list of them"
+            "path",
+            got="no file",
+            need="at least one",
+            hint="a path, a URL, a glob, or a list of them",
         )
     return files
 
 
 def _resolve_one(shown: str) -> list[File]:
     if not shown:
-        raise SpecError("path", got="an empty string", need="a path, a URL or a glob", hint="--set path=…")
+        raise SpecError(
+            "path", got="an empty string", need="a path, a URL or a glob", hint="--set path=…"
+        )
     try:
         system, path = fsspec.core.url_to_fs(os.path.expanduser(shown))
     except (ValueError, ImportError) as problem:
@@ -80,9 +86,13 @@ def _resolve_one(shown: str) -> list[File]:
         found = sorted(match for match in system.glob(path) if system.isfile(match))
         if found:
             return [File(system, match, match) for match in found]
-        raise SpecError(shown, got="no file that matches", need="at least one", hint=_nearby(system, path))
+        raise SpecError(
+            shown, got="no file that matches", need="at least one", hint=_nearby(system, path)
+        )
     if not system.exists(path):
-        raise SpecError(shown, got="no such file", need="a file that exists", hint=_nearby(system, path))
+        raise SpecError(
+            shown, got="no such file", need="a file that exists", hint=_nearby(system, path)
+        )
     if system.isdir(path):
         hint = f"{shown.rstrip('/')}/*.csv"
         raise SpecError(shown, got="a folder", need="a file, a glob or a list of files", hint=hint)
@@ -97,4 +107,8 @@ def _nearby(system: Any, path: str) -> str:
     except OSError:
         return f"there is no folder {folder}"
     hint = did_you_mean(name, there) if there else ""
-    return hint if len(there) <= 20 or hint.startswith("did") else f"{folder} has {len(there)} other files"
+    return (
+        hint
+        if len(there) <= 20 or hint.startswith("did")
+        else f"{folder} has {len(there)} other files"
+    )

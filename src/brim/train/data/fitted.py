@@ -1,8 +1,9 @@
 """What was fitted to the training rows, kept with a run: `columns.json`.
 
-A model must see other rows as it saw those that it was trained on: the same ids, the same means. So every call of
-`brim.data` within a run leaves what it fitted in the run's directory. A process that uses the model says `use`, and
-calls with the same columns then get what was fitted, and read no row before one is asked for.
+A model must see other rows as it saw those that it was trained on: the same ids, the same means. So
+every call of `brim.data` within a run leaves what it fitted in the run's directory. A process that
+uses the model says `use`, and calls with the same columns then get what was fitted, and read no row
+before one is asked for.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
 from brim.train.data.columns import Categorical, Column, Numeric, Target
 from brim.train.data.encoding import Encoder
-
-__all__ = ["COLUMNS", "encoder_in", "find", "has_functions", "remember", "sha256_of", "use", "write"]
 
 COLUMNS = "columns.json"
 _in_use: list[dict[str, Any]] | None = None
@@ -50,7 +49,9 @@ class _Fit(msgspec.Struct):
 
 
 def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
-    """Add what was fitted to the run's file. What it says already stays: a run that is resumed began with it.
+    """Add what was fitted to the run's file.
+
+    What it says already stays: a run that is resumed began with it.
 
     Several processes may write at once: each writes what the others do.
 
@@ -103,14 +104,17 @@ def sha256_of(encoder: Encoder) -> str:
 
 def has_functions(encoder: Encoder) -> bool:
     """Whether columns have functions of the user's, which no file of data can hold."""
-    return any(isinstance(column, Categorical) and column.by is not None for column in encoder.columns)
+    return any(
+        isinstance(column, Categorical) and column.by is not None for column in encoder.columns
+    )
 
 
 def encoder_in(path: Path) -> Encoder:
     """The encoder that a file describes alone, for inputs without a target.
 
     Raises:
-        EnvironmentFault: the file is damaged, or describes another number of them, or one that has functions.
+        EnvironmentFault: the file is damaged, or describes another number of them, or one that has
+            functions.
     """
     entries = _read(path)
     if len(entries) != 1 or any(column.get("by") for column in entries[0]["columns"]):
@@ -124,7 +128,9 @@ def encoder_in(path: Path) -> Encoder:
 
 def _column(plain: dict[str, Any]) -> Column:
     if "numeric" in plain:
-        return Numeric(name=plain["numeric"], transform=plain["transform"], missing=plain["missing"])
+        return Numeric(
+            name=plain["numeric"], transform=plain["transform"], missing=plain["missing"]
+        )
     names = tuple(plain["hashed" if plain["buckets"] else "vocabulary"])
     return Categorical(names=names, by=None, buckets=plain["buckets"], min_count=plain["min_count"])
 
@@ -156,8 +162,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return fits
 
 
-def find(files: Sequence[str], columns: tuple[Column, ...], target: Target | None) -> Encoder | None:
-    """What was fitted for these columns in the run in use; where several fits have them, that of these files."""
+def find(
+    files: Sequence[str], columns: tuple[Column, ...], target: Target | None
+) -> Encoder | None:
+    """What was fitted for these columns in the run in use; where several fits have them, that of
+    these files.
+    """
     wanted = _plain(columns)
     known = [entry for entry in _in_use or [] if entry["columns"] == wanted]
     if len(known) > 1:
@@ -187,14 +197,20 @@ def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
             }
         else:
             kind = "vocabulary" if column.buckets is None else "hashed"
-            known = {kind: list(column.names), "buckets": column.buckets, "min_count": column.min_count}
+            known = {
+                kind: list(column.names),
+                "buckets": column.buckets,
+                "min_count": column.min_count,
+            }
             known["by"] = column.by is not None
         plain.append(known)
     return plain
 
 
 def _fitted(encoder: Encoder) -> list[dict[str, Any]]:
-    """For each column its values in the order of their ids, or its mean, deviation and raw mean, or nothing."""
+    """For each column its values in the order of their ids, or its mean, deviation and raw mean, or
+    nothing.
+    """
     fitted: list[dict[str, Any]] = []
     for place, column in enumerate(encoder.columns):
         if not isinstance(column, Categorical):

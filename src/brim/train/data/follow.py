@@ -15,20 +15,21 @@ from brim.errors import SpecError, did_you_mean
 from brim.train.data.datasets import Columnar
 from brim.train.data.sized_stream import SizedStream
 
-__all__ = ["follow"]
-
 _LOOK = 0.05  # seconds between two looks for a new part
 _AT_ONCE = 1024  # rows
 _WILD = set("*?")
 _PATIENCE = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
 
 
-def follow(columnar: Columnar, parts: str, *, rows: int, patience: float = _PATIENCE) -> SizedStream:
+def follow(
+    columnar: Columnar, parts: str, *, rows: int, patience: float = _PATIENCE
+) -> SizedStream:
     """Train on files that are yet to come: epoch after epoch takes the next `rows` rows of them.
 
-    The files are read in the order of their names, so each new one must come last. One that is being written must
-    have another name: write it beside, and rename it. Where there are fewer rows than an epoch takes, it waits.
-    Training resumes at the row after its checkpoint; the files before are read again for that, and must stay.
+    The files are read in the order of their names, so each new one must come last. One that is
+    being written must have another name: write it beside, and rename it. Where there are fewer rows
+    than an epoch takes, it waits. Training resumes at the row after its checkpoint; the files
+    before are read again for that, and must stay.
 
     Args:
         columnar: whose columns the files have: they are encoded with its means and vocabularies.
@@ -123,7 +124,9 @@ class _Parts(IterableDataset[Any]):
         if not self._names:
             self._check_place()
         while True:
-            there = sorted(path.name for path in self._folder.glob(self._pattern) if path.name[0] != ".")
+            there = sorted(
+                path.name for path in self._folder.glob(self._pattern) if path.name[0] != "."
+            )
             known = len(self._names)
             if there[:known] != self._names:
                 gone = [name for name in self._names if name not in there]
@@ -144,14 +147,18 @@ class _Parts(IterableDataset[Any]):
             if time.monotonic() > end:
                 raise SpecError(
                     str(self._folder / self._pattern),
-                    got=f"no part after {self._names[-1] if known else 'the start'} in {self._patience:g} s",
+                    got=f"no part after {self._names[-1] if known else 'the start'} in "
+                    f"{self._patience:g} s",
                     need="another one",
                     hint="brim resume goes on once it is there; patience= waits for longer",
                 )
             time.sleep(_LOOK)
 
     def _check_place(self) -> None:
-        """Refuse what no part will ever come to. A process that only uses the model has no need of the folder."""
+        """Refuse what no part will ever come to.
+
+        A process that only uses the model has no need of the folder.
+        """
         folder, need = self._folder, "a folder that parts come to"
         if not folder.exists():
             near = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
@@ -160,7 +167,11 @@ class _Parts(IterableDataset[Any]):
                 str(folder / self._pattern), got=f"no such folder: {folder}", need=need, hint=hint
             )
         if not folder.is_dir():
-            raise SpecError(str(folder / self._pattern), got=f"{folder}, which is no folder", need=need)
+            raise SpecError(
+                str(folder / self._pattern), got=f"{folder}, which is no folder", need=need
+            )
         if (folder / self._pattern).is_dir():
             hint = f"{folder / self._pattern}/*.csv"
-            raise SpecError(str(folder / self._pattern), got="a folder", need="the files in it", hint=hint)
+            raise SpecError(
+                str(folder / self._pattern), got="a folder", need="the files in it", hint=hint
+            )

@@ -1,4 +1,6 @@
-"""From a user's call to a dataset: find the files, read, screen, fit to the training rows, encode."""
+"""From a user's call to a dataset: find the files, read, screen, fit to the training rows,
+encode.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,6 @@ from brim.train.data.splits import Split
 from brim.train.data.survey import RUN_DIRECTORY, Survey, survey
 from brim.train.data.typed import arrow_groups, parquet_groups
 
-__all__ = ["arrow", "csv", "parquet"]
-
 SplitName = Literal["train", "test"]
 
 
@@ -43,24 +43,26 @@ def csv(
     """Read delimited text files into memory.
 
     Args:
-        path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are unpacked.
+        path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
+            unpacked.
         columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
         target: what it predicts.
         split: which rows: `train`, `test`, or None for all of them.
-        test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies are
-            fitted to the other rows, whichever split is asked for.
+        test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
+            are fitted to the other rows, whichever split is asked for.
         keep: drops rows; see `where`.
         names: the columns' names where the files have no header line.
         delimiter: between fields; None means a tab for .tsv files and a comma for others.
         null: texts that mean an empty cell.
 
     Returns:
-        A map-style dataset; see `Columnar`. Bad rows (wrong number of fields, not a number, empty cell where
-        none is allowed) are left out, counted in `quarantined` and, within a run of brim, written to its
-        directory.
+        A map-style dataset; see `Columnar`. Bad rows (wrong number of fields, not a number, empty
+        cell where none is allowed) are left out, counted in `quarantined` and, within a run of
+        brim, written to its directory.
 
     Raises:
-        SpecError: a file or column is missing or not as described, an option is unknown, or there are no rows.
+        SpecError: a file or column is missing or not as described, an option is unknown, or there
+            are no rows.
     """
     _known(csv, unknown)
     source = Source(
@@ -92,19 +94,25 @@ def parquet(
         split: which rows: `train`, `test`, or None for all of them.
         test: which rows are the test split; see `csv`.
         keep: drops rows; see `where`.
-        in_memory: False reads row groups as needed, after one pass that fits the columns. The dataset's
-            `block_size` is then the size of a row group, and epochs are shuffled by blocks. If neighbouring rows
-            are alike (sorted by time, say), smaller row groups shuffle better.
+        in_memory: False reads row groups as needed, after one pass that fits the columns. The
+            dataset's `block_size` is then the size of a row group, and epochs are shuffled by
+            blocks. If neighbouring rows are alike (sorted by time, say), smaller row groups shuffle
+            better.
 
     Returns:
         A map-style dataset; see `Columnar` and, on bad rows, `csv`.
 
     Raises:
-        SpecError: a file or column is missing or not as described, an option is unknown, or there are no rows.
+        SpecError: a file or column is missing or not as described, an option is unknown, or there
+            are no rows.
     """
     _known(parquet, unknown)
     suffixes = (".arrow", ".feather", ".ipc")
-    kind = arrow_groups if all(name.endswith(suffixes) for name in shown_paths(path)) else parquet_groups
+    kind = (
+        arrow_groups
+        if all(name.endswith(suffixes) for name in shown_paths(path))
+        else parquet_groups
+    )
     source = Source(path=path, typed=kind, in_memory=in_memory)
     return _dataset(source, _plan(columns, target, keep, test), split)
 
@@ -141,7 +149,9 @@ def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
 
 
 def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
-    """Fit the columns to the training rows; for the other split, what was found for the first is used."""
+    """Fit the columns to the training rows; for the other split, what was found for the first is
+    used.
+    """
     key = (source.identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
     if not source.in_memory:
         found = _surveys.get(key)
@@ -150,7 +160,9 @@ def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
         return _by_group(source, plan, split, found)
     splits = _encoded.get(key)
     if splits is None:
-        splits = _encoded[key] = _encode(source, plan, ("train", "test") if split else (None,), None)
+        splits = _encoded[key] = _encode(
+            source, plan, ("train", "test") if split else (None,), None
+        )
     return _some(splits.by_name[split], split)
 
 
@@ -179,7 +191,9 @@ class _Opener:
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
     groups = source.groups(plan.names, plan.number_names)
-    return survey((group.read() for group in groups), sum(group.size for group in groups), plan, encoder)
+    return survey(
+        (group.read() for group in groups), sum(group.size for group in groups), plan, encoder
+    )
 
 
 def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
@@ -200,7 +214,8 @@ def _encode(
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in wanted:
         blocks = [
-            found.encoder.encode(each, part.of(split)) for each, part in zip(rows, found.parts, strict=True)
+            found.encoder.encode(each, part.of(split))
+            for each, part in zip(rows, found.parts, strict=True)
         ]
         splits.by_name[split] = InMemory(opener, found, blocks, keeps=splits)
     return splits
@@ -219,14 +234,18 @@ class _Splits:
         self.by_name: dict[str | None, InMemory] = {}
 
 
-# A training file asks for its train split and then for its test split, from the same columns: while one of them
-# is alive the other is not read again.
+# A training file asks for its train split and then for its test split, from the same columns: while
+# one of them is alive the other is not read again.
 _encoded: weakref.WeakValueDictionary[Any, _Splits] = weakref.WeakValueDictionary()
 _surveys: weakref.WeakValueDictionary[Any, Survey] = weakref.WeakValueDictionary()
 
 
-def _plan(columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None) -> Plan:
-    wrong: list[object] = [column for column in columns if not isinstance(column, Numeric | Categorical)]
+def _plan(
+    columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None
+) -> Plan:
+    wrong: list[object] = [
+        column for column in columns if not isinstance(column, Numeric | Categorical)
+    ]
     if wrong or not columns:
         raise SpecError(
             "columns=",
@@ -235,7 +254,9 @@ def _plan(columns: Sequence[Column], target: Target, keep: Where | None, test: S
             hint=f"vocabulary({wrong[0]!r})" if wrong and isinstance(wrong[0], str) else "",
         )
     if not isinstance(target, Target):
-        raise SpecError("target=", got=repr(target), need="a target", hint=f"target=target({target!r})")
+        raise SpecError(
+            "target=", got=repr(target), need="a target", hint=f"target=target({target!r})"
+        )
     return Plan(tuple(columns), target, keep, test)
 
 

@@ -1,9 +1,10 @@
-"""Processes that read and collate micro-batches beside the step, and die with the worker that started them.
+"""Processes that read and collate micro-batches beside the step, and die with the worker that
+started them.
 
-Not torch's DataLoader: it answers the death of a process by an exception in the midst of whatever the training loop
-does, a commit too; it waits up to five seconds for each process that is busy when it is closed; and what was asked for
-in a round that is over would be read to the end. Reading gives the same wherever and however often it is done, so here
-a dead process is replaced and asked again.
+Not torch's DataLoader: it answers the death of a process by an exception in the midst of whatever
+the training loop does, a commit too; it waits up to five seconds for each process that is busy when
+it is closed; and what was asked for in a round that is over would be read to the end. Reading gives
+the same wherever and however often it is done, so here a dead process is replaced and asked again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from brim.process import be_called, die_with_parent
 from brim.train.data.parcels import receive, send
 from brim.train.traces import trace_of
 
-__all__ = ["Loaders"]
-
 _LOOK = 0.2  # seconds between looks at something else while nothing comes
 _TRIES = 3  # processes that die over one micro-batch before its reader is given up
 
@@ -40,10 +39,12 @@ class Loaders(Generic[Work]):
     """Processes, started when something is read first, that are asked in turn.
 
     Args:
-        load: reads one piece of work; runs in the processes, which have what this process had when they started.
+        load: reads one piece of work; runs in the processes, which have what this process had when
+            they started.
         ahead: pieces of work that each process may be ahead.
         start: called in each process with its number before it reads.
-        whose: the number of the process that is to read a piece of work, modulo their count; None asks them in turn.
+        whose: the number of the process that is to read a piece of work, modulo their count; None
+            asks them in turn.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Loaders(Generic[Work]):
     def read(
         self, works: Iterator[Work], *, count: int, meanwhile: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Work, Any]]:
-        """Each piece of work with what was loaded, in order. What an earlier call left unread is dropped.
+        """Each piece of work with what was loaded, in order.
+
+        What an earlier call left unread is dropped.
 
         Args:
             works: what to read; taken some way ahead of what is given out.
@@ -157,12 +160,15 @@ class _Loader(Generic[Work]):
         self._deaths += 1
         if self._deaths == _TRIES:
             raise EnvironmentFault(
-                f"a process that reads data died {_TRIES} times over one micro-batch ({self._how_it_died()}); "
+                f"a process that reads data died {_TRIES} times over one micro-batch "
+                f"({self._how_it_died()}); "
                 "--loaders 0 reads in the step",
                 retryable=True,
             )
         self.end()
-        wanted = [(reading, work) for reading, work in self._asked if reading == self._reading.value]
+        wanted = [
+            (reading, work) for reading, work in self._asked if reading == self._reading.value
+        ]
         self._asked = deque(wanted)
         self._begin()
         for reading, work in wanted:
@@ -177,7 +183,7 @@ class _Loader(Generic[Work]):
         self._process.join()
         self._connection.close()
 
-    # In the process ---------------------------------------------------------------------------------------------
+    # In the process -------------------------------------------------------------------------------
 
     def _serve(self, connection: Connection, parent: int) -> None:
         """Answer what is asked until the worker is gone."""
@@ -213,7 +219,9 @@ class _Loader(Generic[Work]):
 
 
 def _hear(connection: Connection, asked: queue.SimpleQueue[Any]) -> None:
-    """Take what is asked at once, so that the worker never waits to ask while this process waits to answer."""
+    """Take what is asked at once, so that the worker never waits to ask while this process waits to
+    answer.
+    """
     while True:
         try:
             asked.put(connection.recv())

@@ -1,4 +1,6 @@
-"""The orders in which an epoch's samples are read: brim's shuffle, as they lie, or as a sampler draws them."""
+"""The orders in which an epoch's samples are read: brim's shuffle, as they lie, or as a sampler
+draws them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ from brim.errors import SpecError
 from brim.train.chance import seed_host
 from brim.train.data.batches import Indices
 from brim.train.data.repeatable import own_generators, seed_generators
-
-__all__ = ["AsTheyLie", "Drawn", "Order", "Shuffled"]
 
 _CHUNK = 1 << 13  # positions computed at once: a call for 64 costs as much as one for 4,000
 _DRAWING = 1 << 41  # in the place of a step, where no step is
@@ -56,14 +56,18 @@ class Shuffled:
 
     def at(self, epoch: int, start: int, stop: int) -> Indices:
         if epoch != self._epoch or start < self._start or stop > self._start + len(self._chunk):
-            order = EpochOrder(seed=self._seed, epoch=epoch, size=self.size, block_size=self._block_size)
+            order = EpochOrder(
+                seed=self._seed, epoch=epoch, size=self.size, block_size=self._block_size
+            )
             self._chunk = order.samples(start, min(self.size, max(stop, start + _CHUNK)))
             self._epoch, self._start = epoch, start
         return self._chunk[start - self._start : stop - self._start]
 
 
 class AsTheyLie:
-    """One sample after the other: of a dataset that is not shuffled, or of a stream, which has no other order."""
+    """One sample after the other: of a dataset that is not shuffled, or of a stream, which has no
+    other order.
+    """
 
     def __init__(self, kind: str, size: int) -> None:
         self.kind = kind
@@ -74,10 +78,12 @@ class AsTheyLie:
 
 
 class Drawn:
-    """What a sampler draws, once for each epoch and under a seed of that epoch: so it is the same on every rank.
+    """What a sampler draws, once for each epoch and under a seed of that epoch: so it is the same
+    on every rank.
 
     Args:
-        sampler: gives indices of the dataset; several times the same, or not all of them, where it likes.
+        sampler: gives indices of the dataset; several times the same, or not all of them, where it
+            likes.
         size: samples of the dataset.
         seed: the job's.
 
@@ -95,7 +101,8 @@ class Drawn:
         if not np.array_equal(self._epochs[0], self._draw(0)):
             raise self._wrong(
                 "another order each time it is asked under the same seed",
-                "one that draws from torch's, numpy's or Python's global generator, or from one of its own",
+                "one that draws from torch's, numpy's or Python's global generator, or from one of "
+                "its own",
                 hint="a generator kept in the sampler, which brim seeds for each epoch",
             )
 
@@ -104,11 +111,14 @@ class Drawn:
             drawn = self._draw(epoch)
             if len(drawn) != self.samples:
                 raise self._wrong(
-                    f"{len(drawn):,} samples in epoch {epoch + 1} and {self.samples:,} in the first",
+                    f"{len(drawn):,} samples in epoch {epoch + 1} and {self.samples:,} in the "
+                    "first",
                     "the same number in every epoch",
                 )
             # Two epochs are read at a time: what is read ahead may be of the next.
-            self._epochs = {other: order for other, order in self._epochs.items() if other == epoch - 1}
+            self._epochs = {
+                other: order for other, order in self._epochs.items() if other == epoch - 1
+            }
             self._epochs[epoch] = drawn
         return self._epochs[epoch][start:stop]
 

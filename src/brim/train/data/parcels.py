@@ -1,8 +1,10 @@
-"""Samples from one process to another on the same host: what they are made of is copied once, their tensors too.
+"""Samples from one process to another on the same host: what they are made of is copied once, their
+tensors too.
 
-A tensor arrives with its strides, and as far from a multiple of 64 bytes as it was: kernels may choose by either how
-they add up, and what is read elsewhere must give the same bits. torch's own way takes a connection, a descriptor and a
-place in /dev/shm for each tensor; here a parcel takes one descriptor of nameless memory, whatever is in it.
+A tensor arrives with its strides, and as far from a multiple of 64 bytes as it was: kernels may
+choose by either how they add up, and what is read elsewhere must give the same bits. torch's own
+way takes a connection, a descriptor and a place in /dev/shm for each tensor; here a parcel takes
+one descriptor of nameless memory, whatever is in it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-__all__ = ["receive", "send"]
 
 _LINE = 64  # bytes that a tensor's memory is aligned to
 _INLINE = 1 << 16  # bytes of tensors that are sent along instead of being shared
@@ -73,7 +73,9 @@ def receive(connection: Connection) -> Any:
 
 
 class _Packing(pickle.Pickler):
-    """Pickles all but plain tensors, for which it finds a place in memory that is made afterwards."""
+    """Pickles all but plain tensors, for which it finds a place in memory that is made
+    afterwards.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -83,7 +85,9 @@ class _Packing(pickle.Pickler):
     def persistent_id(self, value: Any) -> Any:
         if type(value) is not Tensor or not _is_plain(value):
             return None
-        extent = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True))
+        extent = 1 + sum(
+            (n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True)
+        )
         flat = value.as_strided((extent,), (1,), value.storage_offset())
         start = -(-self.size // _LINE) * _LINE + flat.data_ptr() % _LINE
         self._places.append((start, flat))

@@ -10,11 +10,10 @@ from pathlib import Path, PurePosixPath
 
 from brim.train.data.tables import BadRow
 
-__all__ = ["write"]
-
 
 def write(run_directory: str, bad: Sequence[tuple[str, BadRow]]) -> Path | None:
-    """Write each source file's bad rows to `quarantine/<file name>.jsonl` under the run's directory.
+    """Write each source file's bad rows to `quarantine/<file name>.jsonl` under the run's
+    directory.
 
     Several processes may write the same rows at once: each writes a file of its own and renames it.
 

@@ -1,7 +1,9 @@
-"""Whether data gives the same when it is read again, and what it draws from when it does not by itself.
+"""Whether data gives the same when it is read again, and what it draws from when it does not by
+itself.
 
-A sample is read by whoever computes its micro-batch, and again where that is done again. So the generators that data
-keeps for itself are found and seeded like the global ones; what still differs is refused before it spoils a result.
+A sample is read by whoever computes its micro-batch, and again where that is done again. So the
+generators that data keeps for itself are found and seeded like the global ones; what still differs
+is refused before it spoils a result.
 """
 
 from __future__ import annotations
@@ -20,8 +22,6 @@ from torch import Tensor, nn
 from brim.domain.seeds import mix
 from brim.train.layout import memory_of
 
-__all__ = ["digest_of", "is_same", "own_generators", "seed_generators"]
-
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 _KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _SHORT = 100  # a longer list or dict holds data, not transforms
@@ -29,7 +29,8 @@ _DEPTH = 8
 
 
 def own_generators(*things: Any) -> list[Generator]:
-    """The generators that these keep, in attributes or further down; each once, in the order in which they are found.
+    """The generators that these keep, in attributes or further down; each once, in the order in
+    which they are found.
 
     >>> flip = functools.partial(print, random.Random(3))
     >>> len(own_generators({"transforms": [flip, flip]}))
@@ -96,7 +97,8 @@ def seed_generators(generators: list[Generator], seed: int) -> None:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two collated samples are equal, as far as can be told: what is of an unknown kind counts as equal.
+    """Whether two collated samples are equal, as far as can be told: what is of an unknown kind
+    counts as equal.
 
     >>> is_same({"a": [torch.tensor([1.0, torch.nan])]}, {"a": [torch.tensor([1.0, torch.nan])]})
     True
@@ -107,10 +109,16 @@ def is_same(one: Any, other: Any) -> bool:
         return False
     match one:
         case Tensor():
-            return one.shape == other.shape and one.dtype == other.dtype and _has_same_numbers(one, other)
+            return (
+                one.shape == other.shape
+                and one.dtype == other.dtype
+                and _has_same_numbers(one, other)
+            )
         case np.ndarray():
             return (
-                is_same(torch.from_numpy(one), torch.from_numpy(other)) if one.dtype.kind in "biuf" else True
+                is_same(torch.from_numpy(one), torch.from_numpy(other))
+                if one.dtype.kind in "biuf"
+                else True
             )
         case Mapping():
             return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
@@ -122,7 +130,8 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def digest_of(sample: Any) -> str:
-    """What tells a collated sample from others, 16 hex digits; what is of an unknown kind counts for nothing.
+    """What tells a collated sample from others, 16 hex digits; what is of an unknown kind counts
+    for nothing.
 
     >>> digest_of({"a": [torch.zeros(2)]}) == digest_of({"a": [torch.zeros(2)]})
     True

@@ -15,8 +15,6 @@ from brim.train.data.encoding import apply
 from brim.train.data.splits import Sample, Split
 from brim.train.data.tables import BadRow, Rows
 
-__all__ = ["Plan", "check_share", "screen"]
-
 Mask = npt.NDArray[np.bool_]
 
 
@@ -58,13 +56,17 @@ class Plan:
     def full_names(self) -> list[str]:
         """Those with no empty cell in a row that is kept."""
         needed = [
-            column.name for column in self.columns if isinstance(column, Numeric) and column.missing is None
+            column.name
+            for column in self.columns
+            if isinstance(column, Numeric) and column.missing is None
         ]
         return list(dict.fromkeys((*needed, *(self.target.names if self.target else ()))))
 
 
 def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
-    """Which rows to keep, and the bad ones among the others, each with the first thing that is wrong."""
+    """Which rows to keep, and the bad ones among the others, each with the first thing that is
+    wrong.
+    """
     bad = np.zeros(rows.size, bool)
     found: list[tuple[int, str, str]] = []
     kept = np.ones(rows.size, bool)
@@ -96,10 +98,16 @@ def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
         and plan.target.by is None
     ):
         classes = rows.column(plan.target.names[0]).numbers
-        check(plan.target.names[0], (classes < 0) | (classes != np.floor(classes)), "not a class number")
+        check(
+            plan.target.names[0],
+            (classes < 0) | (classes != np.floor(classes)),
+            "not a class number",
+        )
     lines = rows.lines() if found else ()
     bad_rows = [
-        BadRow(row=row, line=lines[row], column=name, text=rows.column(name).text(row), reason=reason)
+        BadRow(
+            row=row, line=lines[row], column=name, text=rows.column(name).text(row), reason=reason
+        )
         for row, name, reason in found
     ]
     return kept & ~bad, bad_rows
@@ -116,11 +124,14 @@ def check_share(bad: Sequence[tuple[str, BadRow]], total: int) -> None:
     (column, reason), count = Counter((row.column, row.reason) for _, row in bad).most_common(1)[0]
     if 2 * count <= total or not column:
         return
-    file, first = next((file, row) for file, row in bad if (row.column, row.reason) == (column, reason))
+    file, first = next(
+        (file, row) for file, row in bad if (row.column, row.reason) == (column, reason)
+    )
     numbers = reason == "not a number"
     raise SpecError(
         f"column {column!r}",
-        got=f"{first.text!r} in line {first.line} of {file}, and {count - 1} more such rows of {total}",
+        got=f"{first.text!r} in line {first.line} of {file}, and {count - 1} more such rows of "
+        f"{total}",
         need="numbers" if numbers else "a value in most rows",
         hint=f"brim.data.vocabulary({column!r})"
         if numbers

@@ -1,4 +1,6 @@
-"""A stream that says how it is to be read: what `job.batches` takes as keywords, for a training file."""
+"""A stream that says how it is to be read: what `job.batches` takes as keywords, for a training
+file.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from brim.errors import SpecError
-
-__all__ = ["SizedStream", "is_stream", "stream"]
 
 
 class SizedStream(IterableDataset[Any]):
@@ -40,8 +40,8 @@ def stream(dataset: Any, *, samples: int | None = None, shards: int | None = Non
     Args:
         dataset: an IterableDataset, or anything else that can be iterated again for each epoch.
         samples: number of samples per epoch; None takes its length.
-        shards: number of parts, each read only by the workers whose micro-batches come from it; see `Job.batches`.
-            None makes every worker read the whole stream.
+        shards: number of parts, each read only by the workers whose micro-batches come from it; see
+            `Job.batches`. None makes every worker read the whole stream.
 
     Returns:
         The same stream, also for a DataLoader.
@@ -60,7 +60,9 @@ def stream(dataset: Any, *, samples: int | None = None, shards: int | None = Non
 
 
 def is_stream(data: Any) -> bool:
-    """Whether samples come one after the other: torch's streams have an inherited `__getitem__` that only raises."""
+    """Whether samples come one after the other: torch's streams have an inherited `__getitem__`
+    that only raises.
+    """
     if isinstance(data, IterableDataset):
         return True
     return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")

@@ -1,4 +1,6 @@
-"""Files as a source of rows: which they are, and how they are read; the columns are named when they are read."""
+"""Files as a source of rows: which they are, and how they are read; the columns are named when they
+are read.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.train.data.files import File, Paths, resolve
 from brim.train.data.tables import Rows
 from brim.train.data.text import check_text, read_text
 from brim.train.data.typed import Group, arrow_groups, parquet_groups
-
-__all__ = ["NULL", "Source", "shown_paths"]
 
 NULL = ("", "NA", "NaN", "nan", "null", "NULL")
 _ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
@@ -45,7 +45,11 @@ class Source:
             return replace(self, path=path, typed=arrow_groups)
         if all(name.endswith(_PARQUET) for name in shown):
             return replace(self, path=path, typed=parquet_groups)
-        text = any(ending in name.rpartition("/")[2] for name in shown for ending in (".csv", ".tsv", ".txt"))
+        text = any(
+            ending in name.rpartition("/")[2]
+            for name in shown
+            for ending in (".csv", ".tsv", ".txt")
+        )
         return replace(self, path=path, typed=None if text else self.typed)
 
     @property
@@ -56,7 +60,13 @@ class Source:
     @property
     def identity(self) -> tuple[object, ...]:
         """Changes when a file does, or how it is read."""
-        return (*(file.identity for file in self._files()), self.typed, self.names, self.delimiter, self.null)
+        return (
+            *(file.identity for file in self._files()),
+            self.typed,
+            self.names,
+            self.delimiter,
+            self.null,
+        )
 
     def groups(self, wanted: Sequence[str], numbers: Collection[str]) -> list[Group]:
         """The row groups of typed files; `numbers` are the columns that must hold some."""

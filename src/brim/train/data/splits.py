@@ -1,4 +1,6 @@
-"""Which rows are the test split: decided by a row's place or content alone, so every process agrees."""
+"""Which rows are the test split: decided by a row's place or content alone, so every process
+agrees.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ import numpy.typing as npt
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 from brim.train.data.tables import Rows, stable_hash
-
-__all__ = ["Last", "RowRange", "Sample", "Split", "last", "rows", "sample"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -53,7 +53,9 @@ class Sample:
             numbers = np.arange(part.start, part.start + part.size, dtype=np.uint64)
         else:
             column = part.column(self.by)
-            hashes = [stable_hash(token) for token in (*column.tokens, "")]  # -1, an empty cell, is the last
+            hashes = [
+                stable_hash(token) for token in (*column.tokens, "")
+            ]  # -1, an empty cell, is the last
             numbers = np.array(hashes, np.uint64)[column.codes]
         return _scramble(numbers, mix(self.seed)) < np.uint64(int(self.share * 2**64))
 
@@ -62,7 +64,8 @@ Split = Last | RowRange | Sample
 
 
 def last(amount: float) -> Last:
-    """Use the last rows as the test split: a share of all rows (below 1) or a number of rows (from 1).
+    """Use the last rows as the test split: a share of all rows (below 1) or a number of rows (from
+    1).
 
     Raises:
         SpecError: not a positive number.
@@ -93,14 +96,16 @@ def sample(share: float, *, seed: int = 0, by: str | None = None) -> Sample:
     Args:
         share: between 0 and 1.
         seed: another seed chooses other rows.
-        by: a column: all rows with the same value in it (a user, a day) go into the same split. None hashes the
-            row's position.
+        by: a column: all rows with the same value in it (a user, a day) go into the same split.
+            None hashes the row's position.
 
     Raises:
         SpecError: a share that is not between 0 and 1.
     """
     if not 0 < share < 1:
-        raise SpecError("sample()", got=str(share), need="a share between 0 and 1", hint="sample(0.1)")
+        raise SpecError(
+            "sample()", got=str(share), need="a share between 0 and 1", hint="sample(0.1)"
+        )
     return Sample(share, seed, by)
 
 

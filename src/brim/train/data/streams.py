@@ -1,4 +1,6 @@
-"""Streams: samples that come one after the other, read exactly, as one iteration or as a fixed number of shards."""
+"""Streams: samples that come one after the other, read exactly, as one iteration or as a fixed
+number of shards.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,16 @@ from brim.train.chance import Chance, seed_host
 from brim.train.data.batches import Collate
 from brim.train.data.repeatable import own_generators, seed_generators
 
-__all__ = ["Stream"]
-
 _ITERATION = 1 << 42  # in the place of a step, where no step is
 
 
 class Stream:
     """Reads spans of an epoch from something that can only be iterated.
 
-    As one iteration, position p of an epoch is its p-th sample: every rank iterates all of it and keeps its own
-    samples, so that any number of workers sees one order. Of shards, each gives every step an equal part, and a rank
-    iterates those that its micro-batches come from. A newcomer skips to where the others are.
+    As one iteration, position p of an epoch is its p-th sample: every rank iterates all of it and
+    keeps its own samples, so that any number of workers sees one order. Of shards, each gives every
+    step an equal part, and a rank iterates those that its micro-batches come from. A newcomer skips
+    to where the others are.
 
     Args:
         dataset: iterated anew for each epoch; `set_epoch` is called before where it has one.
@@ -36,8 +37,8 @@ class Stream:
         batch_size: samples of a step; without shards it says nothing.
         collate: makes a list of samples one; None collates as torch does.
         seed: the job's.
-        kept: samples to keep behind the last one read: a step that has to be done again goes back by so many
-            without a new iteration.
+        kept: samples to keep behind the last one read: a step that has to be done again goes back
+            by so many without a new iteration.
         shards: how many, or None for one iteration.
     """
 
@@ -78,7 +79,9 @@ class Stream:
     def _parts(self, span: Span) -> Iterator[tuple[int, Span]]:
         if self._shards is None:
             return iter([(0, span)])
-        return shard_spans(span, samples=self._samples, batch_size=self._batch_size, shards=self._shards)
+        return shard_spans(
+            span, samples=self._samples, batch_size=self._batch_size, shards=self._shards
+        )
 
     def _iteration(self, shard: int) -> _Iteration:
         if shard not in self._iterations:
@@ -88,17 +91,26 @@ class Stream:
     def _new_iteration(self, shard: int) -> _Iteration:
         count = self._shards
         if count is None:
-            return _Iteration(self._dataset, samples=self._samples, seed=self._seed, kept=self._kept)
-        samples, kept, seed = self._samples // count, -(-self._kept // count), mix(self._seed, shard)
+            return _Iteration(
+                self._dataset, samples=self._samples, seed=self._seed, kept=self._kept
+            )
+        samples, kept, seed = (
+            self._samples // count,
+            -(-self._kept // count),
+            mix(self._seed, shard),
+        )
         if hasattr(self._dataset, "shard"):
             part = self._dataset.shard(num_shards=count, index=shard)
             return _Iteration(part, samples=samples, seed=seed, kept=kept, place=(shard, count))
         part = _copy_of(self._dataset)
-        return _Iteration(part, samples=samples, seed=seed, kept=kept, place=(shard, count), asks=True)
+        return _Iteration(
+            part, samples=samples, seed=seed, kept=kept, place=(shard, count), asks=True
+        )
 
 
 class _Iteration:
-    """Reads spans of what is iterated; what the iteration draws, it draws from a chance that the epoch seeds.
+    """Reads spans of what is iterated; what the iteration draws, it draws from a chance that the
+    epoch seeds.
 
     Args:
         dataset: what is iterated.
@@ -149,7 +161,9 @@ class _Iteration:
         seed_generators(own_generators(self._dataset), seed)
         if self._asks and self._place is not None:
             shard, count = self._place
-            self._info = _ShardInfo(id=shard, num_workers=count, seed=seed >> 1, dataset=self._dataset)
+            self._info = _ShardInfo(
+                id=shard, num_workers=count, seed=seed >> 1, dataset=self._dataset
+            )
         with self._chance.drawing(), self._being_asked():
             if hasattr(self._dataset, "set_epoch"):
                 self._dataset.set_epoch(epoch)
@@ -157,7 +171,9 @@ class _Iteration:
 
     @contextlib.contextmanager
     def _being_asked(self) -> Iterator[None]:
-        """Have `get_worker_info` say which shard is read, as it does in a process of torch's DataLoader."""
+        """Have `get_worker_info` say which shard is read, as it does in a process of torch's
+        DataLoader.
+        """
         if self._info is None:
             yield
             return
@@ -177,7 +193,8 @@ class _Iteration:
             raise SpecError(
                 type(self._dataset).__name__,
                 got="a stream that gave a sample without asking which shard it is to read",
-                need="get_worker_info().id and num_workers in its __iter__, or no shards=: each sample would come "
+                need="get_worker_info().id and num_workers in its __iter__, or no shards=: each "
+                "sample would come "
                 f"{self._info.num_workers} times",
                 hint="return itertools.islice(samples, info.id, None, info.num_workers)",
             )
@@ -190,8 +207,10 @@ class _Iteration:
             of_shard = f" of shard {shard} of {shards}"
         return SpecError(
             type(self._dataset).__name__,
-            got=f"a stream that ended after {self._position:,} samples{of_shard} of epoch {self._epoch + 1}",
-            need=f"the {self._samples:,} that len() or samples= promised{' of each shard' if of_shard else ''}",
+            got=f"a stream that ended after {self._position:,} samples{of_shard} of epoch "
+            f"{self._epoch + 1}",
+            need=f"the {self._samples:,} that len() or samples= "
+            f"promised{' of each shard' if of_shard else ''}",
             hint=f"samples={self._position * shards}",
         )
 
@@ -210,7 +229,9 @@ class _ShardInfo(WorkerInfo):
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A copy for a shard, as each process of torch's DataLoader has one: what it keeps is not that of other shards."""
+    """A copy for a shard, as each process of torch's DataLoader has one: what it keeps is not that
+    of other shards.
+    """
     try:
         return copy.deepcopy(dataset)
     except Exception as error:

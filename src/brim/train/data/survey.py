@@ -1,4 +1,6 @@
-"""One pass over all rows: who is a sample, of which split, what is bad, and what the columns hold."""
+"""One pass over all rows: who is a sample, of which split, what is bad,
+and what the columns hold.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,6 @@ from brim.train.data.encoding import Encoder, Fitter
 from brim.train.data.quarantine import write
 from brim.train.data.screening import Plan, check_share, screen
 from brim.train.data.tables import BadRow, Rows
-
-__all__ = ["RUN_DIRECTORY", "Part", "Quarantine", "Survey", "survey"]
 
 RUN_DIRECTORY = "BRIM_RUN_DIR"
 Mask = npt.NDArray[np.bool_]
@@ -58,7 +58,9 @@ class Part:
     @property
     def places(self) -> npt.NDArray[np.int64]:
         """The place, among all rows of the part, of each that the reader could split."""
-        return np.setdiff1d(np.arange(self.total), np.array(self.skipped, np.int64), assume_unique=True)
+        return np.setdiff1d(
+            np.arange(self.total), np.array(self.skipped, np.int64), assume_unique=True
+        )
 
 
 @dataclass(frozen=True, eq=False)

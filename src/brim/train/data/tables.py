@@ -1,4 +1,6 @@
-"""Columns as they were read: distinct values and a code per row, or numbers; no meaning for a model yet."""
+"""Columns as they were read: distinct values and a code per row, or numbers; no meaning for a model
+yet.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-
-__all__ = [
-    "BadRow",
-    "Cells",
-    "Codes",
-    "Floats",
-    "Rows",
-    "TextCells",
-    "TypedCells",
-    "float_token",
-    "number_in",
-    "stable_hash",
-]
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -63,11 +52,15 @@ class Cells(Protocol):
 
 
 class TextCells:
-    """A column of a text file, dictionary-encoded by the reader: each distinct text is parsed once."""
+    """A column of a text file, dictionary-encoded by the reader:
+    each distinct text is parsed once.
+    """
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         array = column.unify_dictionaries()
-        self.codes: Codes = _numpy([chunk.indices.cast(pa.int64()) for chunk in array.chunks], np.int64, -1)
+        self.codes: Codes = _numpy(
+            [chunk.indices.cast(pa.int64()) for chunk in array.chunks], np.int64, -1
+        )
         self._values = array.chunk(0).dictionary
 
     @cached_property
@@ -75,13 +68,17 @@ class TextCells:
         try:
             texts: list[str] = self._values.cast(pa.string()).to_pylist()
         except pa.ArrowInvalid:  # not UTF-8: still a value like any other
-            texts = [value.decode("utf-8", "backslashreplace") for value in self._values.to_pylist()]
+            texts = [
+                value.decode("utf-8", "backslashreplace") for value in self._values.to_pylist()
+            ]
         return texts
 
     @cached_property
     def token_numbers(self) -> Floats:
         try:
-            parsed = _numpy([pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan)
+            parsed = _numpy(
+                [pc.cast(self._values.cast(pa.string()), pa.float64())], np.float64, np.nan
+            )
         except pa.ArrowInvalid:
             parsed = np.array([number_in(text) for text in self.tokens], np.float64)
         return np.where(np.isfinite(parsed), parsed, np.nan)
@@ -100,7 +97,9 @@ class TextCells:
     @property
     def column(self) -> pa.Array:
         codes = pa.array(self.codes, mask=self.codes < 0)
-        return pa.DictionaryArray.from_arrays(codes, pa.array(self.tokens, pa.string())).dictionary_decode()
+        return pa.DictionaryArray.from_arrays(
+            codes, pa.array(self.tokens, pa.string())
+        ).dictionary_decode()
 
 
 class TypedCells:
@@ -148,7 +147,10 @@ class TypedCells:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be used: `row` counts from 0 in its part, -1 where the reader itself refused it."""
+    """A row that cannot be used.
+
+    `row` counts from 0 in its part, -1 where the reader itself refused it.
+    """
 
     row: int
     line: int
@@ -166,7 +168,8 @@ class Rows:
         start: rows of the dataset before these.
         size: rows here.
         cells: the columns that were asked for.
-        lines: gives the 1-based line (or, in a file without lines, row) of each row here; called when needed.
+        lines: gives the 1-based line (or, in a file without lines, row) of each row here; called
+            when needed.
         refused: rows that the reader could not split into the right number of fields.
         skipped: the places of the refused among all rows here, from 0.
     """
@@ -195,8 +198,8 @@ def stable_hash(token: str) -> int:
 
 def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> npt.NDArray[Any]:
     """The chunks' numbers, all of this kind, in one array; `null` where there is none."""
-    # Not Arrow's own to_numpy and fill_null: they import pandas where it is installed, which takes 0.25 s and
-    # memory in every worker.
+    # Not Arrow's own to_numpy and fill_null: they import pandas where it is installed, which takes
+    # 0.25 s and memory in every worker.
     parts = []
     for chunk in chunks:
         valid, content = chunk.buffers()
@@ -204,7 +207,9 @@ def _numpy(chunks: Sequence[pa.Array], kind: type[np.generic], null: float) -> n
         part = np.frombuffer(content or b"", kind, len(chunk), chunk.offset * width)
         if chunk.null_count:
             bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
-            part = np.where(bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), part, kind(null))
+            part = np.where(
+                bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), part, kind(null)
+            )
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, kind)
 
@@ -228,7 +233,8 @@ def _token(value: Any) -> str:
 
 
 def float_token(value: float) -> str:
-    """The text of a number that is a category, the same whether it was kept in single or in double precision.
+    """The text of a number that is a category, the same whether it was kept in single or in double
+    precision.
 
     >>> float_token(0.1), float_token(0.10000000149011612), float_token(3.0)
     ('0.1', '0.1', '3')

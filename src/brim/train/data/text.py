@@ -12,8 +12,6 @@ from brim.errors import SpecError, did_you_mean
 from brim.train.data.files import File
 from brim.train.data.tables import BadRow, Rows, TextCells
 
-__all__ = ["check_text", "read_text"]
-
 _LARGEST_BLOCK = 1 << 30
 
 
@@ -37,8 +35,8 @@ def read_text(
         start: rows of the dataset before this file.
 
     Raises:
-        SpecError: no rows, no such column, two columns of a name that is wanted, or most lines do not have
-            the header's number of fields.
+        SpecError: no rows, no such column, two columns of a name that is wanted, or most lines do
+            not have the header's number of fields.
     """
     content = file.content()
     found = list(names) if names is not None else _header(file, content, delimiter)
@@ -73,12 +71,18 @@ def read_text(
             ),
         )
     except pa.ArrowInvalid as problem:
-        raise SpecError(file.shown, got=str(problem), need="a text file of rows and columns") from problem
+        raise SpecError(
+            file.shown, got=str(problem), need="a text file of rows and columns"
+        ) from problem
     numbers, skipped = {number for number, _, _ in refused}, 0 if names is not None else 1
 
     def lines() -> list[int]:
         begins = _record_lines(content, delimiter)
-        return [line for record, line in enumerate(begins, 1) if record > skipped and record not in numbers]
+        return [
+            line
+            for record, line in enumerate(begins, 1)
+            if record > skipped and record not in numbers
+        ]
 
     broken = _broken(refused, _record_lines(content, delimiter), len(found)) if refused else []
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
@@ -94,7 +98,9 @@ def read_text(
     )
 
 
-def check_text(file: File, *, wanted: Sequence[str], names: Sequence[str] | None, delimiter: str) -> None:
+def check_text(
+    file: File, *, wanted: Sequence[str], names: Sequence[str] | None, delimiter: str
+) -> None:
     """Raises SpecError where a file lacks one of these columns."""
     _check_columns(
         file, list(names) if names is not None else _header(file, file.content(), delimiter), wanted
@@ -107,7 +113,8 @@ def _header(file: File, content: bytes, delimiter: str) -> list[str]:
         raise SpecError(file.shown, got="an empty file", need="a header line and rows")
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader(first + b"\n"), parse_options=arrow_csv.ParseOptions(delimiter=delimiter)
+            pa.BufferReader(first + b"\n"),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
         )
     except pa.ArrowInvalid as problem:
         raise SpecError(
@@ -128,7 +135,9 @@ def _check_columns(file: File, found: Sequence[str], wanted: Sequence[str]) -> N
                 hint=did_you_mean(name, found),
             )
         if times[name] > 1:
-            raise SpecError(f"column {name!r}", got=f"{times[name]} of that name in {file.shown}", need="one")
+            raise SpecError(
+                f"column {name!r}", got=f"{times[name]} of that name in {file.shown}", need="one"
+            )
 
 
 def _check_rows(
@@ -146,15 +155,25 @@ def _check_rows(
         raise SpecError(file.shown, got="no rows", need="at least one")
 
 
-def _broken(refused: Sequence[tuple[int, int, str]], begins: Sequence[int], width: int) -> list[BadRow]:
+def _broken(
+    refused: Sequence[tuple[int, int, str]], begins: Sequence[int], width: int
+) -> list[BadRow]:
     return [
-        BadRow(row=-1, line=begins[number - 1], column="", text=text, reason=f"{fields} fields, need {width}")
+        BadRow(
+            row=-1,
+            line=begins[number - 1],
+            column="",
+            text=text,
+            reason=f"{fields} fields, need {width}",
+        )
         for number, fields, text in refused
     ]
 
 
 def _record_lines(content: bytes, delimiter: str) -> list[int]:
-    """The line (from 1) on which each record begins: empty lines hold none; quotes may span lines."""
+    """The line (from 1) on which each record begins: empty lines hold none;
+    quotes may span lines.
+    """
     begins, quoted, between = [], False, delimiter.encode()
     for line, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if text and not quoted:
@@ -165,7 +184,9 @@ def _record_lines(content: bytes, delimiter: str) -> list[int]:
 
 
 def _ends_quoted(text: bytes, delimiter: bytes, quoted: bool) -> bool:
-    """Whether a quoted field goes on after this line; a quote opens a field only at the field's start."""
+    """Whether a quoted field goes on after this line; a quote opens a field only at the field's
+    start.
+    """
     at = 0
     while True:
         if not quoted and text[at : at + 1] == b'"':

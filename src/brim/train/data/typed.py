@@ -13,12 +13,12 @@ from brim.errors import SpecError, did_you_mean
 from brim.train.data.files import File
 from brim.train.data.tables import Rows, TypedCells
 
-__all__ = ["Group", "arrow_groups", "parquet_groups"]
-
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are read at once; `read` may be called again and again, also in a forked process."""
+    """Rows that are read at once; `read` may be called again and again,
+    also in a forked process.
+    """
 
     file: str
     start: int
@@ -31,10 +31,14 @@ class Group:
         cells = {name: TypedCells(table.column(name)) for name in table.column_names}
         first = self.start_in_file + 1
         lines = range(first, first + self.size)
-        return Rows(file=self.file, start=self.start, size=self.size, cells=cells, lines=lambda: lines)
+        return Rows(
+            file=self.file, start=self.start, size=self.size, cells=cells, lines=lambda: lines
+        )
 
 
-def parquet_groups(files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]) -> list[Group]:
+def parquet_groups(
+    files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
+) -> list[Group]:
     """The row groups of Parquet files, in order.
 
     Args:
@@ -49,12 +53,16 @@ def parquet_groups(files: Sequence[File], *, wanted: Sequence[str], numbers: Col
     for file in files:
         opened = _parquet(file)
         _check_schema(file, opened.schema_arrow, wanted, numbers)
-        sizes = [opened.metadata.row_group(index).num_rows for index in range(opened.num_row_groups)]
+        sizes = [
+            opened.metadata.row_group(index).num_rows for index in range(opened.num_row_groups)
+        ]
         groups += _groups(file, groups, sizes, _ParquetGroup, wanted)
     return _some(files, groups)
 
 
-def arrow_groups(files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]) -> list[Group]:
+def arrow_groups(
+    files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
+) -> list[Group]:
     """The record batches of Arrow IPC (Feather) files, in order; see `parquet_groups`."""
     groups: list[Group] = []
     for file in files:
@@ -73,7 +81,9 @@ class _ParquetGroup:
 
     def __call__(self) -> pa.Table:
         # Opened anew each time: an open file does not survive a fork.
-        return _parquet(self.file).read_row_group(self.index, columns=list(self.wanted), use_threads=False)
+        return _parquet(self.file).read_row_group(
+            self.index, columns=list(self.wanted), use_threads=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +93,17 @@ class _ArrowGroup:
     wanted: tuple[str, ...]
 
     def __call__(self) -> pa.Table:
-        return pa.Table.from_batches([_ipc(self.file).get_batch(self.index)]).select(list(self.wanted))
+        return pa.Table.from_batches([_ipc(self.file).get_batch(self.index)]).select(
+            list(self.wanted)
+        )
 
 
 def _groups(
-    file: File, before: Sequence[Group], sizes: Sequence[int], kind: Callable[..., Any], wanted: Sequence[str]
+    file: File,
+    before: Sequence[Group],
+    sizes: Sequence[int],
+    kind: Callable[..., Any],
+    wanted: Sequence[str],
 ) -> list[Group]:
     start = before[-1].start + before[-1].size if before else 0
     groups, inside = [], 0
@@ -116,24 +132,33 @@ def _ipc(file: File) -> pa.RecordBatchFileReader:
     try:
         return pa.ipc.open_file(file.open())
     except (pa.ArrowInvalid, OSError) as problem:
-        raise SpecError(file.shown, got=_first_line(problem), need="an Arrow IPC (Feather) file") from problem
+        raise SpecError(
+            file.shown, got=_first_line(problem), need="an Arrow IPC (Feather) file"
+        ) from problem
 
 
 def _first_line(problem: Exception) -> str:
     return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
 
 
-def _check_schema(file: File, schema: pa.Schema, wanted: Sequence[str], numbers: Collection[str]) -> None:
+def _check_schema(
+    file: File, schema: pa.Schema, wanted: Sequence[str], numbers: Collection[str]
+) -> None:
     for name in wanted:
         if name not in schema.names:
             hint = did_you_mean(name, schema.names)
             raise SpecError(
-                f"column {name!r}", got=f"no such column in {file.shown}", need="one that it has", hint=hint
+                f"column {name!r}",
+                got=f"no such column in {file.shown}",
+                need="one that it has",
+                hint=hint,
             )
         kind = schema.field(name).type
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if pa.types.is_nested(value):
-            raise SpecError(f"column {name!r}", got=f"type {kind} in {file.shown}", need="numbers or text")
+            raise SpecError(
+                f"column {name!r}", got=f"type {kind} in {file.shown}", need="numbers or text"
+            )
         if name in numbers and not _is_number(value):
             raise SpecError(
                 f"column {name!r}",

@@ -1,1 +1,3 @@
-"""Tables of embeddings that are trained by rows: where their rows lie, and how a step changes them."""
+"""Tables of embeddings that are trained by rows:
+where their rows lie, and how a step changes them.
+"""

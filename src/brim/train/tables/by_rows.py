@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from brim.train.tables.table import WEIGHT
 
-__all__ = ["KNOWN", "LAZILY", "Place", "RowOptimizer", "moves_others", "places_of", "states_of_row"]
-
 KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
-# What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone by its definition.
+# What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone
+# by its definition.
 _ZERO: dict[type, tuple[str, ...]] = {
     torch.optim.SGD: ("momentum", "weight_decay"),
     torch.optim.Adagrad: ("weight_decay",),
@@ -29,7 +28,8 @@ _LAZY: dict[type, tuple[str, ...]] = {
     torch.optim.RMSprop: ("weight_decay", "capturable", "differentiable"),
     torch.optim.SparseAdam: (),
 }
-# What an optimizer keeps of the whole parameter before its first step, where it makes that together with the rows'.
+# What an optimizer keeps of the whole parameter before its first step, where it makes that together
+# with the rows'.
 _WHOLE: dict[type, Callable[[], dict[str, Any]]] = {
     torch.optim.SparseAdam: lambda: {"step": 0},
     torch.optim.Adam: lambda: {"step": torch.tensor(0.0)},
@@ -39,7 +39,9 @@ _WHOLE: dict[type, Callable[[], dict[str, Any]]] = {
 
 
 def _of_adam(group: Mapping[str, Any]) -> dict[str, float]:
-    return {"exp_avg": 0.0, "exp_avg_sq": 0.0} | ({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})
+    return {"exp_avg": 0.0, "exp_avg_sq": 0.0} | (
+        {"max_exp_avg_sq": 0.0} if group["amsgrad"] else {}
+    )
 
 
 def _of_momentum(group: Mapping[str, Any]) -> dict[str, float]:
@@ -62,7 +64,10 @@ _STATES: dict[type, Callable[[Mapping[str, Any]], dict[str, float]]] = {
 
 
 class Place(NamedTuple):
-    """Where an optimizer has a parameter. Its group is looked up each time: loading a state makes new ones."""
+    """Where an optimizer has a parameter.
+
+    Its group is looked up each time: loading a state makes new ones.
+    """
 
     optimizer: torch.optim.Optimizer
     number: int  # of the group
@@ -86,12 +91,15 @@ def places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter)
 
 
 def states_of_row(place: Place) -> dict[str, float]:
-    """Return what an optimizer keeps of each row, by name, and what that is before a row's first step."""
+    """Return what an optimizer keeps of each row, by name, and what that is before a row's first
+    step.
+    """
     return _STATES[type(place.optimizer)](place.group)
 
 
 def moves_others(place: Place, *, lazily: bool = False) -> str:
-    """Say why an optimizer does more than move the rows that have a gradient; empty where it does not.
+    """Say why an optimizer does more than move the rows that have a gradient; empty where it does
+    not.
 
     Args:
         place: of a parameter in it.
@@ -100,7 +108,9 @@ def moves_others(place: Place, *, lazily: bool = False) -> str:
     optimizer, group = place.optimizer, place.group
     names = (_LAZY if lazily else _ZERO).get(type(optimizer))
     if names is None:
-        return f"{type(optimizer).__name__}" + ("" if lazily else ", which moves rows that have no gradient")
+        return f"{type(optimizer).__name__}" + (
+            "" if lazily else ", which moves rows that have no gradient"
+        )
     moving = next((name for name in names if group[name]), None)
     if moving:
         return f"{type(optimizer).__name__} with {moving}={group[moving]}"
@@ -138,19 +148,24 @@ class RowOptimizer:
         """Return what the optimizer keeps of each row now, [R, D] each."""
         own = self._own
         return {
-            name: own[name] if name in own else torch.full_like(self._weight, value, requires_grad=False)
+            name: own[name]
+            if name in own
+            else torch.full_like(self._weight, value, requires_grad=False)
             for name, value in self.states.items()
         }
 
     def show(self, states: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Let the optimizer's own state be these tensors, where it is kept by row; return what it was."""
+        """Let the optimizer's own state be these tensors, where it is kept by row; return what it
+        was.
+        """
         before = dict(self._own)
         if states:
             self._place.optimizer.state[self._weight].update({**self._whole(), **before, **states})
         return before
 
     def step(self, rows: Mapping[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
-        """Compute a step on some rows; what the optimizer keeps of the whole parameter changes with `settle`.
+        """Compute a step on some rows; what the optimizer keeps of the whole parameter changes with
+        `settle`.
 
         Args:
             rows: the weight and what the optimizer keeps, [N, D] each.

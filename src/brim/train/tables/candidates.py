@@ -1,7 +1,8 @@
 """Ids that have no row yet, and in how many steps each was seen: rows are for ids that come again.
 
-A partition that has no room for another candidate begins anew in the next step: an id that comes often is soon where it
-was. So what is admitted follows from the ids of the committed steps, partition by partition, whoever counts.
+A partition that has no room for another candidate begins anew in the next step: an id that comes
+often is soon where it was. So what is admitted follows from the ids of the committed steps,
+partition by partition, whoever counts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import torch
 from torch import Tensor
 
 from brim.train.tables.index import Index, Shape
-
-__all__ = ["MOST", "Candidates", "Counted"]
 
 MOST = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
 
@@ -61,7 +60,8 @@ class Candidates:
         sizes = [shape.bytes, parts, parts, 8 * shape.all_places, 4 * shape.all_places]
         index, *words, counts = torch.split(memory[: sum(sizes)], sizes)
         self.index = Index(index, shape)
-        # Of each partition the step before which it begins anew, or 0; and that before which it last did.
+        # Of each partition the step before which it begins anew, or 0; and that before which it
+        # last did.
         self._full, self._begun, self.changed = (each.view(torch.int64) for each in words)
         self.counts = counts.view(torch.int32)
         self._admit_after = admit_after
@@ -72,7 +72,10 @@ class Candidates:
         return shape.bytes + 16 * shape.partitions + 12 * shape.all_places
 
     def begin(self, step: int, partitions: range) -> None:
-        """Let those of some partitions that were full before a step begin anew. To be undone by nobody."""
+        """Let those of some partitions that were full before a step begin anew.
+
+        To be undone by nobody.
+        """
         full = self._full[partitions.start : partitions.stop]
         anew = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
         self.index.clear(anew)
@@ -110,12 +113,21 @@ class Candidates:
         """Take what `items` and `begun` gave, as far as there is room, where there were none."""
         places = self.index.reserve(keys)
         has_room = places >= 0
-        self.counts[places[has_room]], self.changed[places[has_room]] = counts[has_room], changed[has_room]
+        self.counts[places[has_room]], self.changed[places[has_room]] = (
+            counts[has_room],
+            changed[has_room],
+        )
         self._begun.copy_(begun)
         self.index.insert(keys[has_room], places[has_room])
 
     def take_back(
-        self, step: int, partitions: range, new: Tensor, places: Tensor, before: Tensor, changed: Tensor
+        self,
+        step: int,
+        partitions: range,
+        new: Tensor,
+        places: Tensor,
+        before: Tensor,
+        changed: Tensor,
     ) -> None:
         """Undo a `write` to some partitions, cut off or not, however often.
 
@@ -131,13 +143,17 @@ class Candidates:
         full[full > step] = 0
 
     def items(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the candidates after so many steps, ascending, their counts, and the steps that counted them last."""
+        """Return the candidates after so many steps, ascending, their counts, and the steps that
+        counted them last.
+        """
         keys, places = self.index.items()
         stays = self.changed[places] > self.begun(step)[self.index.partitions_of(keys)]
         return keys[stays], self.counts[places[stays]], self.changed[places[stays]]
 
     def begun(self, step: int) -> Tensor:
-        """Return of each partition, after so many steps, the last of them whose candidates are gone."""
+        """Return of each partition, after so many steps, the last of them whose candidates are
+        gone.
+        """
         return torch.where((self._full > 0) & (self._full <= step), self._full, self._begun)
 
 

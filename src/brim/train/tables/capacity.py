@@ -13,8 +13,6 @@ from brim.errors import SpecError
 from brim.procfs import read_proc
 from brim.train.tables.roster import Rules
 
-__all__ = ["Size", "available_bytes", "check_room", "check_whole"]
-
 _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
@@ -41,7 +39,10 @@ class Size:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all rows, and of what finds them. The rows that one step writes are logged beside, once more."""
+        """Bytes of all rows, and of what finds them.
+
+        The rows that one step writes are logged beside, once more.
+        """
         return self.row_bytes * self.rules.shape.all_places + self.rules.bytes
 
 
@@ -62,7 +63,8 @@ def available_bytes() -> int | None:
 
 
 def check_whole(name: str, size_bytes: int, available: int | None) -> None:
-    """Check that an ordinary embedding fits into memory once more: while a job begins, a worker has its own, too.
+    """Check that an ordinary embedding fits into memory once more: while a job begins, a worker has
+    its own, too.
 
     Args:
         name: of its parameter.
@@ -98,7 +100,8 @@ def check_room(sizes: Sequence[tuple[str, Size]], available: int | None) -> None
     limit, left = size.rules.limit, available - total + size.bytes
     raise SpecError(
         f"limit={limit} of embedding {name!r}",
-        got=f"tables of {format_bytes(total)} when they are full, {size.bytes / limit:.0f} bytes for each of its rows",
+        got=f"tables of {format_bytes(total)} when they are full, {size.bytes / limit:.0f} bytes "
+        "for each of its rows",
         need=f"no more than the {format_bytes(available)} of memory that this host has left",
         hint=f"limit={max(0, int(0.9 * limit * left / size.bytes))} would fit"
         if left > 0

@@ -1,15 +1,15 @@
-"""Which rows of a table the steps since some moment wrote, as a worker that makes them all knows it.
+"""Which rows of a table the steps since some moment wrote, as a worker that makes them all knows
+it.
 
-A table says of each row which step wrote it last. Whoever asks that of all rows waits the longer the more there are;
-the worker that writes checkpoints takes what each step wrote from the step's log instead.
+A table says of each row which step wrote it last. Whoever asks that of all rows waits the longer
+the more there are; the worker that writes checkpoints takes what each step wrote from the step's
+log instead.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["Changes"]
 
 _FEW = 1 << 16
 _TIMES = 32  # sorting a key takes as long as looking at so many rows
@@ -20,7 +20,8 @@ class Changes:
     """The keys that steps wrote to, each step after the one before.
 
     Args:
-        rows: that the table has room for. Once so many keys are known that a look at all rows is quicker, none is.
+        rows: that the table has room for. Once so many keys are known that a look at all rows is
+            quicker, none is.
 
     >>> changes = Changes(rows=100)
     >>> changes.begin(4)
@@ -80,7 +81,9 @@ class Changes:
             self.forget()
 
     def since(self, step: int) -> _Keys | None:
-        """Return what the steps since have written, and maybe more: ascending, each once; None where nobody knows."""
+        """Return what the steps since have written, and maybe more: ascending, each once; None
+        where nobody knows.
+        """
         if self._first is None or step < self._first:
             return None
         return np.unique(np.concatenate([np.empty(0, np.int64), *self._keys]))

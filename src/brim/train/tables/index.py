@@ -1,12 +1,13 @@
 """Where the row of a key lies: a hash table in memory that processes share.
 
-The memory is cut into partitions by the keys' highest bits. Each has its own buckets, places and counter; so an owner
-writes to its partitions and asks nobody. A bucket has 8 keys, which is a cache line, and beside it their places. Bits
-behind those of the partition choose the bucket: ascending keys walk through memory in its order.
+The memory is cut into partitions by the keys' highest bits. Each has its own buckets, places and
+counter; so an owner writes to its partitions and asks nobody. A bucket has 8 keys, which is a cache
+line, and beside it their places. Bits behind those of the partition choose the bucket: ascending
+keys walk through memory in its order.
 
-A key lies in its own bucket, or in one behind it where all before are full. Memory of zeros is an empty table: keys
-are kept inverted, and so are never zero. A removed key leaves a mark as long as some key lies behind it: no search ends
-too early, whenever a writer dies.
+A key lies in its own bucket, or in one behind it where all before are full. Memory of zeros is an
+empty table: keys are kept inverted, and so are never zero. A removed key leaves a mark as long as
+some key lies behind it: no search ends too early, whenever a writer dies.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from torch import Tensor
 
 from brim.errors import InternalError
 from brim.train.tables.keys import BITS
-
-__all__ = ["Index", "Shape"]
 
 _Words = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
@@ -51,7 +50,8 @@ class Shape:
 
     @classmethod
     def of(cls, limit: int, *, partitions: int = _FEWEST) -> Shape:
-        """Return the shape for so many keys: chance gives some partitions more keys than others, and all have room.
+        """Return the shape for so many keys: chance gives some partitions more keys than others,
+        and all have room.
 
         Args:
             limit: keys.
@@ -74,7 +74,9 @@ class Shape:
 
     @property
     def lines(self) -> int:
-        """Cache lines of a partition: its counter, buckets with their places, and the order of places."""
+        """Cache lines of a partition: its counter, buckets with their places, and the order of
+        places.
+        """
         return 1 + 2 * self.buckets + -(-self.places * 4 // _LINE)
 
     @property
@@ -86,8 +88,8 @@ class Shape:
 class Index:
     """Finds the places of keys.
 
-    All keys that a method takes are ascending, each once. Readers take no lock: nobody may write meanwhile. One owner
-    writes to a partition.
+    All keys that a method takes are ascending, each once. Readers take no lock: nobody may write
+    meanwhile. One owner writes to a partition.
 
     Args:
         memory: uint8, `shape.bytes` long and aligned to 8 bytes; zeros at first.
@@ -101,7 +103,7 @@ class Index:
         self._parts = self._words.reshape(shape.partitions, -1)
         self._shift = BITS - (shape.partitions.bit_length() - 1)
 
-    # Reading -----------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     def find(self, keys: Tensor) -> Tensor:
         """Return the place of each key, -1 where it has none."""
@@ -111,7 +113,9 @@ class Index:
         return torch.from_numpy(places)
 
     def reserve(self, keys: Tensor) -> Tensor:
-        """Return the places that `insert` would give to new keys, -1 where a partition has none left; write nothing."""
+        """Return the places that `insert` would give to new keys, -1 where a partition has none
+        left; write nothing.
+        """
         parts, rank = _ranked(keys.numpy() >> self._shift)
         number = rank + self._parts[parts, 0]
         has = number < self.shape.places
@@ -136,7 +140,7 @@ class Index:
         there = there[np.argsort(~keys[there])]
         return torch.from_numpy(~keys[there]), torch.from_numpy(places[there])
 
-    # Writing -----------------------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------------------
 
     def insert(self, keys: Tensor, places: Tensor) -> None:
         """Add keys.
@@ -175,7 +179,9 @@ class Index:
         self.mend(np.unique(keys.numpy() >> self._shift).tolist())
 
     def mend(self, partitions: Iterable[int]) -> None:
-        """Clear marks that nothing needs, and count what is taken: what a `remove` that was cut off left to do."""
+        """Clear marks that nothing needs, and count what is taken: what a `remove` that was cut off
+        left to do.
+        """
         for part in partitions:
             first = part * self.shape.lines + 1
             at = np.flatnonzero(self._pairs(range(part, part + 1))[0] == _REMOVED)
@@ -186,13 +192,18 @@ class Index:
             self._count(part)
 
     def clear(self, partitions: Iterable[int]) -> None:
-        """Remove all keys of some partitions. Cut off, it must be called again before anything else is."""
+        """Remove all keys of some partitions.
+
+        Cut off, it must be called again before anything else is.
+        """
         size = self._parts.shape[1]
         for part in partitions:
             self._write(np.arange(part * size, (part + 1) * size), 0)
 
     def _count(self, part: int) -> None:
-        """Write the order of a partition's places, and how many are taken, from what is in its buckets."""
+        """Write the order of a partition's places, and how many are taken, from what is in its
+        buckets.
+        """
         size = self.shape.places
         keys, places = self._pairs(range(part, part + 1))
         taken = np.zeros(size, np.bool_)
@@ -209,22 +220,28 @@ class Index:
         """All that is ever written is written here, in the order of `words`."""
         self._words[words] = values
 
-    # Buckets -----------------------------------------------------------------------------------------------
+    # Buckets --------------------------------------------------------------------------------------
 
     @property
     def _order_word(self) -> int:
-        """The word of a partition where the order of its places begins, as 32-bit differences from its own order."""
+        """The word of a partition where the order of its places begins, as 32-bit differences from
+        its own order.
+        """
         return (1 + 2 * self.shape.buckets) * _WORDS
 
     def _pairs(self, partitions: range) -> tuple[_Words, _Words]:
-        """What is in the slots of some partitions: inverted keys, where there are any, and their places."""
+        """What is in the slots of some partitions: inverted keys, where there are any, and their
+        places.
+        """
         lines = self._parts[partitions.start : partitions.stop, _WORDS : self._order_word]
         pairs = lines.reshape(len(partitions), -1, 2, _WORDS)
         return pairs[:, :, 0].ravel(), pairs[:, :, 1].ravel()
 
     def _moved(self, parts: _Words, numbers: _Words) -> _Words:
         halves = self._words.view(np.int32)
-        return halves.take((parts * self._parts.shape[1] + self._order_word) * 2 + numbers).astype(np.int64)
+        return halves.take((parts * self._parts.shape[1] + self._order_word) * 2 + numbers).astype(
+            np.int64
+        )
 
     def _homes(self, keys: _Words) -> _Words:
         """The line of each key's own bucket."""
@@ -264,7 +281,9 @@ class Index:
         return full
 
     def _is_passed(self, lines: _Words) -> _Flags:
-        """Whether a key lies behind each of some buckets and could not lie there but for its being full."""
+        """Whether a key lies behind each of some buckets and could not lie there but for its being
+        full.
+        """
         passed = np.zeros(len(lines), np.bool_)
         left, behind = np.arange(len(lines)), lines
         for _ in range(self.shape.buckets - 1):
@@ -272,7 +291,9 @@ class Index:
             bucket = self._lines.take(behind, axis=0)
             homes = self._homes(~bucket)
             round_trip = 2 * self.shape.buckets
-            way = (behind - lines[left])[:, None] % round_trip  # from the bucket that is asked about
+            way = (behind - lines[left])[
+                :, None
+            ] % round_trip  # from the bucket that is asked about
             passes = (bucket < 0) & ((behind[:, None] - homes) % round_trip >= way)
             hit = passes.any(1)
             passed[left[hit]] = True

@@ -1,7 +1,8 @@
-"""What a step does with ids and rows, by whatever is fastest for it on a CPU (benchmarks/embeddings).
+"""What a step does with ids and rows, by whatever is fastest for it on a CPU
+(benchmarks/embeddings).
 
-torch finds distinct ids by sorting, and copies rows element by element; numpy copies a row as one value, and where
-there are few ids, marks say which are there.
+torch finds distinct ids by sorting, and copies rows element by element; numpy copies a row as one
+value, and where there are few ids, marks say which are there.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["distinct_of", "gather", "put"]
-
 _FEW = 1 << 20  # ids up to which a mark for each costs less than sorting those that are asked for
 
 
@@ -25,8 +24,8 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
         ids: integers, of any shape.
 
     Returns:
-        The distinct ids, ascending, shape [N]; and of each id its place among them, in the shape of `ids`. Both in
-        the type of `ids`.
+        The distinct ids, ascending, shape [N]; and of each id its place among them, in the shape of
+        `ids`. Both in the type of `ids`.
     """
     given = ids.numpy()
     most = int(given.max()) if given.size else _FEW
@@ -39,7 +38,9 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
     place = np.empty(most + 1, np.int32)
     place[distinct] = np.arange(len(distinct), dtype=np.int32)
     found = (distinct, np.asarray(place[given]))  # of a single id it would be a number
-    distinct_ids, places = (torch.from_numpy(each.astype(given.dtype, copy=False)) for each in found)
+    distinct_ids, places = (
+        torch.from_numpy(each.astype(given.dtype, copy=False)) for each in found
+    )
     return distinct_ids, places
 
 

@@ -1,8 +1,8 @@
 """A table whose rows come to be by their first update, with the log of a step.
 
-As in an ordinary table an owner logs what is at the places that it is about to change, then changes them. It also logs
-the keys that it gives a place, and the candidates that it counts. An owner has partitions: so its part of the log is as
-large as its part of the table, and nobody else's.
+As in an ordinary table an owner logs what is at the places that it is about to change, then changes
+them. It also logs the keys that it gives a place, and the candidates that it counts. An owner has
+partitions: so its part of the log is as large as its part of the table, and nobody else's.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from brim.train.layout import ALIGNMENT
 from brim.train.tables.changes import Changes
 from brim.train.tables.roster import Roster, RosterChange, Rules
 from brim.train.tables.table import MOST_OWNERS, WEIGHT
-
-__all__ = ["CANDIDATES", "KEYS", "KeyedTable", "partitions_of"]
 
 KEYS, CANDIDATES = "keys", "candidates"
 _FIRST, _STOP, _ROWS, _CREATED, _KNOWN, _NEW, _STEP = range(7)  # the head of an owner's log
@@ -78,16 +76,21 @@ class KeyedTable:
 
     Attributes:
         shape: of the weight when it is full.
-        kept_bytes: that the rows take then, and what finds them; the log takes as many as a step changes.
+        kept_bytes: that the rows take then, and what finds them; the log takes as many as a step
+            changes.
         changes: keys of rows that steps wrote to, for who follows them.
         changes_of_candidates: the same of candidates.
     """
 
     roster: Roster
     fields: Mapping[str, Tensor]
-    _counted: list[Tensor]  # of candidates: known keys, their places, when these changed, new keys, counts
+    _counted: list[
+        Tensor
+    ]  # of candidates: known keys, their places, when these changed, new keys, counts
 
-    def __init__(self, name: str, dim: int, dtype: torch.dtype, states: Sequence[str], rules: Rules) -> None:
+    def __init__(
+        self, name: str, dim: int, dtype: torch.dtype, states: Sequence[str], rules: Rules
+    ) -> None:
         self.name, self.dim, self.dtype, self.rules = name, dim, dtype, rules
         self.names = (WEIGHT, *states)
         self.partitions = rules.shape.partitions
@@ -98,11 +101,16 @@ class KeyedTable:
         counts = [((waiting,), torch.int64)] * 4 + [((waiting,), torch.int32)]
         head, told = ((MOST_OWNERS, _STEP + 1), torch.int64), ((1,), torch.int64)
         self._parts = [((rules.bytes,), torch.uint8), *rows, head, *log, *counts, told]
-        sizes = (-(-prod(shape) * of.itemsize // ALIGNMENT) * ALIGNMENT for shape, of in self._parts)
+        sizes = (
+            -(-prod(shape) * of.itemsize // ALIGNMENT) * ALIGNMENT for shape, of in self._parts
+        )
         self._bounds = list(accumulate(sizes, initial=0))
         self.size_bytes = self._bounds[-1]
         self.shape, self.kept_bytes = torch.Size((rules.limit, dim)), self._bounds[1 + len(rows)]
-        self.changes, self.changes_of_candidates = Changes(rows=rules.limit), Changes(rows=rules.limit)
+        self.changes, self.changes_of_candidates = (
+            Changes(rows=rules.limit),
+            Changes(rows=rules.limit),
+        )
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes], zeros at first; the user's code sees no table."""
@@ -114,11 +122,13 @@ class KeyedTable:
         count = len(self.names)
         self.roster = Roster(roster, self.rules)
         self.fields = dict(zip(self.names, rest, strict=False))
-        self._heads, self._keys, self._places, self._created, self._changed = rest[count : count + 5]
+        self._heads, self._keys, self._places, self._created, self._changed = rest[
+            count : count + 5
+        ]
         self._logged = dict(zip(self.names, rest[count + 5 :], strict=False))
         *self._counted, self._told = rest[2 * count + 5 :]
 
-    # Rows --------------------------------------------------------------------------------------------------
+    # Rows -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def rows(self, keys: Tensor, committed: int, start: Callable[[Tensor], Tensor]) -> Tensor:
@@ -142,7 +152,9 @@ class KeyedTable:
         keys, places = self.roster.items(committed)
         candidates = self.roster.candidates
         waiting = (
-            [] if candidates is None else [*candidates.items(committed), candidates.begun(committed).clone()]
+            []
+            if candidates is None
+            else [*candidates.items(committed), candidates.begun(committed).clone()]
         )
         return {
             KEYS: keys,
@@ -157,7 +169,8 @@ class KeyedTable:
 
         Args:
             tree: what it gave.
-            fresh: what the optimizer keeps of a row before its first step, where the tree has nothing of it.
+            fresh: what the optimizer keeps of a row before its first step, where the tree has
+                nothing of it.
 
         Raises:
             SpecError: there is no room for as many rows.
@@ -168,7 +181,8 @@ class KeyedTable:
             raise SpecError(
                 f"embedding {self.name!r}",
                 got=f"a state with rows of {weight.shape[1]} numbers of {weight.dtype}",
-                need=f"rows of {self.fields[WEIGHT].shape[1]} numbers of {self.dtype}, as the model has them",
+                need=f"rows of {self.fields[WEIGHT].shape[1]} numbers of {self.dtype}, as the "
+                "model has them",
             )
         places = self.roster.index.reserve(keys)
         if len(places) and int(places.min()) < 0:
@@ -179,7 +193,9 @@ class KeyedTable:
             )
         for name, field in self.fields.items():
             rows = tree["fields"].get(name)
-            field[places] = rows if rows is not None else torch.full((1, 1), fresh[name], dtype=self.dtype)
+            field[places] = (
+                rows if rows is not None else torch.full((1, 1), fresh[name], dtype=self.dtype)
+            )
         self.roster.changed[places] = tree["changed"]
         self.roster.index.insert(keys, places)
         if self.roster.candidates is not None and tree[CANDIDATES]:
@@ -192,7 +208,7 @@ class KeyedTable:
         self.changes.forget()
         self.changes_of_candidates.forget()
 
-    # A step ------------------------------------------------------------------------------------------------
+    # A step ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def log(
@@ -254,7 +270,9 @@ class KeyedTable:
         self.changes_of_candidates.add(step, torch.cat(seen).numpy())
 
     def tells_full(self, refused: int) -> bool:
-        """Return whether rows had no room and nobody of this host was told so; from now on somebody is."""
+        """Return whether rows had no room and nobody of this host was told so; from now on somebody
+        is.
+        """
         if not refused or self._told:
             return False
         self._told.fill_(1)
@@ -270,7 +288,12 @@ class KeyedTable:
             self.roster.take_back(log.created, log.places, log.changed)
             if self.roster.candidates is not None:
                 self.roster.candidates.take_back(
-                    committed, log.partitions, log.new, log.known_places, log.before, log.known_changed
+                    committed,
+                    log.partitions,
+                    log.new,
+                    log.known_places,
+                    log.before,
+                    log.known_changed,
                 )
         self._heads[:, _STEP] = 0
 

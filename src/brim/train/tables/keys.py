@@ -1,7 +1,9 @@
-"""Keys of an embedding's ids: a bijection of 63 bits that spreads ids evenly, however close they are.
+"""Keys of an embedding's ids: a bijection of 63 bits that spreads ids evenly, however close they
+are.
 
-A key is never negative. Its highest bits say where it lies; so neighbouring ids, and ids that were hashes already, fill
-all parts of a table alike. That the mixing can be undone makes a key as good as its id.
+A key is never negative. Its highest bits say where it lies; so neighbouring ids, and ids that were
+hashes already, fill all parts of a table alike. That the mixing can be undone makes a key as good
+as its id.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from torch import Tensor
 
 from brim.errors import SpecError
 
-__all__ = ["BITS", "check_ids", "mix", "unmix"]
-
 BITS = 63
 _MASK = (1 << BITS) - 1
-_SHIFTS = (30, 27, 31)  # and the factors: SplitMix64's finaliser, whose steps are bijections of 63 bits, too
+_SHIFTS = (
+    30,
+    27,
+    31,
+)  # and the factors: SplitMix64's finaliser, whose steps are bijections of 63 bits, too
 _FACTORS = (0xBF58476D1CE4E5B9 & _MASK, 0x94D049BB133111EB & _MASK)
 
 
@@ -63,6 +67,10 @@ def check_ids(ids: Tensor, *, of: str) -> None:
         SpecError: one of them is negative, or they are no whole numbers.
     """
     if ids.dtype not in (torch.int64, torch.int32):
-        raise SpecError(f"ids of {of}", got=f"{ids.dtype}".removeprefix("torch."), need="int64 or int32")
+        raise SpecError(
+            f"ids of {of}", got=f"{ids.dtype}".removeprefix("torch."), need="int64 or int32"
+        )
     if len(negative := ids[ids < 0]):
-        raise SpecError(f"ids of {of}", got=str(int(negative[0])), need="whole numbers from 0, below 2**63")
+        raise SpecError(
+            f"ids of {of}", got=str(int(negative[0])), need="whole numbers from 0, below 2**63"
+        )

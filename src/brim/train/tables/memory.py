@@ -1,7 +1,9 @@
-"""The memory that holds all tables of a host. It outlives every worker; the agent holds it, as that of gradients.
+"""The memory that holds all tables of a host.
 
-It is mapped twice. What owners write goes to the one mapping; the other is what the user's code sees as weights: what
-somebody writes there is their own, and `is_written_to` tells.
+It outlives every worker; the agent holds it, as that of gradients.
+
+It is mapped twice. What owners write goes to the one mapping; the other is what the user's code
+sees as weights: what somebody writes there is their own, and `is_written_to` tells.
 """
 
 from __future__ import annotations
@@ -22,8 +24,6 @@ from brim.errors import EnvironmentFault
 from brim.train.memory import have_mapped, have_ready
 from brim.train.tables.keyed_table import KeyedTable
 from brim.train.tables.table import WEIGHT, Table
-
-__all__ = ["TableMemory"]
 
 _PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
@@ -55,13 +55,17 @@ class TableMemory:
             shared = mmap.mmap(file, size)
             seen = mmap.mmap(file, size, flags=mmap.MAP_PRIVATE | _NORESERVE)
         except OSError as error:
-            raise EnvironmentFault(f"no memory for embeddings of {size:,} bytes: {error}") from error
+            raise EnvironmentFault(
+                f"no memory for embeddings of {size:,} bytes: {error}"
+            ) from error
         self._memory = torch.frombuffer(shared, dtype=torch.uint8)
         self._seen = torch.frombuffer(seen, dtype=torch.uint8)
         self._step = self._memory[:8].view(torch.int64)
         at = _PAGE
         for table in tables:
-            table.bind(self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes])
+            table.bind(
+                self._memory[at : at + table.size_bytes], self._seen[at : at + table.size_bytes]
+            )
             at += _whole_pages(table.size_bytes)
         self._get_ready(shared, seen, file)
         self._file = descriptor
@@ -71,7 +75,9 @@ class TableMemory:
             os.close(own)
 
     def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
-        """Have at hand what others put into the tables: else page faults of the first step would keep them waiting."""
+        """Have at hand what others put into the tables: else page faults of the first step would
+        keep them waiting.
+        """
         if self.step is None:
             have_ready(shared)
             return
@@ -112,13 +118,18 @@ class TableMemory:
                 return
             except (BlockingIOError, PermissionError) as error:
                 if time.monotonic() >= deadline:
-                    text = f"another process may still write to the tables of embeddings after {patience:g} s"
+                    text = (
+                        "another process may still write to the tables of embeddings after "
+                        f"{patience:g} s"
+                    )
                     raise EnvironmentFault(text) from error
             time.sleep(_LOOK)
 
     @property
     def is_written_to(self) -> bool:
-        """Whether the user's code wrote to what it sees as weights; False where the system does not tell."""
+        """Whether the user's code wrote to what it sees as weights; False where the system does not
+        tell.
+        """
         address = f"{self._seen.data_ptr():x}-".encode()
         try:
             with _MAPS.open("rb", buffering=0) as maps:
@@ -130,7 +141,9 @@ class TableMemory:
 
 
 def _lines_of(maps: io.FileIO) -> Iterator[bytes]:
-    """The lines of a file of the kernel's, which makes as many as are asked for: those of a large mapping take long."""
+    """The lines of a file of the kernel's, which makes as many as are asked for: those of a large
+    mapping take long.
+    """
     rest = b""
     while piece := maps.read(_PIECE):
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,7 +1,8 @@
 """Which keys have rows: they come with an update, and go when there was none for long.
 
-A row is there or not as a function of the steps that were committed, whoever owns its partition and whenever memory is
-reclaimed. A row whose time is over counts as absent at once; its place is free from the next step on that reclaims.
+A row is there or not as a function of the steps that were committed, whoever owns its partition and
+whenever memory is reclaimed. A row whose time is over counts as absent at once; its place is free
+from the next step on that reclaims.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from torch import Tensor
 
 from brim.train.tables.candidates import Candidates, Counted
 from brim.train.tables.index import Index, Shape
-
-__all__ = ["Roster", "RosterChange", "Rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,8 @@ class RosterChange(NamedTuple):
     """What a step does to a roster.
 
     Args:
-        number: of the keys that were looked at, those that have a row after the step; shape [M], ascending.
+        number: of the keys that were looked at, those that have a row after the step; shape [M],
+            ascending.
         places: of these rows.
         is_fresh: which of them begin with this step.
         created: keys that take a place with this step.
@@ -76,8 +76,8 @@ class RosterChange(NamedTuple):
 class Roster:
     """Knows which keys have rows, and where.
 
-    Keys are ascending, each once. Steps are counted from 0: the step `n` comes after `n` committed ones. Readers take
-    no lock: nobody may write meanwhile. Each partition has one owner.
+    Keys are ascending, each once. Steps are counted from 0: the step `n` comes after `n` committed
+    ones. Readers take no lock: nobody may write meanwhile. Each partition has one owner.
 
     Args:
         memory: uint8, `rules.bytes` long and aligned to 8 bytes; zeros at first.
@@ -99,7 +99,7 @@ class Roster:
             else None
         )
 
-    # Reading -----------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------
 
     def find(self, keys: Tensor, step: int) -> Tensor:
         """Return the place of each key's row in a step, -1 where it has none."""
@@ -108,7 +108,9 @@ class Roster:
         return places
 
     def items(self, step: int, partitions: range | None = None) -> tuple[Tensor, Tensor]:
-        """Return the keys of some partitions that have a row in a step, ascending, and their places."""
+        """Return the keys of some partitions that have a row in a step, ascending, and their
+        places.
+        """
         keys, places = self.index.items(partitions)
         there = self._is_there(places, step)
         return keys[there], places[there]
@@ -139,12 +141,13 @@ class Roster:
         after = self.rules.expire_after
         return 0 if after is None else step + 1 - after
 
-    # Writing -----------------------------------------------------------------------------------------------
+    # Writing --------------------------------------------------------------------------------------
 
     def begin(self, step: int, partitions: range) -> None:
         """Free the places of rows of some partitions whose time is over, where the step does so.
 
-        To be undone by nobody: these rows were absent before. Cut off, it is done again with the step.
+        To be undone by nobody: these rows were absent before. Cut off, it is done again with the
+        step.
         """
         if self.candidates is not None:
             self.candidates.begin(step, partitions)

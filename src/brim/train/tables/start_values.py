@@ -1,7 +1,9 @@
-"""What a row of an embedding is before its first update: a function of its key, and of nothing else.
+"""What a row of an embedding is before its first update: a function of its key, and of nothing
+else.
 
-So a row costs no memory before it is trained, and it is the same on whatever worker, and in whatever order, it is asked
-for. Whole numbers lead to a value, and one product, which all machines round alike.
+So a row costs no memory before it is trained, and it is the same on whatever worker, and in
+whatever order, it is asked for. Whole numbers lead to a value, and one product, which all machines
+round alike.
 """
 
 from __future__ import annotations
@@ -13,8 +15,6 @@ import torch
 from torch import Tensor
 
 from brim.domain.seeds import mix as seed_of
-
-__all__ = ["KINDS", "start_values"]
 
 KINDS = ("uniform", "normal", "zeros")
 _QUANTILE_BITS = 12

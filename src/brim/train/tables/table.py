@@ -1,7 +1,8 @@
 """One table: the rows of an embedding with what the optimizer keeps of each, and the log of a step.
 
-An owner logs what is at the places that it is about to change, then changes them. Whoever finds a log of a step that
-did not count puts back what was there: so a row is never half of one step and half of another.
+An owner logs what is at the places that it is about to change, then changes them. Whoever finds a
+log of a step that did not count puts back what was there: so a row is never half of one step and
+half of another.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from torch import Tensor
 from brim.train.layout import ALIGNMENT
 from brim.train.tables.changes import Changes
 from brim.train.tables.kernels import gather, put
-
-__all__ = ["MOST_OWNERS", "WEIGHT", "Table"]
 
 MOST_OWNERS = 4096  # ranks of one host
 WEIGHT = "weight"
@@ -46,7 +45,9 @@ class Table:
     seen: Mapping[str, Tensor]
     changed: Tensor
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: torch.dtype, states: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, states: Sequence[str]
+    ) -> None:
         self.name, self.shape, self.dtype = name, torch.Size(shape), dtype
         self.names = (WEIGHT, *states)
         rows = self.shape[0]
@@ -60,7 +61,9 @@ class Table:
         self.changes = Changes(rows=self.shape[0])
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
-        """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's code."""
+        """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's
+        code.
+        """
         parts, count = self._split(shared), len(self.names)
         self.fields = dict(zip(self.names, parts, strict=False))
         self.seen = dict(zip(self.names, self._split(seen), strict=False))
@@ -91,7 +94,7 @@ class Table:
         self._heads.zero_()
         self.changes.forget()
 
-    # A step ------------------------------------------------------------------------------------------------
+    # A step ---------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def log(self, places: Tensor, *, step: int, owner: int, at: int) -> dict[str, Tensor]:

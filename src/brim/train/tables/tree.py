@@ -9,8 +9,6 @@ from torch import Tensor
 
 from brim.train.tables.table import WEIGHT
 
-__all__ = ["PLACES", "TABLES", "joined", "states_of"]
-
 TABLES = "tables"
 PLACES = "places of tables"  # in the dense part: which optimizer has each, and its number there
 
@@ -22,14 +20,17 @@ def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
 
 
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state with the rows of its tables, if it has them, where a job without tables has them.
+    """Return a state with the rows of its tables, if it has them, where a job without tables has
+    them.
 
     What optimizers keep is in new dicts; tensors are not copied.
     """
     weights = dict(tree["model"])
     optimizers = [
         {**each, "state": dict(each["state"])}
-        for each in (tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]])
+        for each in (
+            tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
+        )
     ]
     for name, table in tree.get(TABLES, {}).items():
         fields: dict[str, Tensor] = dict(table["fields"])

@@ -1,6 +1,7 @@
 """Everything that processes of a job say to each other, as typed values.
 
-Three conversations: worker and agent (a Unix socket that the worker is born with), agent and master, people and master.
+Three conversations: worker and agent (a Unix socket that the worker is born with), agent and
+master, people and master.
 """
 
 from brim.wire.messages.agents import (

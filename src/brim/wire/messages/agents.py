@@ -1,4 +1,6 @@
-"""What an agent and the master say to each other: a session over gRPC streams, numbered so that it outlives them."""
+"""What an agent and the master say to each other: a session over gRPC streams, numbered so that it
+outlives them.
+"""
 
 from __future__ import annotations
 
@@ -17,42 +19,13 @@ from brim.wire.messages.workers import (
     WorkerMessage,
 )
 
-__all__ = [
-    "AgentMessage",
-    "ArriveTogether",
-    "AskToStop",
-    "CommitRecord",
-    "Commits",
-    "Configure",
-    "Decline",
-    "EndRun",
-    "FromAgent",
-    "FromMaster",
-    "FromWorker",
-    "Hang",
-    "HoldRound",
-    "JoinJob",
-    "Late",
-    "LoseWorker",
-    "MasterMessage",
-    "OnTime",
-    "Printed",
-    "Refused",
-    "ReleaseTogether",
-    "SignalWorker",
-    "Silence",
-    "StartWorkers",
-    "ToWorker",
-    "Unheard",
-    "WorkerStarted",
-]
-
 
 class Unheard(msgspec.Struct, frozen=True, kw_only=True):
     """Something that was said, or would have been, when an agent was killed.
 
     Args:
-        session: of that agent; empty where its worker left it, which knows neither this nor the number.
+        session: of that agent; empty where its worker left it, which knows neither this nor the
+            number.
         number: its place in the session; 0: behind all that was heard.
     """
 
@@ -66,7 +39,8 @@ class JoinJob(Message, frozen=True):
 
     Args:
         agent: its name in the job.
-        session: made anew by every agent process, so that another one of the same name is not taken for it.
+        session: made anew by every agent process, so that another one of the same name is not taken
+            for it.
         host: the name of its host, for people.
         life: of the master that it obeyed last; 0 for an agent that comes new.
         heard: the number of the last message that it has from the master.
@@ -98,7 +72,9 @@ class WorkerStarted(Message, frozen=True):
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a worker made no progress until it was killed for it; `stack` is what Python was at there."""
+    """Where a worker made no progress until it was killed for it; `stack` is what Python was at
+    there.
+    """
 
     round: int
     step: int
@@ -111,8 +87,8 @@ class LoseWorker(Message, frozen=True):
     Args:
         hang: where it was killed since it hung.
         by_itself: it ended without an error, and nobody had told it that it may.
-        memory: `limit` where it had more memory than a worker may have, `host` where the kernel ended it, or seems to
-            have, since memory ran out; empty: neither.
+        memory: `limit` where it had more memory than a worker may have, `host` where the kernel
+            ended it, or seems to have, since memory ran out; empty: neither.
     """
 
     worker: str
@@ -143,7 +119,9 @@ class OnTime(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """This host cannot take part in the job, and its agent leaves where the job goes on without it."""
+    """This host cannot take part in the job,
+    and its agent leaves where the job goes on without it.
+    """
 
     failure: Failed
 
@@ -159,7 +137,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A committed step: `step` counts it, `at` is seconds since 1970, payloads are StepReports.
 
     Args:
-        held: everybody waits behind it for the next round. It is said with the commit: the job stands still meanwhile.
+        held: everybody waits behind it for the next round. It is said with the commit: the job
+            stands still meanwhile.
     """
 
     round: int
@@ -183,7 +162,10 @@ class ArriveTogether(Message, frozen=True):
 
 
 class Printed(Message, frozen=True):
-    """What rank 0 printed on a host of a guest: whole lines. It has number 0: where the stream breaks, it is lost."""
+    """What rank 0 printed on a host of a guest: whole lines.
+
+    It has number 0: where the stream breaks, it is lost.
+    """
 
     worker: str
     text: str
@@ -209,7 +191,8 @@ AgentMessage = (
 
 
 class FromAgent(msgspec.Struct, frozen=True, array_like=True):
-    """A message with its place in the session; a `Beat` or `Printed` has number 0, and is not said again.
+    """A message with its place in the session; a `Beat` or `Printed` has number 0, and is not said
+    again.
 
     Args:
         number: 1 for the first message of the session.
@@ -221,15 +204,15 @@ class FromAgent(msgspec.Struct, frozen=True, array_like=True):
     message: AgentMessage
 
 
-# master → agent -------------------------------------------------------------------------------------------
+# master → agent -----------------------------------------------------------------------------------
 
 
 class Configure(Message, frozen=True):
     """The first answer of every stream.
 
     Args:
-        life: of this master, which is the higher the later it was started: an agent that has obeyed a later one
-            obeys it no more.
+        life: of this master, which is the higher the later it was started: an agent that has obeyed
+            a later one obeys it no more.
         heard: the number of the last message that the master has from this agent.
         source_sha256: of the user's file on the master's host; empty where there is none.
     """
@@ -242,7 +225,9 @@ class Configure(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The agent has no place in this job; where it was `lost`, it may come anew once its workers are gone."""
+    """The agent has no place in this job; where it was `lost`, it may come anew once its workers
+    are gone.
+    """
 
     reason: str
     lost: bool = False

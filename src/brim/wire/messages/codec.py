@@ -9,8 +9,6 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.errors import ProtocolError
 
-__all__ = ["Codec"]
-
 T = TypeVar("T")
 
 

@@ -6,15 +6,14 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Answer", "Ask"]
-
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """`status`, `resize` (with `workers`, with `servers`, or both) or `suspend` (with a `reason`).
 
     Args:
         workers: from now on; 0 for as many as before.
-        places: so many of the workers on each agent; empty where it does not matter on which they are.
+        places: so many of the workers on each agent; empty where it does not matter on which they
+            are.
         servers: from now on; None for as many as before.
     """
 

@@ -1,4 +1,6 @@
-"""What workers, and the template that they are forked from, say to their agent, and what they hear from it."""
+"""What workers, and the template that they are forked from, say to their agent, and what they hear
+from it.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +12,6 @@ from brim.coordination.membership import World
 from brim.domain.accounting import TableFacts, TableTraffic
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
 
-__all__ = [
-    "Arrive",
-    "Beat",
-    "CheckpointDrafted",
-    "CheckpointMade",
-    "Completed",
-    "Dismissed",
-    "Evaluated",
-    "Facts",
-    "Failed",
-    "Hello",
-    "Idle",
-    "InstallRound",
-    "Installed",
-    "Introduce",
-    "Leave",
-    "Logged",
-    "Made",
-    "Message",
-    "MicroReport",
-    "NowWritten",
-    "Publish",
-    "Released",
-    "StepReport",
-    "TemplateMessage",
-    "TemplateReady",
-    "Warn",
-    "WorkerBound",
-    "WorkerForked",
-    "WorkerMessage",
-    "WriteNow",
-    "failure_of",
-    "words_of",
-]
-
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A message of any conversation."""
@@ -53,8 +20,9 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What only a worker can know of a job: its data, its model and its versions.
 
-    `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size` samples, of which `samples`
-    are used), `sequential`, `stream`, or `sampler` (which nobody else can recompute).
+    `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size`
+    samples, of which `samples` are used), `sequential`, `stream`, or `sampler` (which nobody else
+    can recompute).
     """
 
     samples: int
@@ -92,8 +60,8 @@ class MicroReport(msgspec.Struct, frozen=True, array_like=True):
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank brings to the commit of a step; `seconds` says where its time went.
 
-    The first rank says the learning rate, which is the same everywhere: see `StepRecord`. So is `staleness`, of
-    asynchronous training alone.
+    The first rank says the learning rate, which is the same everywhere: see `StepRecord`. So is
+    `staleness`, of asynchronous training alone.
     """
 
     epoch: int
@@ -104,7 +72,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     staleness: int | None = None
 
 
-# worker → agent -------------------------------------------------------------------------------------------
+# worker → agent -----------------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True):
@@ -125,7 +93,10 @@ class Introduce(Message, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True):
-    """A step that a worker alone in its round has made: `at` is when, by the host's monotonic clock."""
+    """A step that a worker alone in its round has made.
+
+    `at` is when, by the host's monotonic clock.
+    """
 
     step: int
     at: float
@@ -133,7 +104,9 @@ class Made(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Arrive(Message, frozen=True):
-    """Args: made: of a worker alone at its commit, all steps that it has not told of; `step` is the last of them."""
+    """Args: made: of a worker alone at its commit, all steps that it has not told of; `step` is the
+    last of them.
+    """
 
     round: int
     step: int
@@ -152,7 +125,8 @@ class Beat(Message, frozen=True):
     """Alive, nothing to say.
 
     Args:
-        moves: counts what the main thread of a worker has come by: where it stays the same, that thread may hang.
+        moves: counts what the main thread of a worker has come by: where it stays the same, that
+            thread may hang.
     """
 
     moves: int = 0
@@ -163,7 +137,9 @@ class Leave(Message, frozen=True):
 
 
 class Idle(Message, frozen=True):
-    """A member has waited for data for a while: its step may be given up where something waits for its end."""
+    """A member has waited for data for a while: its step may be given up where something waits for
+    its end.
+    """
 
     round: int
 
@@ -175,7 +151,10 @@ class CheckpointDrafted(Message, frozen=True):
 
 
 class CheckpointMade(Message, frozen=True):
-    """It is official. `seconds` is how long it was written; training stood still for `pause` of them, before."""
+    """It is official.
+
+    `seconds` is how long it was written; training stood still for `pause` of them, before.
+    """
 
     step: int
     path: str
@@ -197,7 +176,10 @@ class Evaluated(Message, frozen=True):
 
 
 class Logged(Message, frozen=True):
-    """Values that the user's code has of a step; every member says so. `epoch` counts those that are over."""
+    """Values that the user's code has of a step; every member says so.
+
+    `epoch` counts those that are over.
+    """
 
     epoch: int
     step: int
@@ -242,11 +224,12 @@ WorkerMessage = (
 )
 
 
-# agent → worker -------------------------------------------------------------------------------------------
+# agent → worker -----------------------------------------------------------------------------------
 
 
 class InstallRound(Message, frozen=True):
-    """A round, and the last step on record, which no restore goes beyond; None where the records know nothing.
+    """A round, and the last step on record, which no restore goes beyond; None where the records
+    know nothing.
 
     Args:
         still: nobody makes a step in it; what follows is on its way.
@@ -288,7 +271,7 @@ class Dismissed(Message, frozen=True):
 WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed
 
 
-# template → agent -----------------------------------------------------------------------------------------
+# template → agent ---------------------------------------------------------------------------------
 
 
 class TemplateReady(Message, frozen=True):
@@ -307,7 +290,9 @@ def failure_of(error: BaseException) -> Failed:
     """What the master is told of an error: who must act, and the words for them."""
     match error:
         case UserCodeError():
-            return Failed(who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace)
+            return Failed(
+                who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace
+            )
         case SpecError():
             return Failed(who="spec", message=str(error))
         case EnvironmentFault():

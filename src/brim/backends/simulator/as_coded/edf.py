@@ -1,4 +1,6 @@
-"""EDF as the artifact has it, without and with admission: up to 64 workers, however slow that makes a job."""
+"""EDF as the artifact has it, without and with admission: up to 64 workers, however slow that makes
+a job.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,23 @@ from brim.backends.simulator.as_coded.windows import Events, Replayed, Restarts,
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 
-__all__ = ["edf"]
 
-
-def edf(jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool = False) -> list[Replayed]:
-    """Replay `jobs`; `admission` refuses a newcomer if any planned end, its own or another's, is late."""
+def edf(
+    jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool = False
+) -> list[Replayed]:
+    """Replay `jobs`; `admission` refuses a newcomer if any planned end, its own or another's, is
+    late.
+    """
     return _Replay(jobs, cluster, slot, admission).run()
 
 
-def _fill(job: Replayed, now: float, free: Free, devices: int, slot: float) -> tuple[Free, float, int, bool]:
-    """Plan `job`: its cap where that is free, else the largest measured count: (free, end, workers, kept)."""
+def _fill(
+    job: Replayed, now: float, free: Free, devices: int, slot: float
+) -> tuple[Free, float, int, bool]:
+    """Plan `job`: its cap where that is free, else the largest measured count.
+
+    (free, end, workers, kept).
+    """
     times, values = list(free[0]), list(free[1])
     curve, left, kept = job.job.curve, job.left, True
     levels = tuple(n for n, _ in curve.points)
@@ -40,7 +49,9 @@ def _fill(job: Replayed, now: float, free: Free, devices: int, slot: float) -> t
                 insort(times, last)
                 values.insert(at, values[place])
             elif end < last:
-                values[at] = values[place]  # what was free after it is overwritten by what was free before
+                values[at] = values[
+                    place
+                ]  # what was free after it is overwritten by what was free before
             for k in range(place, bisect_left(times, end)):
                 values[k] -= workers
             return (times, values), end, first, kept and end <= job.deadline
@@ -97,7 +108,8 @@ class _Replay:
                 seconds = now - before - max(now - job.end, 0.0)
                 steps = max(seconds - job.overhead, 0.0) * job.rate()
                 if job.left <= steps and job.end > now:
-                    # It kept workers longer than planned (only ends and arrivals are events) and is done.
+                    # It kept workers longer than planned (only ends and arrivals are events) and is
+                    # done.
                     self.events.move_end(job, job.end, now)
                     job.end = before + math.ceil(job.left / job.rate())
                 job.left -= steps
@@ -115,7 +127,9 @@ class _Replay:
         self._commit(plans, now)
         return True
 
-    def _plan(self, jobs: list[Replayed], now: float) -> tuple[list[tuple[Replayed, float, int]], bool]:
+    def _plan(
+        self, jobs: list[Replayed], now: float
+    ) -> tuple[list[tuple[Replayed, float, int]], bool]:
         free: Free = ([now], [self.devices])
         plans, kept = [], True
         for job in sorted(jobs, key=lambda job: job.deadline):
@@ -124,10 +138,13 @@ class _Replay:
             kept &= good
         return plans, kept
 
-    def _commit(self, plans: list[tuple[Replayed, float, int]], now: float, *, stale: bool = False) -> None:
+    def _commit(
+        self, plans: list[tuple[Replayed, float, int]], now: float, *, stale: bool = False
+    ) -> None:
         for job, end, workers in plans:
             job.workers = workers
-            # `stale`: with admission a job that is paused keeps its old end, and ends then, done or not.
+            # `stale`: with admission a job that is paused keeps its old end, and ends then, done or
+            # not.
             if workers or (job.started is not None and not stale):
                 self.events.move_end(job, job.end if job.started is not None else -1.0, end)
                 job.end = end

@@ -1,4 +1,6 @@
-"""ElasticFlow as its artifact has it: admission by the batch, planned ends, overhead at every event."""
+"""ElasticFlow as its artifact has it: admission by the batch, planned ends, overhead at every
+event.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,6 @@ from brim.backends.simulator.as_coded.windows import Events, Replayed, Restarts
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 
-__all__ = ["elasticflow"]
-
 # The artifact's own table of most workers, where it is not the curve's peak (3.2 of the reference).
 _CAPS = {"bert-384": 16, "cifar10-2048": 16, "cifar10-4096": 16, "yolov3-64": 4, "ncf-32768": 1}
 
@@ -21,8 +21,8 @@ def elasticflow(
 ) -> list[Replayed]:
     """Replay `jobs`; without `admission` this is the paper's "EDF + elastic scaling" of Fig 9.
 
-    A job has met its deadline if its planned end, without the last interval's overhead, does; without
-    admission if the end on the slot grid with overhead does (3.10 of the reference).
+    A job has met its deadline if its planned end, without the last interval's overhead, does;
+    without admission if the end on the slot grid with overhead does (3.10 of the reference).
     """
     return _Replay(jobs, cluster, slot, admission).run()
 
@@ -53,7 +53,9 @@ class _Replay:
                 self.events.list.remove(event)
                 self._finish(event.ends, now)
                 self._admit(event.starts, now)
-            self.runnable = grant_surplus(self.runnable, now, self.free, devices=self.devices, slot=self.slot)
+            self.runnable = grant_surplus(
+                self.runnable, now, self.free, devices=self.devices, slot=self.slot
+            )
             for job in self.runnable:
                 if job.workers and job.started is None:
                     job.started = now
@@ -113,7 +115,12 @@ class _Replay:
             plan = fill(job, now, self.free, devices=self.devices, slot=self.slot)
             self._forget(job)
             self.free = plan.free
-            job.plan, job.end, job.real_end, job.workers = plan.plan, plan.end, plan.real_end, plan.plan[0][1]
+            job.plan, job.end, job.real_end, job.workers = (
+                plan.plan,
+                plan.end,
+                plan.real_end,
+                plan.plan[0][1],
+            )
             kept &= plan.kept
         return kept
 

@@ -1,7 +1,8 @@
-"""Progressive filling and the greedy step as ElasticFlow's artifact has them (3.5 and 3.7 of the reference).
+"""Progressive filling and the greedy step as ElasticFlow's artifact has them (3.5 and 3.7 of the
+reference).
 
-Kept apart from `brim.policies`, which has them as the paper means them: shares are tail-heavy here, the
-greedy key has the other sign, and overheads are not in the plan.
+Kept apart from `brim.policies`, which has them as the paper means them: shares are tail-heavy here,
+the greedy key has the other sign, and overheads are not in the plan.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from itertools import pairwise
 
 from brim.backends.simulator.as_coded.windows import Replayed, align
 
-__all__ = ["Filled", "Free", "fill", "grant_surplus", "largest"]
-
 Free = tuple[list[float], list[int]]
-"""Free devices from each time on: (times, devices), both ascending in time, the last value for ever."""
+"""Free devices from each time on: (times, devices), both ascending in time,
+the last value for ever.
+"""
 
 
 @dataclass(slots=True)
@@ -32,7 +33,9 @@ class Filled:
     def device_time(self) -> float:
         """Device-seconds until the planned end."""
         total = 0.0
-        for (start, workers), (stop, _) in zip(self.plan, [*self.plan[1:], (self.end, 0)], strict=True):
+        for (start, workers), (stop, _) in zip(
+            self.plan, [*self.plan[1:], (self.end, 0)], strict=True
+        ):
             total += workers * (stop - start)
         return total
 
@@ -84,7 +87,9 @@ class _Filling:
         return Filled(merged, end, real_end, free, real_end <= self.job.deadline)
 
     def force_first(self, workers: int) -> Filled | float:
-        """Give the first segment `workers`: the whole plan if that ends the job, else where to go on."""
+        """Give the first segment `workers`: the whole plan if that ends the job, else where to go
+        on.
+        """
         rate = self.job.job.curve.rates[workers]
         place = bisect_right(self.before[0], self.now)
         nxt = self.before[0][place] if place < len(self.before[0]) else self.due
@@ -104,11 +109,14 @@ class _Filling:
         return nxt
 
     def fit(self, start: float) -> Filled | None:
-        """The smallest level that finishes in time, needed only from some moment on; one less before."""
+        """The smallest level that finishes in time, needed only from some moment on; one less
+        before.
+        """
         rates, previous = self.job.job.curve.rates, 0
         stop = bisect_left(self.times, self.due)
         first = bisect_left(self.times, start)
-        # The artifact leaves a zero at every later breakpoint; they count in its device time and wake it.
+        # The artifact leaves a zero at every later breakpoint; they count in its device time and
+        # wake it.
         for time in self.times[:stop]:
             self.allocation.setdefault(time, 0)
         for level in self.levels:
@@ -146,7 +154,9 @@ class _Filling:
         return self._done(end, real_end)
 
     def overrun(self, start: float, forced: int) -> Filled:
-        """It cannot be in time: the most that is free up to the deadline, and after it until done."""
+        """It cannot be in time: the most that is free up to the deadline,
+        and after it until done.
+        """
         rates, job = self.job.job.curve.rates, self.job
         top = self.levels[-1]
         for k in range(bisect_left(self.times, start), bisect_left(self.times, self.due)):
@@ -186,7 +196,9 @@ class _Filling:
             self.values[k] -= workers
 
 
-def fill(job: Replayed, now: float, free: Free, *, devices: int, slot: float, first: int = 0) -> Filled:
+def fill(
+    job: Replayed, now: float, free: Free, *, devices: int, slot: float, first: int = 0
+) -> Filled:
     """Plan `job` on what is free; `first` workers in the first segment if that is not 0."""
     filling = _Filling(job, now, free, devices, slot)
     start = now
@@ -217,7 +229,8 @@ def _given_back(job: Replayed, now: float, free: Free) -> Free:
 def grant_surplus(
     jobs: list[Replayed], now: float, free: Free, *, devices: int, slot: float
 ) -> list[Replayed]:
-    """Give what is free now, level by level, to the job whose device time grows most by it (the sign fault).
+    """Give what is free now, level by level, to the job whose device time grows most by it (the
+    sign fault).
 
     Returns:
         The jobs in the order that the artifact goes on with, which breaks its ties.
@@ -236,14 +249,21 @@ def grant_surplus(
             plan = fill(job, now, own, devices=devices, slot=slot, first=step)
             plans[id(job)] = plan
             held = Filled(job.plan, job.end, job.real_end, free, True).device_time()
-            keys[id(job)] = (plan.device_time() - held) / (step - job.workers) if job.workers else math.inf
+            keys[id(job)] = (
+                (plan.device_time() - held) / (step - job.workers) if job.workers else math.inf
+            )
         order.sort(key=lambda job: -keys[id(job)])
         chosen = next((job for job in order if id(job) in plans), None)
         if chosen is None:
             break
         plan, step = plans[id(chosen)], _next_level(chosen)
         surplus -= step - chosen.workers
-        chosen.workers, chosen.plan, chosen.end, chosen.real_end = step, plan.plan, plan.end, plan.real_end
+        chosen.workers, chosen.plan, chosen.end, chosen.real_end = (
+            step,
+            plan.plan,
+            plan.end,
+            plan.real_end,
+        )
         free = plan.free
     return sorted(order, key=lambda job: -job.workers)
 

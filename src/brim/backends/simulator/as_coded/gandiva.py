@@ -1,4 +1,6 @@
-"""Gandiva as the artifact has it: sets of nodes per job size, time slicing, and its re-balancing's faults."""
+"""Gandiva as the artifact has it: sets of nodes per job size, time slicing, and its re-balancing's
+faults.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from dataclasses import dataclass, field
 from brim.backends.simulator.as_coded.windows import Events, Replayed, overhead
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
-
-__all__ = ["gandiva"]
 
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 88, 128, 256)
 
@@ -110,15 +110,22 @@ class _Replay:
         sets.sort(key=lambda one: one.load)
 
     def _balance(self) -> None:
-        """Share the nodes out by demand, before the interval that has passed is credited (a fault)."""
-        demand = {size: size * sum(len(one.jobs) for one in sets) for size, sets in self.classes.items()}
-        held = {size: self.node * sum(one.nodes for one in sets) for size, sets in self.classes.items()}
+        """Share the nodes out by demand, before the interval that has passed is credited
+        (a fault).
+        """
+        demand = {
+            size: size * sum(len(one.jobs) for one in sets) for size, sets in self.classes.items()
+        }
+        held = {
+            size: self.node * sum(one.nodes for one in sets) for size, sets in self.classes.items()
+        }
         total = sum(demand.values())
         for size, sets in self.classes.items():
             if demand[size]:
                 target = min(math.floor(demand[size] / total * self.devices), demand[size])
                 change = target - held[size]
-                # Devices that a job needs, where those of a set were meant: it gives up too many sets.
+                # Devices that a job needs, where those of a set were meant: it gives up too many
+                # sets.
                 if change > 0:
                     self._expand(size, sets, math.ceil(change / size))
                 elif change < 0:

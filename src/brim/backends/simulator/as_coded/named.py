@@ -16,8 +16,6 @@ from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 from brim.errors import SpecError
 
-__all__ = ["AS_CODED", "DEFAULT_SLOT", "replay"]
-
 AS_CODED: dict[str, Callable[..., list[Replayed]]] = {
     "elasticflow": elasticflow,
     "edf-elastic": partial(elasticflow, admission=False),
@@ -39,8 +37,12 @@ def replay(name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = DE
         SpecError: a slot below a second, which the artifact cannot run with.
     """
     if slot < 1:
-        raise SpecError("--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint="--slot 240")
-    replayed = AS_CODED[name](sorted(jobs, key=lambda job: (job.submitted, job.id)), cluster, slot=slot)
+        raise SpecError(
+            "--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint="--slot 240"
+        )
+    replayed = AS_CODED[name](
+        sorted(jobs, key=lambda job: (job.submitted, job.id)), cluster, slot=slot
+    )
     outcomes = tuple(
         Outcome(
             job=one.job,

@@ -1,4 +1,6 @@
-"""Themis as the artifact has it: a min-max share each slot, then gangs in descending order of that share."""
+"""Themis as the artifact has it: a min-max share each slot, then gangs in descending order of that
+share.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from brim.backends.simulator.as_coded.windows import Events, Replayed
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 
-__all__ = ["interior_shares", "themis"]
-
 Vector = NDArray[np.float64]
 
 
@@ -22,11 +22,14 @@ def themis(jobs: Sequence[Job], cluster: Cluster, *, slot: float) -> list[Replay
     return _Replay(jobs, cluster, slot).run()
 
 
-def interior_shares(waited: Vector, needs: Vector, isolated: Vector, sizes: Vector, devices: int) -> Vector:
-    """Shares that minimise the worst `(waited + needs / x) / isolated` with `sizes . x <= devices`, x <= 1.
+def interior_shares(
+    waited: Vector, needs: Vector, isolated: Vector, sizes: Vector, devices: int
+) -> Vector:
+    """Shares that minimise the worst `(waited + needs / x) / isolated` with `sizes . x <= devices`,
+    x <= 1.
 
-    Where many shares are optimal the published code takes what its interior-point solver ends in; here that
-    is the analytic centre of the optimal set.
+    Where many shares are optimal the published code takes what its interior-point solver ends in;
+    here that is the analytic centre of the optimal set.
     """
     floor = float(np.max((waited + needs) / isolated))
 
@@ -46,8 +49,8 @@ def interior_shares(waited: Vector, needs: Vector, isolated: Vector, sizes: Vect
     slack = devices - float(sizes @ lower)
 
     def centre(price: float) -> Vector:
-        # 1.5/y - 1/(span - y) = price size. The 1.5: one for the bound on rho and a half for the cone that
-        # holds 1/x, once its own variable is eliminated.
+        # 1.5/y - 1/(span - y) = price size. The 1.5: one for the bound on rho and a half for the
+        # cone that holds 1/x, once its own variable is eliminated.
         push = price * sizes
         total = push * span + 2.5
         return np.asarray(3.0 * span / (total + np.sqrt(total**2 - 6.0 * push * span)))
@@ -65,7 +68,9 @@ def interior_shares(waited: Vector, needs: Vector, isolated: Vector, sizes: Vect
 class _Replay:
     def __init__(self, jobs: Sequence[Job], cluster: Cluster, slot: float) -> None:
         self.jobs = [
-            Replayed(job=job, left=job.work, cap=job.requested, deadline=_deadline(job), end=job.duration)
+            Replayed(
+                job=job, left=job.work, cap=job.requested, deadline=_deadline(job), end=job.duration
+            )
             for job in jobs
         ]
         self.arrivals = Events(self.jobs)
@@ -98,17 +103,22 @@ class _Replay:
         jobs = self.runnable
         sizes = np.array([job.cap for job in jobs], dtype=float)
         rates = np.array([job.job.curve.rates[job.cap] for job in jobs])
-        # The function meant to return isolated throughputs returns shares of time instead (a fault).
+        # The function meant to return isolated throughputs returns shares of time instead (a
+        # fault).
         isolated = np.minimum(math.ceil(self.devices / len(jobs)) / sizes, 1.0)
         for job, share in zip(jobs, isolated.tolist(), strict=True):
             left, previous = self.before.get(job.job.id, (job.left, 1.0))
-            self.isolated[job.job.id] = self.isolated.get(job.job.id, 0.0) + (left - job.left) / previous
+            self.isolated[job.job.id] = (
+                self.isolated.get(job.job.id, 0.0) + (left - job.left) / previous
+            )
             self.before[job.job.id] = (job.left, share)
         if float(sizes.sum()) > self.devices:
             undone = np.array([job.left for job in jobs])
             waited = now - np.array([job.job.submitted for job in jobs])
             so_far = np.array([self.isolated[job.job.id] for job in jobs])
-            x = interior_shares(waited, undone / rates, so_far + undone / isolated, sizes, self.devices)
+            x = interior_shares(
+                waited, undone / rates, so_far + undone / isolated, sizes, self.devices
+            )
             order = np.argsort(-x, kind="stable").tolist()
             jobs = self.runnable = [jobs[k] for k in order]
         free, chosen = self.devices, []

@@ -1,4 +1,6 @@
-"""Tiresias as the artifact has it: three queues by attained service, first that fits, gangs of fixed size."""
+"""Tiresias as the artifact has it: three queues by attained service, first that fits, gangs of
+fixed size.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from dataclasses import dataclass
 from brim.backends.simulator.as_coded.windows import Events, Replayed, overhead
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
-
-__all__ = ["tiresias"]
 
 _LIMITS = (3250, 7200)  # device-seconds at which a job leaves the first and the second queue
 
@@ -100,8 +100,12 @@ class _Replay:
                 if fits:
                     free -= service.job.cap
                     if not service.running:
-                        service.overhead = overhead(service.job.cap, devices=self.devices, restart=restart)
-                        service.job.started = now if service.job.started is None else service.job.started
+                        service.overhead = overhead(
+                            service.job.cap, devices=self.devices, restart=restart
+                        )
+                        service.job.started = (
+                            now if service.job.started is None else service.job.started
+                        )
                 service.running = fits
             queue.sort(key=lambda service: not service.running)
 
@@ -126,7 +130,8 @@ class _Replay:
         return soonest, ending
 
     def _next_demotion(self, now: float) -> float:
-        # The published code divides what is left of the limit in seconds by the workers, so it looks late.
+        # The published code divides what is left of the limit in seconds by the workers, so it
+        # looks late.
         return min(
             (
                 math.ceil((_LIMITS[service.queue] - service.total) / service.job.cap) + now

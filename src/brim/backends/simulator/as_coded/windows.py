@@ -1,4 +1,6 @@
-"""The clock of the published artifact: events at least a slot apart, overhead charged at each of them."""
+"""The clock of the published artifact: events at least a slot apart, overhead charged at each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ from dataclasses import dataclass, field
 
 from brim.domain.workload import Job
 
-__all__ = ["Event", "Events", "Replayed", "Restarts", "align", "overhead"]
-
 
 @dataclass(slots=True)
 class Replayed:
@@ -19,8 +19,8 @@ class Replayed:
     Args:
         left: steps still to do.
         cap: the most workers that the policy gives it.
-        end: when the policy expects it to end, on the slot grid where the policy uses one; `real_end` is
-            the same before it was moved to the grid.
+        end: when the policy expects it to end, on the slot grid where the policy uses one;
+            `real_end` is the same before it was moved to the grid.
     """
 
     job: Job
@@ -53,7 +53,9 @@ class Event:
 
 
 class Events:
-    """The artifact's event list, with its windows: what falls within a slot of now is moved to its end."""
+    """The artifact's event list, with its windows: what falls within a slot of now is moved to its
+    end.
+    """
 
     def __init__(self, jobs: Iterable[Replayed]) -> None:
         self.list: list[Event] = []
@@ -73,7 +75,9 @@ class Events:
     def find(self, time: float) -> Event | None:
         """The event at `time`, or None."""
         place = bisect_left(self.list, time, key=lambda event: event.time)
-        return self.list[place] if place < len(self.list) and self.list[place].time == time else None
+        return (
+            self.list[place] if place < len(self.list) and self.list[place].time == time else None
+        )
 
     def move_end(self, job: Replayed, before: float, after: float) -> None:
         """Plan the end of `job` at `after` rather than at `before`."""
@@ -124,7 +128,9 @@ def overhead(workers: int, *, devices: int, restart: bool = False, cached: bool 
 
 
 class Restarts:
-    """What each job pays at an event: less on ranks that were used before, more every `slot`-th time."""
+    """What each job pays at an event: less on ranks that were used before, more every `slot`-th
+    time.
+    """
 
     def __init__(self, *, devices: int, node: int, slot: float) -> None:
         self.devices, self.node, self.slot = devices, node, slot
@@ -132,7 +138,9 @@ class Restarts:
         self.count = 0
 
     def charge(self, jobs: Iterable[Replayed]) -> None:
-        """Set the overhead of each job that has workers; `jobs` in the order in which they are placed."""
+        """Set the overhead of each job that has workers; `jobs` in the order in which they are
+        placed.
+        """
         placed = [job for job in jobs if job.workers]
         ranks = self._first_ranks([job.workers for job in placed])
         cached = [(rank, job.workers) in self.seen for rank, job in zip(ranks, placed, strict=True)]
@@ -142,10 +150,14 @@ class Restarts:
         if restart:
             self.seen.clear()
         for job, known in zip(placed, cached, strict=True):
-            job.overhead = overhead(job.workers, devices=self.devices, restart=restart, cached=known)
+            job.overhead = overhead(
+                job.workers, devices=self.devices, restart=restart, cached=known
+            )
 
     def _first_ranks(self, sizes: list[int]) -> list[int]:
-        """Whole nodes from the front; smaller sizes into an exact hole, else the largest, else a new node."""
+        """Whole nodes from the front; smaller sizes into an exact hole, else the largest, else a
+        new node.
+        """
         ranks, fresh = [], 0
         holes: dict[int, list[tuple[int, int]]] = {}
         for size in sizes:
@@ -153,7 +165,9 @@ class Restarts:
                 ranks.append(fresh * self.node)
                 fresh += math.ceil(size / self.node)
                 continue
-            kind = next((k for k in [size, *sorted(holes, reverse=True)] if k >= size and holes.get(k)), 0)
+            kind = next(
+                (k for k in [size, *sorted(holes, reverse=True)] if k >= size and holes.get(k)), 0
+            )
             if kind:
                 host, used = holes[kind].pop(0)
             else:
