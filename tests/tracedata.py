@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.domain.workload import Job
+from brim.simulator.profiles import read_profiles
+from brim.simulator.traces import read_trace
 
 FOLDER = Path(
     os.environ.get("BRIM_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data"

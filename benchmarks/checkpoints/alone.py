@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 
+from brim.data import fetch
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
 from brim.train.checkpoints import Checkpoints
-from brim.train.data import fetch
 from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
 from brim.train.optimization import Optimization

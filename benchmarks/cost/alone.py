@@ -25,11 +25,11 @@ from benchmarks.harness import jobs
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
 from benchmarks.harness.turns import Run, Step, await_all, by_turns
+from brim.data.batches import Tensors, fetch
+from brim.data.feed import Feed, requests
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
 from brim.train.contribution import Outcome
-from brim.train.data.batches import Tensors, fetch
-from brim.train.data.feed import Feed, requests
 from brim.train.digests import root_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner

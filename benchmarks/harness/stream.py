@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from benchmarks.harness.brim_cluster import Kind
 from benchmarks.harness.waiting import MICRO_BATCHES, STEPS_PER_EPOCH
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.run import Run
 from brim.domain.cluster import Cluster
 from brim.domain.measuring import Measured, curve_of
 from brim.domain.resizing import Overheads
 from brim.domain.workload import Job
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import Run
 
 KINDS = {
     kind.name: kind

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from brim.data import fetch
 from brim.domain.order import EpochOrder
-from brim.train.data import fetch
 
 CHECKPOINT_EVERY = 50
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.domain.workload import Job
+from brim.simulator.profiles import read_profiles
+from brim.simulator.traces import read_trace
 
 # Nodes, and devices on each.
 SHAPES = {

@@ -16,11 +16,11 @@ from typing import Any
 from benchmarks.harness.brim_cluster import BrimCluster, Learnt, measure, replay_line
 from benchmarks.harness.report import Report, table
 from benchmarks.harness.stream import KINDS, Item, predict, stream
-from brim.backends.simulator.run import Run
 from brim.domain.estimates import Estimate
 from brim.domain.resizing import Overheads
 from brim.domain.schedule import Reason
 from brim.scheduler.replay import Replay
+from brim.simulator.run import Run
 from brim.wire.cluster import EstimateView
 
 HERE = Path(__file__).parent

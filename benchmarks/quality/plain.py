@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from brim.data import fetch
 from brim.domain.order import EpochOrder
-from brim.train.data import fetch
 from brim.train.params import ENVIRONMENT_VARIABLE, check_all_used
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

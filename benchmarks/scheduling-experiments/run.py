@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from brim.backends.simulator.experiments import around_a_service, two_jobs
 from brim.domain.resizing import OVERHEADS
 from brim.policies.brim import brim
 from brim.policies.elasticflow import elasticflow
 from brim.policies.fifo_gang import fifo_gang
+from brim.simulator.experiments import around_a_service, two_jobs
 
 
 def main() -> None:

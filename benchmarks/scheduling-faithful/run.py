@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from brim.backends.simulator.compare import run_policy
-from brim.backends.simulator.engine import Settings
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.domain.cluster import Cluster
+from brim.simulator.compare import run_policy
+from brim.simulator.engine import Settings
+from brim.simulator.profiles import read_profiles
+from brim.simulator.traces import read_trace
 
 # trace, cluster, slot, jobs met as the artifact measured them: run unchanged, one run a cell; None:
 # it did not end

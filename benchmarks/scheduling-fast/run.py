@@ -14,11 +14,6 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
-from brim.backends.simulator.compare import run_policy
-from brim.backends.simulator.engine import Settings
-from brim.backends.simulator.generate import Recipe, generate
-from brim.backends.simulator.profiles import Profiles, read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
@@ -26,6 +21,11 @@ from brim.domain.schedule import Admitted, Decision, JobState, Policy, Snapshot,
 from brim.domain.workload import Job
 from brim.policies.brim import Remembered, brim
 from brim.policies.cycle import cycle
+from brim.simulator.compare import run_policy
+from brim.simulator.engine import Settings
+from brim.simulator.generate import Recipe, generate
+from brim.simulator.profiles import Profiles, read_profiles
+from brim.simulator.traces import read_trace
 
 CLOCK = SystemClock()
 SIZES = (

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness.traces import SHAPES, read
-from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.workload import Job
 from brim.policies.brim import brim
+from brim.simulator.engine import Settings, simulate
 
 LARGEST = "itp/cluster09"  # takes too long
 

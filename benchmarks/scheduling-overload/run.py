@@ -11,12 +11,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness.traces import SHAPES, read
-from brim.backends.simulator.compare import run_policy
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.run import measure
-from brim.backends.simulator.traces import read_trace
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
@@ -25,6 +19,12 @@ from brim.domain.workload import Job
 from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_with_capacity
 from brim.policies.named import POLICIES
+from brim.simulator.compare import run_policy
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.generate import ARRIVALS, Recipe, generate
+from brim.simulator.profiles import read_profiles
+from brim.simulator.run import measure
+from brim.simulator.traces import read_trace
 
 PARTS = (1, 2, 4)
 CURVES = (

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from brim.backends.simulator.compare import run_policy
-from brim.backends.simulator.engine import Settings
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
+from brim.simulator.compare import run_policy
+from brim.simulator.engine import Settings
+from brim.simulator.profiles import read_profiles
+from brim.simulator.traces import read_trace
 
 TRACES = {
     "itp/195job": "16x8",

@@ -15,7 +15,7 @@ _LAZY = {
     "Client": "brim.client",
     "Embedding": "brim.train.keyed",
     "Run": "brim.runs.run",
-    "data": "brim.train",
+    "data": "brim",
     "join": "brim.train.join",
     "lightning": "brim",
     "metrics": "brim.train",

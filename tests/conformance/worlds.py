@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 from brim.backends.live import LiveBackend
 from brim.backends.processes import NodeSeen, Seen
-from brim.backends.simulator.engine import Settings, _World
 from brim.clock import VirtualClock
 from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
@@ -22,6 +21,7 @@ from brim.domain.schedule import Decision, Snapshot
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.interfaces import Backend
+from brim.simulator.engine import Settings, _World
 from brim.storage.book import Book, JobRecord
 from brim.storage.database import Database
 from submissions import submission

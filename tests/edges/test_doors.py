@@ -81,7 +81,7 @@ def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
 
 def test_nothing_is_unpickled_but_what_a_workers_own_loaders_send() -> None:
     found = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if _unpickles(path)}
-    assert found == {"train/data/parcels.py"}
+    assert found == {"data/parcels.py"}
 
 
 def _unpickles(path: Path) -> bool:

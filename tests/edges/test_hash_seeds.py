@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-from brim.backends.simulator.engine import Settings, simulate
+from brim.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.tenancy import Tenant
 from brim.policies.named import POLICIES

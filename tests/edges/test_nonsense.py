@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 import recorded_run
 from brim import data as tables
+from brim.data import fitted
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster, Node
 from brim.domain.resizing import Overheads
@@ -52,7 +53,6 @@ from brim.storage.job_file import JOB_FILE, read_job
 from brim.storage.places import Directory
 from brim.telemetry.events import STEPS, follow_steps
 from brim.train.checkpoint import Image
-from brim.train.data import fitted
 from brim.train.state import receive_state, send_state
 from brim.wire.cluster import Submit
 from brim.wire.nodes import Begin, Kill, receive

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from brim.backends.simulator.sample import SAMPLE, write_sample
 from brim.cli.explain import explain
 from brim.cli.simulate import simulate
 from brim.errors import SpecError
+from brim.simulator.sample import SAMPLE, write_sample
 
 PROFILE = "global_batch_size,1,2,4,8,16\n64,1.0,1.9,3.5,6.0,9.0\n"
 

@@ -4,10 +4,6 @@ import random
 
 import pytest
 
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.experiments import around_a_service, two_jobs
-from brim.backends.simulator.generate import Recipe, generate
-from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
@@ -17,6 +13,10 @@ from brim.errors import InternalError
 from brim.policies.brim import brim
 from brim.policies.edf import admit_all, edf
 from brim.policies.fifo_gang import fifo_gang
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.experiments import around_a_service, two_jobs
+from brim.simulator.generate import Recipe, generate
+from brim.simulator.run import measure
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from brim.backends.simulator.compare import find_profiles
-from brim.backends.simulator.profiles import read_profiles
-from brim.backends.simulator.traces import read_trace
 from brim.errors import SpecError
+from brim.simulator.compare import find_profiles
+from brim.simulator.profiles import read_profiles
+from brim.simulator.traces import read_trace
 
 PROFILE = "global_batch_size,1,2,4,8\n64,1.0,1.9,3.5,\n8,1.0,nan,0,2.0\n"
 ITP = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\nu-1,10,100,m,90,64,2,60"

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
@@ -18,6 +16,8 @@ from brim.policies.ceiling import ceiling_per_job
 from brim.policies.edf import edf
 from brim.policies.promises import Promise
 from brim.policies.timeline import Piece
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import measure
 from workloads import CONCAVE, random_jobs
 
 SMALL = Cluster.parse("2x8")

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
 from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity, least_device_time
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import measure
 from workloads import CONCAVE, random_jobs
 
 pytest.importorskip("highspy", reason="the solver is in the extra `simulate`")

@@ -3,7 +3,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.schedule import JobState, Reason, Snapshot, Standing
@@ -12,6 +11,7 @@ from brim.domain.workload import Job, Priority
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
 from brim.domain.schedule import JobState, Snapshot, Standing
 from brim.policies.cycle import cycle
 from brim.policies.foresee import foresee
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("1x8")

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.run import Metrics, measure
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
@@ -21,6 +19,8 @@ from brim.policies.elasticflow import elasticflow
 from brim.policies.joint import Wanted, plan_jointly
 from brim.policies.price import Arrivals
 from brim.policies.promises import need_of
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import Metrics, measure
 from workloads import random_jobs
 
 SMALL = Cluster.parse("1x8")

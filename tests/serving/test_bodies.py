@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from brim import data
+from brim.data.encoding import Encoder
 from brim.errors import SpecError
 from brim.serving.bodies import LARGE, Body, Malformed
 from brim.serving.bundle import Model
 from brim.serving.inputs import ColumnReader, TensorReader
-from brim.train.data.encoding import Encoder
 
 IMAGES = TensorReader({"image": {"dtype": "float32", "shape": ["rows", 3, 50]}})
 

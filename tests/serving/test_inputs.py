@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim import data
+from brim.data.sources import NULL
 from brim.errors import SpecError
 from brim.serving.inputs import ColumnReader, TensorReader, columns_of_rows, join
-from brim.train.data.sources import NULL
 
 COLUMNS = [
     data.vocabulary("color", min_count=2),

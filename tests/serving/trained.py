@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from brim.data import fitted
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec, WorkerRange
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import Image
 from brim.train.context import shared_environment
-from brim.train.data import fitted
 from brim.train.training_file import load
 
 ROWS = 400

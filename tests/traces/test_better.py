@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from brim.backends.simulator.engine import Settings, simulate
-from brim.backends.simulator.run import Metrics, measure
 from brim.domain.cluster import Cluster
 from brim.policies.brim import brim
 from brim.policies.ceiling import ceiling_per_job
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
+from brim.simulator.run import Metrics, measure
 from tracedata import TRACES, jobs_of
 
 SMALL = ["195job", "cluster10", "t4", "fig10", "fig9", "fig11-20", "fig11-50", "cluster06"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brim.backends.simulator.as_coded.named import replay
-from brim.backends.simulator.run import measure
 from brim.domain.cluster import Cluster
+from brim.simulator.as_coded.named import replay
+from brim.simulator.run import measure
 from tracedata import TRACES, jobs_of
 
 # measured from the artifact run unchanged, by trace: slot, then the ratio of each policy

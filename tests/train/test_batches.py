@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from brim.train.data import Batched, Tensors, fetch
+from brim.data import Batched, Tensors, fetch
 
 INDICES = np.array([4, 0, 0])
 

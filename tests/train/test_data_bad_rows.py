@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brim import data
 from brim.errors import SpecError
-from brim.train import data
 
 COLUMNS = (data.vocabulary("color"), data.numeric("size"))
 LATE = data.target("late")

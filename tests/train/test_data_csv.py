@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from brim import data
 from brim.errors import SpecError
-from brim.train import data
 
 TABLE = """color,size,weight,late
 red,1,10,0
@@ -232,7 +232,7 @@ def test_splits_by_hash(tmp_path: Path) -> None:
 def test_the_second_split_is_not_read_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"columns": COLUMNS, "target": LATE, "test": data.last(2)}
     train = data.csv(table, split="train", **options)
-    monkeypatch.setattr("brim.train.data.sources.read_text", None)
+    monkeypatch.setattr("brim.data.sources.read_text", None)
     test = data.csv(table, split="test", **options)
     assert (len(train), len(test)) == (4, 2)
 

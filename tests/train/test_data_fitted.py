@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from brim import data
+from brim.data import fitted
 from brim.errors import EnvironmentFault, SpecError
-from brim.train.data import fitted
 
 COLUMNS = [
     data.vocabulary("color", min_count=2),

@@ -16,10 +16,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brim import data
+from brim.data.typed import Group
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
-from brim.train import data
-from brim.train.data.typed import Group
 
 ROWS = 103
 COLUMNS = (
@@ -78,7 +78,7 @@ def test_every_way_of_reading_gives_the_same_samples(
 def test_reading_does_not_import_pandas(folder: Path) -> None:
     code = f"""
 import sys
-from brim.train import data
+from brim import data
 columns = [data.vocabulary("color"), data.numeric("size"), data.numeric("weight", missing=0)]
 for name, read in (("t.csv", data.csv), ("t.parquet", data.parquet), ("t.feather", data.arrow)):
     read({str(folder)!r} + "/" + name, columns=columns, target=data.target("late"))
@@ -114,7 +114,7 @@ def test_the_second_split_by_group_needs_no_second_survey(
 ) -> None:
     options = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2), "in_memory": False}
     train = data.parquet(folder / "t.parquet", split="train", **options)
-    monkeypatch.setattr("brim.train.data.load.survey", None)
+    monkeypatch.setattr("brim.data.load.survey", None)
     assert len(train) + len(data.parquet(folder / "t.parquet", split="test", **options)) == ROWS
 
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from brim.data import fetch
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 from brim.train import params
-from brim.train.data import fetch
 from brim.train.metrics import Metric
 
 ROOT = Path(__file__).parents[2]

@@ -26,12 +26,12 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from brim.data import Tensors
+from brim.data.feed import Feed, Read, Request
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, cut
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
-from brim.train.data import Tensors
-from brim.train.data.feed import Feed, Read, Request
 
 SIZE, BATCH, PARTS = 20, 8, 2
 

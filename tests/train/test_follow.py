@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brim import data
+from brim.data.datasets import Columnar
 from brim.errors import SpecError
-from brim.train.data.datasets import Columnar
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from brim.data.feed import Feed, requests
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
-from brim.train.data.feed import Feed, requests
 
 datasets = pytest.importorskip("datasets")
 

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+from brim.data import parcels
+from brim.data.feed import Feed, Read, requests
 from brim.domain.batch import Schedule
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
 from brim.process import close_in_children
-from brim.train.data import parcels
-from brim.train.data.feed import Feed, Read, requests
 
 SIZE, BATCH, PARTS = 40, 8, 2
 
@@ -282,7 +282,7 @@ WORKER = """
 import os, signal, sys, time
 from torch.utils.data import Dataset
 from brim.domain.batch import Schedule
-from brim.train.data.feed import Feed, requests
+from brim.data.feed import Feed, requests
 
 class Slow(Dataset):
     def __len__(self):

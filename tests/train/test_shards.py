@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
+from brim.data.feed import Feed, Read, requests
+from brim.data.sized_stream import stream
 from brim.domain.batch import Schedule, Span, shard_spans
 from brim.errors import SpecError
-from brim.train.data.feed import Feed, Read, requests
-from brim.train.data.sized_stream import stream
 
 SIZE, BATCH, SHARDS, PARTS = 40, 16, 4, 8
 read_by_shard: dict[int, int] = {}

@@ -39,7 +39,7 @@ def explain(
         from brim.cli.jobs import explain_job
 
         return explain_job(client_of(state), job, as_json=as_json)
-    from brim.backends.simulator.files import read_decisions
+    from brim.simulator.files import read_decisions
 
     rows = [
         row

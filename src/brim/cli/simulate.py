@@ -13,21 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from brim.backends.simulator.compare import (
-    Result,
-    ceilings,
-    check_policies,
-    find_profiles,
-    known_policies,
-    run_policy,
-    summary,
-)
-from brim.backends.simulator.engine import Settings
-from brim.backends.simulator.files import write_decisions, write_jobs, write_summary
-from brim.backends.simulator.generate import ARRIVALS, Recipe, generate
-from brim.backends.simulator.profiles import Profiles, read_profiles
-from brim.backends.simulator.sample import SAMPLE
-from brim.backends.simulator.traces import read_trace
 from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
@@ -37,6 +22,21 @@ from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
 from brim.policies.quota import check_quota
 from brim.runs.options import STATE
+from brim.simulator.compare import (
+    Result,
+    ceilings,
+    check_policies,
+    find_profiles,
+    known_policies,
+    run_policy,
+    summary,
+)
+from brim.simulator.engine import Settings
+from brim.simulator.files import write_decisions, write_jobs, write_summary
+from brim.simulator.generate import ARRIVALS, Recipe, generate
+from brim.simulator.profiles import Profiles, read_profiles
+from brim.simulator.sample import SAMPLE
+from brim.simulator.traces import read_trace
 from brim.terminal import console
 
 
@@ -301,7 +301,7 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
 
 def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Console) -> None:
     """Everything that belongs into the folder of `--out`."""
-    from brim.backends.simulator.pages import (
+    from brim.simulator.pages import (
         write_page,
         write_pngs,
     )  # figures need the `simulate` extra
@@ -374,7 +374,7 @@ def generate_command(
 )
 def figures_command(data: Path, out: Path) -> None:
     """Make the paper's figures that the data allows, beside the published values."""
-    from brim.backends.simulator.paper import draw  # figures need the `simulate` extra
+    from brim.simulator.paper import draw  # figures need the `simulate` extra
 
     err = console(sys.stderr)
     cells = draw(out, data, tell=lambda line: err.print(line, style="dim"))

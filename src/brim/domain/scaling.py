@@ -1,7 +1,7 @@
 """The speed of a job on n workers: measured points, a fitted model between and beyond them, the
 envelope.
 
-Pure: reading a profile from a file happens in `brim.backends.simulator.profiles`.
+Pure: reading a profile from a file happens in `brim.simulator.profiles`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import importlib.util
 import time
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 import brim
 from brim import data, models, param
+from brim.data.columns import Column
 from brim.errors import SpecError
 
 WAIT = param("wait", 0.7e-3)
@@ -27,7 +28,7 @@ as on a GPU each.
 
 MONTHS = param("months", 12)  # of 2013: fewer for a quick look
 
-COLUMNS = [
+COLUMNS: list[Column] = [
     data.vocabulary("month"),
     data.vocabulary("hour"),
     data.vocabulary("carrier"),
@@ -50,7 +51,7 @@ def flights_file() -> str:
 
 
 @cache
-def dataset(split: str) -> Any:
+def dataset(split: Literal["train", "test"]) -> Any:
     return data.csv(
         flights_file(),
         columns=COLUMNS,

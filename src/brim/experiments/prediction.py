@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from brim.backends.simulator.engine import Settings, simulate
 from brim.domain.cluster import Cluster
 from brim.domain.job import WorkerRange
 from brim.domain.measuring import curve_of
@@ -17,6 +16,7 @@ from brim.domain.workload import Job
 from brim.experiments.course import Workers
 from brim.experiments.scale import Scale
 from brim.policies.named import POLICIES
+from brim.simulator.engine import Settings, simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

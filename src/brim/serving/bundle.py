@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from brim.data import fitted
+from brim.data.datasets import columnar_in
+from brim.data.encoding import Encoder
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault
 from brim.serving.contents import Contents
@@ -21,9 +24,6 @@ from brim.serving.program import Program, State, load_program, served_of
 from brim.serving.rows import RowChange, Sides, check_change, open_change, open_tensors
 from brim.storage.job_file import read_job
 from brim.train.context import shared_environment
-from brim.train.data import fitted
-from brim.train.data.datasets import columnar_in
-from brim.train.data.encoding import Encoder
 from brim.train.training_file import call, functions_of, load
 
 

@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from brim.data import fitted
+from brim.data.datasets import columnar_in
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.serving.contents import Contents
@@ -43,8 +45,6 @@ from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
 from brim.storage.places import open_place
 from brim.train.context import shared_environment
-from brim.train.data import fitted
-from brim.train.data.datasets import columnar_in
 from brim.train.export import example_inputs, shapes_of
 from brim.train.job import versions
 from brim.train.state import weights_sha256

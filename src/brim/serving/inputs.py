@@ -14,12 +14,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from brim.data.columns import Categorical, Numeric
+from brim.data.encoding import Encoder
+from brim.data.screening import Plan
+from brim.data.tables import Codes, Floats, Rows, float_token, number_in, stable_hash
 from brim.domain.quantities import counted
 from brim.errors import SpecError, did_you_mean
-from brim.train.data.columns import Categorical, Numeric
-from brim.train.data.encoding import Encoder
-from brim.train.data.screening import Plan
-from brim.train.data.tables import Codes, Floats, Rows, float_token, number_in, stable_hash
 
 Cell = str | int | float | bool | None
 Inputs = Any  # a tensor, or a tree of them, whose first dimension is that of the rows

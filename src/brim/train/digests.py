@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 from torch import Tensor
 
-from brim.train.layout import memory_of
+from brim.tensors import memory_of
 
 Digests = dict[str, bytes]  # of each leaf of a state, by its path
 

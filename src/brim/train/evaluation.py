@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from brim.chance import Sources
 from brim.coordination.reduction import share
+from brim.data.batches import Collate
+from brim.data.feed import Feed, Request
 from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
-from brim.train.chance import Sources
-from brim.train.data.batches import Collate
-from brim.train.data.feed import Feed, Request
 from brim.train.metrics import Metric
 from brim.train.samples import pair_of, to_device
 

@@ -21,8 +21,9 @@ from torch import Tensor
 from brim.coordination.membership import World
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
+from brim.tensors import memory_of
 from brim.train.accumulate import combine
-from brim.train.layout import Layout, memory_of
+from brim.train.layout import Layout
 from brim.train.memory import have_ready
 from brim.train.paces import Paces
 from brim.train.rows import OwnedRows, Rows, between, fold_rows

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from brim.data.datasets import columnar_in
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
 from brim.storage.files import new_directory, write_through
 from brim.train.context import shared_environment
-from brim.train.data.datasets import columnar_in
 from brim.train.evaluation import feed_of
 from brim.train.job import versions
 from brim.train.lightning import LightningFile

@@ -10,8 +10,8 @@ import sys
 import torch
 
 from brim.errors import BrimError, EnvironmentFault, UserCodeError
+from brim.tracebacks import trace_of
 from brim.train.context import WorkerContext
-from brim.train.traces import trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Failed, Warn, failure_of
 

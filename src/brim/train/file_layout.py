@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from brim.train.layout import memory_of
+from brim.tensors import memory_of
 
 Bytes = npt.NDArray[np.uint8]
 

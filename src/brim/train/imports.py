@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from brim.chance import seed_everything
 from brim.train import join
-from brim.train.chance import seed_everything
 
 _is_script = False
 

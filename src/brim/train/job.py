@@ -32,7 +32,10 @@ import torch
 from torch import Tensor, nn
 
 import brim
+from brim.chance import Sources
 from brim.coordination.reduction import ReductionPlan
+from brim.data.batches import Collate
+from brim.data.feed import Feed, Read, Request, requests
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
@@ -42,12 +45,9 @@ from brim.train.accumulate import Accumulator
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.attributes import Attributes
 from brim.train.carried import Carried, check_names
-from brim.train.chance import Sources
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions, Outcome
-from brim.train.data.batches import Collate
-from brim.train.data.feed import Feed, Read, Request, requests
 from brim.train.digests import describe_difference, root_of
 from brim.train.embeddings import Embeddings
 from brim.train.evaluation import Forward, evaluate_together, feed_of

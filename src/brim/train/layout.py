@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,14 +20,6 @@ from brim.errors import SpecError
 from brim.train.rows import Rows, joined
 
 ALIGNMENT = 64  # bytes: a cache line, and what vector kernels want
-
-
-def memory_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the host, not a copy."""
-    if not tensor.numel():
-        return memoryview(b"")
-    array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(array)
 
 
 @dataclass(frozen=True, slots=True)

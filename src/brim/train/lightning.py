@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 
+from brim.data.feed import Feed
 from brim.errors import SpecError
-from brim.train.data.feed import Feed
 from brim.train.job import Job
 from brim.train.metrics import Metric
 from brim.train.samples import to_device

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from brim.data import Columnar
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import partial_of, sync_directory
-from brim.train.data import Columnar
 
 Indices = npt.NDArray[np.int64]
 _HINT = "a function predict(output) in the training file may return a dict of tensors [rows]"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from brim.decoding import UNDECODABLE
 from brim.errors import ProtocolError
-from brim.train.layout import memory_of
+from brim.tensors import memory_of
 from brim.wire.peer import Cancelled, read_exactly, write_all
 
 _LENGTH = struct.Struct("<Q")

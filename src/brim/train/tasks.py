@@ -16,12 +16,12 @@ import numpy as np
 from torch import nn
 from torch.utils.data import DataLoader, default_collate
 
+from brim.data.datasets import columnar_in
+from brim.data.feed import Feed
 from brim.domain.batch import Span
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
-from brim.train.data.datasets import columnar_in
-from brim.train.data.feed import Feed
 from brim.train.evaluation import Forward, feed_of, observe, outputs, results, undisturbed
 from brim.train.inference import Task
 from brim.train.lightning import LightningFile

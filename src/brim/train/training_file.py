@@ -20,15 +20,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from brim.chance import Sources
+from brim.data.feed import Feed
 from brim.domain.batch import Schedule
 from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.tracebacks import trace_of
 from brim.train.attributes import Attributes
-from brim.train.chance import Sources
 from brim.train.context import WorkerContext
 from brim.train.contribution import Contributions
-from brim.train.data.feed import Feed
 from brim.train.embeddings import only_looks_up
 from brim.train.evaluation import Forward, observe
 from brim.train.job import Job
@@ -39,7 +40,6 @@ from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
 from brim.train.returned import check_dataset, check_functions, check_metrics, check_model
 from brim.train.samples import pair_of, to_device
-from brim.train.traces import trace_of
 
 _LARGE = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"

@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from brim.data import fitted
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
 from brim.domain.table_parts import StoredTable
@@ -20,7 +21,6 @@ from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
-from brim.train.data import fitted
 from brim.train.keyed import Embedding, HeldRows, hold
 from brim.train.returned import check_model
 from brim.train.table_file import WEIGHT

@@ -1,0 +1,179 @@
+"""Chance: the generators that a process draws from unless told otherwise, those that things keep
+in attributes of their own, and how all of them are set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Iterator, Mapping
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from brim.domain.seeds import mix
+
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+_KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_SHORT = 100  # a longer list or dict holds data, not transforms
+_DEPTH = 8
+
+
+def own_generators(*things: Any) -> list[Generator]:
+    """The generators that these keep, in attributes or further down; each once, in the order in
+    which they are found.
+
+    >>> flip = functools.partial(print, random.Random(3))
+    >>> len(own_generators({"transforms": [flip, flip]}))
+    1
+    """
+    found: dict[int, Generator] = {}
+    seen: set[int] = set()
+
+    def look(thing: Any, depth: int) -> None:
+        if id(thing) in seen or depth > _DEPTH:
+            return
+        seen.add(id(thing))
+        if isinstance(thing, _KINDS):
+            found[id(thing)] = thing
+            return
+        for part in _parts(thing):
+            look(part, depth + 1)
+
+    for thing in things:
+        look(thing, 0)
+    return list(found.values())
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """What something is made of, as far as it may draw."""
+    match thing:
+        case Tensor() | np.ndarray() | nn.Module() | ModuleType() | type() | str() | bytes() | None:
+            return
+        case Mapping():
+            yield from thing.values() if len(thing) <= _SHORT else ()
+        case list() | tuple() | set():
+            yield from thing if len(thing) <= _SHORT else ()
+        case functools.partial():
+            yield from (thing.func, *thing.args, *thing.keywords.values())
+        case MethodType() | BuiltinMethodType():
+            yield thing.__self__
+        case FunctionType():
+            yield from (cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell))
+    yield from getattr(thing, "__dict__", {}).values()
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - asking is how one learns it
+    except ValueError:
+        return False
+    return True
+
+
+def seed_generators(generators: list[Generator], seed: int) -> None:
+    """Seed each with a seed of its own."""
+    for number, generator in enumerate(generators):
+        own = mix(seed, number)
+        match generator:
+            case torch.Generator():
+                generator.manual_seed(own)
+            case np.random.Generator():
+                bits: Any = generator.bit_generator
+                bits.state = type(bits)(own).state
+            case np.random.RandomState():
+                generator.seed(own & 0xFFFFFFFF)
+            case random.Random():
+                generator.seed(own)
+
+
+def seed_host(seed: int) -> None:
+    """Seed what code on the host draws from by default: torch, Python's `random` and numpy."""
+    # torch.manual_seed takes 140 µs: it asks for devices each time.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def seed_everything(seed: int) -> None:
+    """All sources of chance that a micro-batch may draw from."""
+    seed_host(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
+class Sources:
+    """The global sources of chance, and the generators that a network keeps in attributes of its
+    modules.
+
+    Args:
+        model: the network.
+
+    >>> class Noisy(nn.Module):
+    ...     def __init__(self) -> None:
+    ...         super().__init__()
+    ...         self.generator = torch.Generator()
+    >>> model = Noisy()
+    >>> sources = Sources(model)
+    >>> sources.seed(7); first = torch.rand(1, generator=model.generator)
+    >>> sources.seed(7); bool(first == torch.rand(1, generator=model.generator))
+    True
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._generators = own_generators(*(vars(module) for module in model.modules()))
+
+    def seed(self, seed: int) -> None:
+        """Start every source anew from this 64-bit seed."""
+        seed_everything(seed)
+        if self._generators:
+            seed_generators(self._generators, seed)
+
+
+class Chance:
+    """The chance of something that draws now and then and must not notice who drew between.
+
+    Args:
+        seed: where it starts.
+
+    >>> coin = Chance(0)
+    >>> with coin.drawing(): first = random.random()
+    >>> with coin.drawing(): second = random.random()
+    >>> seed_host(0)
+    >>> (random.random(), random.random()) == (first, second)
+    True
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed: int | None = seed
+        self._state: Any = None
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Draw from this chance in here; outside, the process goes on with its own."""
+        outside = _state()
+        if self._seed is None:
+            _go_on_from(self._state)
+        else:
+            seed_host(self._seed)
+            self._seed = None
+        try:
+            yield
+        finally:
+            self._state = _state()
+            _go_on_from(outside)
+
+
+def _state() -> Any:
+    return torch.default_generator.get_state(), random.getstate(), np.random.get_state()
+
+
+def _go_on_from(state: Any) -> None:
+    of_torch, of_python, of_numpy = state
+    torch.default_generator.set_state(of_torch)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)

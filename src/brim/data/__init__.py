@@ -1,0 +1,31 @@
+"""Readers of tables, such as `brim.data.csv(...)`; functions that describe their columns, or a
+stream.
+"""
+
+from brim.data.batches import Batched, Tensors, fetch
+from brim.data.columns import hashed, numeric, target, vocabulary, where
+from brim.data.datasets import Columnar
+from brim.data.follow import follow
+from brim.data.load import arrow, csv, parquet
+from brim.data.sized_stream import stream
+from brim.data.splits import last, rows, sample
+
+__all__ = [
+    "Batched",
+    "Columnar",
+    "Tensors",
+    "arrow",
+    "csv",
+    "fetch",
+    "follow",
+    "hashed",
+    "last",
+    "numeric",
+    "parquet",
+    "rows",
+    "sample",
+    "stream",
+    "target",
+    "vocabulary",
+    "where",
+]

@@ -1,0 +1,340 @@
+"""What people bring along as data (a dataset, a DataLoader, a stream), described in one way or
+refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from brim.data.batches import Collate
+from brim.data.orders import AsTheyLie, Drawn, Order, Shuffled
+from brim.data.sized_stream import SizedStream, is_stream
+from brim.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """How a user's data is to be read.
+
+    Args:
+        dataset: map-style, or a stream (`streams`): something that is iterated anew for each epoch.
+        order: of an epoch.
+        samples: positions of an epoch that are used.
+        batch_size: samples per step, or None where nobody said.
+        collate: makes a list of samples one; None collates as torch does.
+        shards: that a stream is read in, or None for one iteration.
+        loaders: processes that read beside the step, or None where nobody said.
+        ahead: micro-batches that each of them may be ahead.
+        loader_init: called in each with its number.
+    """
+
+    dataset: Any
+    streams: bool
+    order: Order
+    samples: int
+    batch_size: int | None
+    collate: Collate | None
+    shards: int | None = None
+    loaders: int | None = None
+    ahead: int = 2
+    loader_init: Callable[[int], Any] | None = None
+
+
+def describe(
+    data: Any,
+    *,
+    seed: int,
+    global_batch_size: int | None = None,
+    shuffle: bool | None = None,
+    sampler: Iterable[int] | None = None,
+    collate_fn: Collate | None = None,
+    samples: int | None = None,
+    shards: int | None = None,
+) -> Description:
+    """See `Feed` for the arguments.
+
+    Raises:
+        SpecError: this is no data, or cannot be read exactly.
+    """
+    inner = data.dataset if isinstance(data, DataLoader) else data
+    if isinstance(inner, SizedStream):
+        samples = _said_once("samples", samples, inner.samples)
+        shards = _said_once("shards", shards, inner.shards)
+    if isinstance(data, DataLoader):
+        given = {"shuffle=": shuffle, "sampler=": sampler, "collate_fn=": collate_fn}
+        _refuse_beside_a_loader([name for name, value in given.items() if value is not None])
+        return _cut(
+            _of_a_loader(data, seed=seed, global_batch_size=global_batch_size, samples=samples),
+            shards,
+        )
+    order = _order(data, seed=seed, shuffle=shuffle, sampler=sampler, samples=samples)
+    description = Description(
+        dataset=data,
+        streams=order.kind == "stream",
+        order=order,
+        samples=order.samples,
+        batch_size=global_batch_size,
+        collate=collate_fn,
+        loaders=data.loaders if isinstance(data, SizedStream) else None,
+    )
+    return _cut(description, shards)
+
+
+def _said_once(name: str, asked: int | None, said: int | None) -> int | None:
+    """What `job.batches` and `brim.data.stream` say of one number."""
+    if asked is not None and said is not None and asked != said:
+        raise SpecError(
+            f"job.batches({name}=)",
+            got=f"{asked}, and {name}={said} of brim.data.stream",
+            need="it in one place",
+        )
+    return said if asked is None else asked
+
+
+def _cut(description: Description, shards: int | None) -> Description:
+    """The same, read in so many shards."""
+    if isinstance(description.dataset, SizedStream):
+        description = replace(description, dataset=description.dataset.dataset)
+    if shards is None:
+        return description
+    if shards < 1:
+        raise SpecError("shards", got=str(shards), need="a whole number from 1")
+    if not description.streams:
+        raise SpecError(
+            "shards",
+            got=f"shards={shards} for a dataset that is read by index",
+            need="shards= with a stream alone: of other data each worker reads its own samples in "
+            "any case",
+        )
+    for field, size in (
+        ("global_batch_size", description.batch_size),
+        ("samples", description.samples),
+    ):
+        if size is not None and size % shards:
+            raise SpecError(
+                field,
+                got=f"{size:,} and shards={shards}",
+                need=f"a multiple of {shards}: each shard gives each step an equal part",
+                hint=f"{field}={size // shards * shards or shards}",
+            )
+    files = getattr(description.dataset, "num_shards", None)  # of Hugging Face
+    if isinstance(files, int) and files < shards:
+        raise SpecError(
+            "shards",
+            got=f"shards={shards} of a stream that has {files}",
+            need=f"at most {files}",
+            hint=f"shards={files}",
+        )
+    return replace(description, shards=shards)
+
+
+# DataLoaders --------------------------------------------------------------------------------------
+
+
+def _refuse_beside_a_loader(given: list[str]) -> None:
+    if given:
+        raise SpecError(
+            given[0].removesuffix("="),
+            got=f"{' and '.join(given)} beside a DataLoader",
+            need="it in one place",
+            hint=f"DataLoader(dataset, {given[0]}…), or the dataset itself without a DataLoader",
+        )
+
+
+def _of_a_loader(
+    loader: DataLoader[Any], *, seed: int, global_batch_size: int | None, samples: int | None
+) -> Description:
+    _refuse_odd_loaders(loader)
+    sampler, batch_size, drop_last = _parts(loader)
+    if global_batch_size not in (None, batch_size):
+        raise SpecError(
+            "global_batch_size",
+            got=f"{global_batch_size}, and a DataLoader with batch_size={batch_size}",
+            need="one number of samples per step",
+            hint=f"DataLoader(…, batch_size={global_batch_size}), or leave global_batch_size out",
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        sampler = None  # torch gives streams one that says nothing
+    order = _order(loader.dataset, seed=seed, shuffle=None, sampler=sampler, samples=samples)
+    used = order.samples // batch_size * batch_size if drop_last else order.samples
+    if order.samples and not used:
+        raise SpecError(
+            "DataLoader(drop_last=True)",
+            got=f"{order.samples:,} samples, which do not fill a batch of {batch_size}",
+            need="at least one whole batch",
+            hint=f"batch_size={order.samples}",
+        )
+    return Description(
+        dataset=loader.dataset,
+        streams=order.kind == "stream",
+        order=order,
+        samples=used,
+        batch_size=batch_size,
+        collate=None if loader.collate_fn is default_collate else loader.collate_fn,
+        loaders=loader.num_workers,
+        ahead=loader.prefetch_factor or 2,
+        loader_init=loader.worker_init_fn,
+    )
+
+
+def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        raise SpecError(
+            type(loader).__name__,
+            got="a DataLoader with its own __iter__",
+            need="torch's DataLoader, or a dataset: brim reads the samples of each micro-batch "
+            "itself",
+            hint="pass its dataset: loader.dataset",
+        )
+    context = loader.multiprocessing_context
+    if context is not None and context.get_start_method() != "fork":
+        raise SpecError(
+            "DataLoader(multiprocessing_context=)",
+            got=repr(context.get_start_method()),
+            need="'fork' or none: brim forks the processes that read",
+            hint="num_workers=0 reads in the step",
+        )
+
+
+def _parts(loader: DataLoader[Any]) -> tuple[Any, int, bool]:
+    """Its sampler, its batch size and whether it drops the last batch."""
+    batches: Any = loader.batch_sampler
+    if batches is None:
+        raise SpecError(
+            "DataLoader(batch_size=None)",
+            got="a DataLoader whose dataset makes the batches",
+            need="one whose dataset gives single samples: brim cuts each batch into micro-batches",
+            hint="DataLoader(dataset, batch_size=512)",
+        )
+    if loader.batch_size is None and type(batches) is not BatchSampler:
+        raise SpecError(
+            f"batch_sampler {type(batches).__name__}",
+            got="a sampler that makes batches of its own",
+            need="one that draws single samples: brim cuts each batch into micro-batches",
+            hint="DataLoader(dataset, batch_size=512, sampler=…)",
+        )
+    return batches.sampler, batches.batch_size, batches.drop_last
+
+
+# Orders -------------------------------------------------------------------------------------------
+
+
+def _order(
+    data: Any, *, seed: int, shuffle: bool | None, sampler: Any, samples: int | None
+) -> Order:
+    if is_stream(data):
+        return _order_of_a_stream(data, shuffle=shuffle, sampler=sampler, samples=samples)
+    size = _size(data)
+    if samples not in (None, size):
+        raise SpecError(
+            "samples",
+            got=f"{samples:,} for a dataset that has {size:,}",
+            need="samples= only with a stream",
+            hint=f"torch.utils.data.Subset(dataset, range({samples}))",
+        )
+    if sampler is not None and shuffle is not None:
+        raise SpecError("shuffle", got="shuffle= beside sampler=", need="one of them")
+    if sampler is not None:
+        return _order_of_a_sampler(data, size, sampler, seed=seed)
+    return AsTheyLie("sequential", size) if shuffle is False else _shuffled(data, size, seed)
+
+
+def _shuffled(data: Any, size: int, seed: int) -> Order:
+    return Shuffled(seed=seed, size=size, block_size=int(getattr(data, "block_size", 1)))
+
+
+def _order_of_a_sampler(data: Any, size: int, sampler: Any, *, seed: int) -> Order:
+    if isinstance(sampler, DistributedSampler):
+        raise SpecError(
+            "DistributedSampler",
+            got="a sampler that cuts the data by rank",
+            need="none: brim gives each worker its part of every batch",
+            hint="DataLoader(dataset, shuffle=True)",
+        )
+    if isinstance(sampler, BatchSampler):
+        raise SpecError(
+            "sampler",
+            got=f"a {type(sampler).__name__}, which draws batches",
+            need="one that draws single samples: brim cuts each batch into micro-batches",
+            hint="sampler=sampler.sampler, global_batch_size=sampler.batch_size",
+        )
+    if type(sampler) is SequentialSampler:
+        return AsTheyLie("sequential", size)
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == size:
+        return _shuffled(data, size, seed)
+    return Drawn(sampler, size=size, seed=seed)
+
+
+def _order_of_a_stream(
+    data: Any, *, shuffle: bool | None, sampler: Any, samples: int | None
+) -> Order:
+    if shuffle or sampler is not None:
+        raise SpecError(
+            "shuffle" if shuffle else "sampler",
+            got="a stream, whose samples come in a fixed order",
+            need="a map-style dataset (__len__ and __getitem__), or a stream that shuffles itself",
+        )
+    if hasattr(data, "__next__"):
+        raise SpecError(
+            "data",
+            got=f"a {type(data).__name__}, which can be read only once",
+            need="something that can be iterated again for each epoch",
+            hint="a torch.utils.data.IterableDataset with __iter__",
+        )
+    count = samples if samples is not None else _length(data)
+    if count is None:
+        raise SpecError(
+            type(data).__name__,
+            got="a stream that does not say how many samples an epoch has",
+            need="samples=, or __len__",
+            hint="job.batches(stream, samples=100_000, global_batch_size=512), or in a training "
+            "file return "
+            "brim.data.stream(stream, samples=100_000)",
+        )
+    if count < 1:
+        raise SpecError("samples", got=str(count), need="a whole number from 1")
+    return AsTheyLie("stream", count)
+
+
+def _size(data: Any) -> int:
+    """Samples of a map-style dataset."""
+    if isinstance(data, Mapping):
+        names = ", ".join(repr(name) for name in list(data)[:4])
+        raise SpecError(
+            "data",
+            got=f"a {type(data).__name__} of {names}",
+            need="one dataset",
+            hint=f"data[{next(iter(data), 'train')!r}]",
+        )
+    size = (
+        _length(data)
+        if hasattr(data, "__getitem__") and not isinstance(data, (str, bytes))
+        else None
+    )
+    if size is None:
+        raise SpecError(
+            "data",
+            got=f"a {type(data).__name__}",
+            need="a DataLoader, a stream, or a dataset with __len__ and __getitem__",
+            hint="torch.utils.data.TensorDataset(inputs, targets)",
+        )
+    return size
+
+
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None

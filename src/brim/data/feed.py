@@ -1,0 +1,308 @@
+"""A job's micro-batches, read from whatever the user gave as data, in the order in which a rank
+needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import _utils
+
+from brim.chance import Generator as OwnGenerator
+from brim.chance import own_generators, seed_generators, seed_host
+from brim.data.batches import Collate, Indices, fetch, is_quick
+from brim.data.description import describe
+from brim.data.loaders import Loaders
+from brim.data.repeatable import digest_of, is_same
+from brim.data.streams import Stream
+from brim.domain.accounting import sample_checksum
+from brim.domain.batch import Schedule, Span, cut
+from brim.domain.seeds import mix
+from brim.errors import SpecError
+
+_READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
+
+
+class Request(
+    NamedTuple
+):  # a tuple, as all of one micro-batch here: it is made in a third of the time
+    """A micro-batch that a rank is going to need.
+
+    `span` are positions in the order of its epoch.
+    """
+
+    step: int
+    micro: int
+    epoch: int
+    span: Span
+
+
+def requests(
+    schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
+) -> Iterator[Request]:
+    """What a rank needs of all steps to come, in order; micro-batches without a sample are left
+    out.
+
+    Args:
+        schedule: of the job.
+        parts: micro-batches of a step.
+        micro_batches: those of this rank.
+        after: steps that are done.
+    """
+    mine = tuple(micro_batches)
+    for step in range(after, schedule.steps):
+        spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
+        for micro in mine:
+            if len(spans[micro]):
+                yield Request(step, micro, epoch, spans[micro])
+
+
+class Read(NamedTuple):
+    """A micro-batch that was read: its collated sample on the host, and `sample_checksum` of its
+    samples.
+    """
+
+    request: Request
+    sample: Any
+    crc32: int
+
+
+class _Work(NamedTuple):
+    request: Request
+    indices: Indices
+
+
+class Feed:
+    """Reads a job's micro-batches, beside the step where it is asked to.
+
+    What is read follows from the request and the seed alone, also where the data draws from
+    torch's, numpy's or Python's global generators: so it is the same whoever reads it, and when.
+
+    Args:
+        data: a map-style dataset, a torch DataLoader, or a stream (an IterableDataset, or anything
+            else that can be iterated anew for each epoch).
+        seed: the job's.
+        global_batch_size: samples per step; None takes that of the DataLoader.
+        shuffle: False reads a map-style dataset as it lies; None shuffles it. A DataLoader says it
+            itself.
+        sampler: draws the indices of each epoch, instead of a shuffle.
+        collate_fn: makes a list of samples one; None collates as torch does.
+        samples: of an epoch, where a stream does not say it.
+        shards: that a stream is cut into: it has a method `shard(num_shards, index)`, or asks
+            `get_worker_info` which one to read. None iterates all of it.
+        loaders: processes that read beside the step, each a few micro-batches ahead; 0 reads in the
+            step, None does as the DataLoader says. A stream is read by one at most for each shard,
+            data that is held in tensors by none.
+
+    Attributes:
+        samples: of an epoch.
+        loaders: how many processes may read.
+        block_size: as in `EpochOrder`.
+        order: `shuffled`, `sequential`, `stream` or `sampler`.
+        order_size: samples that a shuffle permutes: more than `samples` where the last batch is
+            dropped.
+        mark: what tells this data from other data of the same length, once it was checked: a digest
+            of two samples; for streams, the number of shards.
+
+    Raises:
+        SpecError: this is no data, or cannot be read exactly.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        seed: int,
+        global_batch_size: int | None = None,
+        shuffle: bool | None = None,
+        sampler: Iterable[int] | None = None,
+        collate_fn: Collate | None = None,
+        samples: int | None = None,
+        shards: int | None = None,
+        loaders: int | None = None,
+    ) -> None:
+        given = describe(
+            data,
+            seed=seed,
+            global_batch_size=global_batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            collate_fn=collate_fn,
+            samples=samples,
+            shards=shards,
+        )
+        self.dataset = given.dataset
+        self.samples = given.samples
+        self.order, self.order_size = given.order.kind, given.order.size
+        self.block_size = int(getattr(given.dataset, "block_size", 1))
+        self.mark = ""
+        self._given, self._seed = given, seed
+        self._stream = self._new_stream() if given.streams else None
+        self._generators: list[OwnGenerator] | None = None
+        self._quick = given.collate is None and not given.streams and is_quick(given.dataset)
+        wanted = (given.loaders or 0) if loaders is None else loaders
+        self.loaders = (
+            0 if self._quick else min(wanted, given.shards or 1) if given.streams else wanted
+        )
+        self._loaders: Loaders[_Work] | None = None
+        if self.loaders:
+            self._loaders = Loaders(
+                self._load,
+                ahead=given.ahead,
+                start=self._start_loader,
+                whose=self._shard_of if given.streams else None,
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per step.
+
+        Raises:
+            SpecError: nobody said how many.
+        """
+        if self._given.batch_size is None:
+            raise SpecError(
+                "global_batch_size",
+                got="a dataset, and no number of samples per step",
+                need="a whole number from 1",
+                hint="job.batches(train, global_batch_size=512)",
+            )
+        return self._given.batch_size
+
+    def read(
+        self,
+        requests: Iterator[Request],
+        *,
+        loaders: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Generator[Read]:
+        """What is asked for, in this order. To be closed where no more of it is wanted.
+
+        Args:
+            requests: taken some way ahead of what is given out where processes read.
+            loaders: how many of the processes read, from 1; None has all of them. Others than these
+                are ended.
+            meanwhile: called now and then while these have nothing ready; may raise.
+
+        Raises:
+            UserCodeError: the user's code raised in a process that reads; in the step, what it
+                raised comes as it is.
+            SpecError: the data is not what it promised to be.
+            EnvironmentFault: processes that read die again and again.
+        """
+        works = (_Work(request, self.indices(request.epoch, request.span)) for request in requests)
+        if self._loaders is None:
+            for work in works:
+                yield Read(work.request, self._load(work), sample_checksum(work.indices))
+            return
+        read = self._loaders.read(works, count=loaders or self.loaders, meanwhile=meanwhile)
+        for work, sample in read:
+            yield Read(work.request, sample, sample_checksum(work.indices))
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the order follows from arithmetic alone: nobody's sampler is asked, no stream is
+        begun.
+        """
+        return self.order in ("shuffled", "sequential")
+
+    def close(self) -> None:
+        """End the processes that read; they start again where something is read again."""
+        if self._loaders is not None:
+            self._loaders.close()
+
+    def order_crc32(self, epoch: int) -> int:
+        """What tells an epoch's order from another: ranks whose samplers drew differently find it
+        out by this.
+        """
+        return sample_checksum(self.indices(epoch, Span(0, self.samples)))
+
+    def first(self, count: int) -> Any:
+        """The first so many samples as they lie, collated: to look at, and to try a model with."""
+        count = min(count, self._given.order.size)
+        if self._given.streams:
+            return self._new_stream().read(0, Span(0, count), seed=self._seed)
+        return fetch(self.dataset, np.arange(count), self._given.collate)
+
+    def check(self) -> None:
+        """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
+
+        Raises:
+            SpecError: it does. Streams are not read for this: to begin one may take long.
+        """
+        if self._given.streams:
+            self.mark = f"stream of {self._given.shards or 1}"
+        if self._given.streams or not self.samples:
+            return
+        span = Span(0, min(2, self.samples))
+        work = _Work(Request(0, 0, 0, span), self.indices(0, span))
+        sample = self._load(work)
+        self.mark = digest_of(sample)
+        if not self._quick and not is_same(sample, self._load(work)):
+            raise SpecError(
+                type(self.dataset).__name__,
+                got="different data when the same samples are read again with the same seed",
+                need="samples that depend only on their index and on seeded random numbers",
+                hint="draw from torch's, numpy's or Python's global generator, or from one kept in "
+                "the dataset",
+            )
+
+    def indices(self, epoch: int, span: Span) -> Indices:
+        """Which samples are at these positions of an epoch, int64; those of a stream are numbered
+        as they come.
+        """
+        return self._given.order.at(epoch, span.start, span.stop)
+
+    def _load(self, work: _Work) -> Any:
+        if self._quick:
+            return fetch(self.dataset, work.indices)
+        request = work.request
+        seed = mix(self._seed, request.step, request.micro, _READING)
+        if self._stream is not None:
+            return self._stream.read(request.epoch, request.span, seed=seed)
+        if (
+            self._generators is None
+        ):  # found where they are used: a process that reads may have made its own
+            self._generators = own_generators(self.dataset, self._given.collate)
+        seed_host(seed)
+        seed_generators(self._generators, seed)
+        return fetch(self.dataset, work.indices, self._given.collate)
+
+    def _start_loader(self, number: int) -> None:
+        """What torch does in a new process: `get_worker_info` says there what `worker_init_fn` asks
+        for.
+
+        Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
+        samples out.
+        """
+        if self._given.loader_init is None:
+            return
+        worker = _utils.worker
+        seed = mix(self._seed, number) >> 1
+        worker._worker_info = worker.WorkerInfo(
+            id=number, num_workers=self.loaders, seed=seed, dataset=self.dataset
+        )
+        self._given.loader_init(number)
+        worker._worker_info = None
+
+    def _new_stream(self) -> Stream:
+        given = self._given
+        kept = (given.ahead + 1) * (given.batch_size or 1)  # of the steps that may be under way
+        return Stream(
+            given.dataset,
+            samples=given.samples,
+            batch_size=given.batch_size
+            or given.shards
+            or 1,  # without steps, from each shard in turn
+            collate=given.collate,
+            seed=self._seed,
+            kept=kept,
+            shards=given.shards,
+        )
+
+    def _shard_of(self, work: _Work) -> int:
+        """The shard that this begins in: one process reads all of a shard."""
+        assert self._stream is not None, "made where this is given"
+        return self._stream.shard_at(work.request.span)

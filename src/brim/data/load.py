@@ -1,0 +1,295 @@
+"""From a user's call to a dataset: find the files, read, screen, fit to the training rows,
+encode.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Never
+
+import numpy as np
+
+from brim.data import fitted
+from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.datasets import ByGroup, Columnar, InMemory, PackedGroup, Unread
+from brim.data.encoding import Encoder
+from brim.data.files import Paths
+from brim.data.screening import Plan
+from brim.data.sources import NULL, Source, shown_paths
+from brim.data.splits import Split
+from brim.data.survey import RUN_DIRECTORY, Survey, survey
+from brim.data.typed import arrow_groups, parquet_groups
+from brim.errors import SpecError, did_you_mean
+
+SplitName = Literal["train", "test"]
+
+
+def csv(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target,
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    names: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    null: Sequence[str] = NULL,
+    **unknown: Never,
+) -> Columnar:
+    """Read delimited text files into memory.
+
+    Args:
+        path: a path, a URL that fsspec knows, a glob, or a list; .gz, .zip, .bz2 and .xz are
+            unpacked.
+        columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
+        target: what it predicts.
+        split: which rows: `train`, `test`, or None for all of them.
+        test: which rows are the test split: `last`, `rows` or `sample`. Statistics and vocabularies
+            are fitted to the other rows, whichever split is asked for.
+        keep: drops rows; see `where`.
+        names: the columns' names where the files have no header line.
+        delimiter: between fields; None means a tab for .tsv files and a comma for others.
+        null: texts that mean an empty cell.
+
+    Returns:
+        A map-style dataset; see `Columnar`. Bad rows (wrong number of fields, not a number, empty
+        cell where none is allowed) are left out, counted in `quarantined` and, within a run of
+        brim, written to its directory.
+
+    Raises:
+        SpecError: a file or column is missing or not as described, an option is unknown, or there
+            are no rows.
+    """
+    _known(csv, unknown)
+    source = Source(
+        path=path,
+        names=None if names is None else tuple(names),
+        delimiter=delimiter,
+        null=tuple(null),
+    )
+    return _dataset(source, _plan(columns, target, keep, test), split)
+
+
+def parquet(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target,
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    in_memory: bool = True,
+    **unknown: Never,
+) -> Columnar:
+    """Read Parquet files (or Arrow IPC files, if the suffix is .arrow, .feather or .ipc).
+
+    Args:
+        path: a path, a URL that fsspec knows, a glob, or a list of them.
+        columns: what the model sees: `numeric`, `vocabulary` and `hashed` columns, in order.
+        target: what it predicts.
+        split: which rows: `train`, `test`, or None for all of them.
+        test: which rows are the test split; see `csv`.
+        keep: drops rows; see `where`.
+        in_memory: False reads row groups as needed, after one pass that fits the columns. The
+            dataset's `block_size` is then the size of a row group, and epochs are shuffled by
+            blocks. If neighbouring rows are alike (sorted by time, say), smaller row groups shuffle
+            better.
+
+    Returns:
+        A map-style dataset; see `Columnar` and, on bad rows, `csv`.
+
+    Raises:
+        SpecError: a file or column is missing or not as described, an option is unknown, or there
+            are no rows.
+    """
+    _known(parquet, unknown)
+    suffixes = (".arrow", ".feather", ".ipc")
+    kind = (
+        arrow_groups
+        if all(name.endswith(suffixes) for name in shown_paths(path))
+        else parquet_groups
+    )
+    source = Source(path=path, typed=kind, in_memory=in_memory)
+    return _dataset(source, _plan(columns, target, keep, test), split)
+
+
+def arrow(
+    path: Paths,
+    *,
+    columns: Sequence[Column],
+    target: Target,
+    split: SplitName | None = None,
+    test: Split | None = None,
+    keep: Where | None = None,
+    in_memory: bool = True,
+    **unknown: Never,
+) -> Columnar:
+    """Read Arrow IPC (Feather) files, whatever their suffix; see `parquet`.
+
+    Raises:
+        SpecError: see `parquet`.
+    """
+    _known(arrow, unknown)
+    source = Source(path=path, typed=arrow_groups, in_memory=in_memory)
+    return _dataset(source, _plan(columns, target, keep, test), split)
+
+
+def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
+    _check_split(split, plan)
+    encoder = fitted.find(source.shown, plan.columns, plan.target)
+    if encoder is not None:
+        return Unread(_Opener(source, plan, encoder), lambda: _read(source, plan, split, encoder))
+    dataset = _fit(source, plan, split)
+    fitted.remember(os.environ.get(RUN_DIRECTORY, ""), source.shown, dataset.encoder)
+    return dataset
+
+
+def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
+    """Fit the columns to the training rows; for the other split, what was found for the first is
+    used.
+    """
+    key = (source.identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
+    if not source.in_memory:
+        found = _surveys.get(key)
+        if found is None:
+            found = _surveys[key] = _survey_groups(source, plan, None)
+        return _by_group(source, plan, split, found)
+    splits = _encoded.get(key)
+    if splits is None:
+        splits = _encoded[key] = _encode(
+            source, plan, ("train", "test") if split else (None,), None
+        )
+    return _some(splits.by_name[split], split)
+
+
+def _read(source: Source, plan: Plan, split: SplitName | None, encoder: Encoder) -> Columnar:
+    """Rows as columns that were fitted elsewhere see them."""
+    if source.in_memory:
+        return _some(_encode(source, plan, (split,), encoder).by_name[split], split)
+    return _by_group(source, plan, split, _survey_groups(source, plan, encoder))
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Reads other files as a dataset's columns see them."""
+
+    source: Source
+    plan: Plan
+    encoder: Encoder
+
+    def over(self, path: Paths) -> Columnar:
+        return _read(self.source.at(path), replace(self.plan, test=None), None, self.encoder)
+
+    def inputs_of(self, path: Paths) -> Columnar:
+        alone = Plan(self.plan.columns, None, None, None)
+        return _read(self.source.at(path), alone, None, replace(self.encoder, target=None))
+
+
+def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
+    groups = source.groups(plan.names, plan.number_names)
+    return survey(
+        (group.read() for group in groups), sum(group.size for group in groups), plan, encoder
+    )
+
+
+def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
+    packed = []
+    for group, part in zip(source.groups(plan.names, plan.number_names), found.parts, strict=True):
+        mask = part.of(split)
+        packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
+    if not any(group.count for group in packed):
+        raise _nothing_left(split)
+    return ByGroup(_Opener(source, plan, found.encoder), found, packed)
+
+
+def _encode(
+    source: Source, plan: Plan, wanted: Sequence[SplitName | None], encoder: Encoder | None
+) -> _Splits:
+    rows = list(source.read(plan.names, plan.number_names))
+    found = survey(rows, sum(part.size for part in rows), plan, encoder)
+    opener, splits = _Opener(source, plan, found.encoder), _Splits()
+    for split in wanted:
+        blocks = [
+            found.encoder.encode(each, part.of(split))
+            for each, part in zip(rows, found.parts, strict=True)
+        ]
+        splits.by_name[split] = InMemory(opener, found, blocks, keeps=splits)
+    return splits
+
+
+def _some(dataset: InMemory, split: str | None) -> InMemory:
+    if not len(dataset):
+        raise _nothing_left(split)
+    return dataset
+
+
+class _Splits:
+    """The encoded splits of one call."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str | None, InMemory] = {}
+
+
+# A training file asks for its train split and then for its test split, from the same columns: while
+# one of them is alive the other is not read again.
+_encoded: weakref.WeakValueDictionary[Any, _Splits] = weakref.WeakValueDictionary()
+_surveys: weakref.WeakValueDictionary[Any, Survey] = weakref.WeakValueDictionary()
+
+
+def _plan(
+    columns: Sequence[Column], target: Target, keep: Where | None, test: Split | None
+) -> Plan:
+    wrong: list[object] = [
+        column for column in columns if not isinstance(column, Numeric | Categorical)
+    ]
+    if wrong or not columns:
+        raise SpecError(
+            "columns=",
+            got=repr(wrong[0]) if wrong else "no column",
+            need="numeric, vocabulary or hashed columns",
+            hint=f"vocabulary({wrong[0]!r})" if wrong and isinstance(wrong[0], str) else "",
+        )
+    if not isinstance(target, Target):
+        raise SpecError(
+            "target=", got=repr(target), need="a target", hint=f"target=target({target!r})"
+        )
+    return Plan(tuple(columns), target, keep, test)
+
+
+def _check_split(split: str | None, plan: Plan) -> None:
+    if split not in ("train", "test", None):
+        raise SpecError(
+            "split=",
+            got=repr(split),
+            need="train, test or None",
+            hint=did_you_mean(str(split), ["train", "test"]),
+        )
+    if split == "test" and plan.test is None:
+        raise SpecError(
+            "split=",
+            got="'test', without test=",
+            need="the rows that are the test split",
+            hint="test=last(0.1)",
+        )
+
+
+def _nothing_left(split: str | None) -> SpecError:
+    rows = f"the {split} split" if split else "the files"
+    return SpecError(
+        rows, got="no rows", need="at least one", hint="look at keep=, test= and quarantined rows"
+    )
+
+
+def _known(function: Callable[..., Any], unknown: dict[str, Any]) -> None:
+    for name in unknown:
+        known = [known for known in function.__annotations__ if known not in ("unknown", "return")]
+        raise SpecError(
+            f"{function.__name__}({name}=)",
+            got="an unknown option",
+            need="a known one",
+            hint=did_you_mean(name, known),
+        )

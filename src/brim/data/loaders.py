@@ -1,0 +1,229 @@
+"""Processes that read and collate micro-batches beside the step, and die with the worker that
+started them.
+
+Not torch's DataLoader: it answers the death of a process by an exception in the midst of whatever
+the training loop does, a commit too; it waits up to five seconds for each process that is busy when
+it is closed; and what was asked for in a round that is over would be read to the end. Reading gives
+the same wherever and however often it is done, so here a dead process is replaced and asked again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from brim.data.parcels import receive, send
+from brim.errors import BrimError, EnvironmentFault, UserCodeError
+from brim.process import be_called, die_with_parent
+from brim.tracebacks import trace_of
+
+_LOOK = 0.2  # seconds between looks at something else while nothing comes
+_TRIES = 3  # processes that die over one micro-batch before its reader is given up
+
+Work = TypeVar("Work")
+_fork = multiprocessing.get_context("fork")
+
+
+class Loaders(Generic[Work]):
+    """Processes, started when something is read first, that are asked in turn.
+
+    Args:
+        load: reads one piece of work; runs in the processes, which have what this process had when
+            they started.
+        ahead: pieces of work that each process may be ahead.
+        start: called in each process with its number before it reads.
+        whose: the number of the process that is to read a piece of work, modulo their count; None
+            asks them in turn.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Work], Any],
+        *,
+        ahead: int,
+        start: Callable[[int], None],
+        whose: Callable[[Work], int] | None = None,
+    ) -> None:
+        self._ahead, self._whose = ahead, whose
+        self._load, self._start = load, start
+        self._reading = _fork.RawValue(
+            "q", 0
+        )  # which call of `read` is the latest; shared with the processes
+        self._loaders: list[_Loader[Work]] = []
+
+    def read(
+        self, works: Iterator[Work], *, count: int, meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Work, Any]]:
+        """Each piece of work with what was loaded, in order.
+
+        What an earlier call left unread is dropped.
+
+        Args:
+            works: what to read; taken some way ahead of what is given out.
+            count: processes, from 1.
+            meanwhile: called now and then while nothing comes; may raise.
+
+        Raises:
+            UserCodeError: reading raised, in a process; with the traceback there.
+            BrimError: one of brim's own was raised there.
+            EnvironmentFault: processes die again and again over one piece of work.
+        """
+        self._resize(count)
+        self._reading.value += 1
+        asked: deque[_Loader[Work]] = deque()
+        turns = itertools.count()
+
+        def ask() -> None:
+            for work in itertools.islice(works, count * self._ahead - len(asked)):
+                turn = next(turns) if self._whose is None else self._whose(work)
+                asked.append(self._loaders[turn % count])
+                asked[-1].ask(self._reading.value, work)
+
+        ask()
+        while asked:
+            work, answer = asked.popleft().answer(meanwhile)
+            if isinstance(answer, BrimError):
+                raise answer
+            ask()
+            yield work, answer
+
+    def close(self) -> None:
+        """End the processes, whatever they are at."""
+        self._resize(0)
+
+    def _resize(self, count: int) -> None:
+        while len(self._loaders) > count:
+            self._loaders.pop().end()
+        for number in range(len(self._loaders), count):
+            self._loaders.append(_Loader(number, self._load, self._start, self._reading))
+
+
+class _Loader(Generic[Work]):
+    """One process, and what it was asked and has not answered yet."""
+
+    def __init__(
+        self, number: int, load: Callable[[Work], Any], start: Callable[[int], None], reading: Any
+    ) -> None:
+        self._number, self._load, self._start, self._reading = number, load, start, reading
+        self._asked: deque[tuple[int, Work]] = deque()
+        self._deaths = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._connection, theirs = _fork.Pipe()
+        self._process = _fork.Process(target=self._serve, args=(theirs, os.getpid()), daemon=True)
+        with (
+            warnings.catch_warnings()
+        ):  # of forking beside threads: the child touches nothing that they might hold
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+
+    def ask(self, reading: int, work: Work) -> None:
+        self._asked.append((reading, work))
+        self._send(reading, work)
+
+    def _send(self, reading: int, work: Work) -> None:
+        try:
+            self._connection.send((reading, work))
+        except OSError:
+            return  # its death is answered where the answer is missing
+
+    def answer(self, meanwhile: Callable[[], None]) -> tuple[Work, Any]:
+        """The next answer to what was asked in this reading."""
+        while True:
+            while not wait([self._connection, self._process.sentinel], timeout=_LOOK):
+                meanwhile()
+            try:
+                answer = receive(self._connection)
+            except (EOFError, OSError):
+                self._replace()
+                continue
+            self._deaths = 0
+            reading, work = self._asked.popleft()
+            if reading == self._reading.value:
+                return work, answer
+
+    def _replace(self) -> None:
+        self._process.join()
+        self._deaths += 1
+        if self._deaths == _TRIES:
+            raise EnvironmentFault(
+                f"a process that reads data died {_TRIES} times over one micro-batch "
+                f"({self._how_it_died()}); "
+                "--loaders 0 reads in the step",
+                retryable=True,
+            )
+        self.end()
+        wanted = [
+            (reading, work) for reading, work in self._asked if reading == self._reading.value
+        ]
+        self._asked = deque(wanted)
+        self._begin()
+        for reading, work in wanted:
+            self._send(reading, work)
+
+    def _how_it_died(self) -> str:
+        status = self._process.exitcode or 0
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._connection.close()
+
+    # In the process -------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection, parent: int) -> None:
+        """Answer what is asked until the worker is gone."""
+        die_with_parent(parent)
+        be_called(f"brim-loader-{self._number}")
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which the worker hears too
+        self._connection.close()
+        torch.set_num_threads(1)
+        asked: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
+        threading.Thread(target=_hear, args=(connection, asked), daemon=True).start()
+        failure = self._try_to(lambda: self._start(self._number))
+        while True:
+            reading, work = asked.get()
+            if reading != self._reading.value:
+                send(connection, None)  # nobody waits for it any more
+                continue
+            answer = failure or self._try_to(lambda: self._load(work))  # noqa: B023 - called at once
+            unsent = self._try_to(lambda: send(connection, answer))  # noqa: B023
+            if unsent is not None:
+                send(connection, unsent)
+
+    @staticmethod
+    def _try_to(do: Callable[[], Any]) -> Any:
+        """What this gives; or, as a value, what it raised."""
+        try:
+            return do()
+        except BrimError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the user's, who is told in the worker
+            return UserCodeError(trace_of(error))
+
+
+def _hear(connection: Connection, asked: queue.SimpleQueue[Any]) -> None:
+    """Take what is asked at once, so that the worker never waits to ask while this process waits to
+    answer.
+    """
+    while True:
+        try:
+            asked.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)  # the worker is gone

@@ -1,0 +1,58 @@
+"""Where bad rows go: one file of JSON lines per source file, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from brim.data.tables import BadRow
+
+
+def write(run_directory: str, bad: Sequence[tuple[str, BadRow]]) -> Path | None:
+    """Write each source file's bad rows to `quarantine/<file name>.jsonl` under the run's
+    directory.
+
+    Several processes may write the same rows at once: each writes a file of its own and renames it.
+
+    Args:
+        run_directory: the run's directory; empty writes nothing.
+        bad: (source file, row) in the order of the dataset.
+
+    Returns:
+        The file written, or the folder where there are several, or None where nothing was written.
+    """
+    if not run_directory or not bad:
+        return None
+    by_file: dict[str, list[BadRow]] = defaultdict(list)
+    for file, row in bad:
+        by_file[file].append(row)
+    folder = Path(run_directory) / "quarantine"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [_write(folder, _name(file, by_file), file, rows) for file, rows in by_file.items()]
+    return written[0] if len(written) == 1 else folder
+
+
+def _name(file: str, files: dict[str, list[BadRow]]) -> str:
+    name = PurePosixPath(file).name
+    same = [other for other in files if PurePosixPath(other).name == name]
+    return name if len(same) == 1 else f"{name}.{same.index(file) + 1}"
+
+
+def _write(folder: Path, name: str, file: str, rows: Sequence[BadRow]) -> Path:
+    final = folder / f"{name}.jsonl"
+    temporary = folder / f".{name}.{os.getpid()}.partial"
+    with temporary.open("w", encoding="utf-8") as out:
+        for row in sorted(rows, key=lambda row: row.line):
+            record = {
+                "file": file,
+                "line": row.line,
+                "column": row.column,
+                "text": row.text,
+                "reason": row.reason,
+            }
+            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+    temporary.replace(final)
+    return final

@@ -1,0 +1,89 @@
+"""Comparison of samples that are read twice.
+
+A sample is read by the worker that computes its micro-batch, and again where that is done again.
+What differs then is refused before it spoils a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from brim.tensors import memory_of
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two collated samples are equal, as far as can be told: what is of an unknown kind
+    counts as equal.
+
+    >>> is_same({"a": [torch.tensor([1.0, torch.nan])]}, {"a": [torch.tensor([1.0, torch.nan])]})
+    True
+    >>> is_same((torch.zeros(2), "a"), (torch.zeros(2), "b"))
+    False
+    """
+    if type(one) is not type(other):
+        return False
+    match one:
+        case Tensor():
+            return (
+                one.shape == other.shape
+                and one.dtype == other.dtype
+                and _has_same_numbers(one, other)
+            )
+        case np.ndarray():
+            return (
+                is_same(torch.from_numpy(one), torch.from_numpy(other))
+                if one.dtype.kind in "biuf"
+                else True
+            )
+        case Mapping():
+            return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+        case list() | tuple():
+            return len(one) == len(other) and all(map(is_same, one, other))
+        case bool() | int() | float() | str() | bytes():
+            return one == other or one != one
+    return True
+
+
+def digest_of(sample: Any) -> str:
+    """What tells a collated sample from others, 16 hex digits; what is of an unknown kind counts
+    for nothing.
+
+    >>> digest_of({"a": [torch.zeros(2)]}) == digest_of({"a": [torch.zeros(2)]})
+    True
+    >>> digest_of(torch.zeros(2)) == digest_of(torch.ones(2))
+    False
+    """
+    digest = xxhash.xxh3_64()
+
+    def take(part: Any) -> None:
+        match part:
+            case Tensor() if part.layout is torch.strided and not part.is_nested:
+                digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
+                digest.update(memory_of(part.detach().cpu().contiguous()))
+            case np.ndarray() if part.dtype.kind in "biufc":
+                digest.update(f"{part.dtype} {part.shape}".encode())
+                digest.update(np.ascontiguousarray(part).data)
+            case Mapping():
+                for key in part:
+                    take(key)
+                    take(part[key])
+            case list() | tuple():
+                for each in part:
+                    take(each)
+            case bool() | int() | float() | str() | bytes():
+                digest.update(repr(part).encode())
+
+    take(sample)
+    return digest.hexdigest()
+
+
+def _has_same_numbers(one: Tensor, other: Tensor) -> bool:
+    if one.layout is not torch.strided or one.is_nested:
+        return True
+    return bool(((one == other) | ((one != one) & (other != other))).all())

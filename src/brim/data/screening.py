@@ -1,0 +1,139 @@
+"""Which rows are samples, which are dropped on purpose, and which are bad and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from brim.data.columns import Categorical, Column, Numeric, Target, Where
+from brim.data.encoding import apply
+from brim.data.splits import Sample, Split
+from brim.data.tables import BadRow, Rows
+from brim.errors import SpecError
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked of the files' columns; without a target, rows are inputs alone."""
+
+    columns: tuple[Column, ...]
+    target: Target | None
+    keep: Where | None
+    test: Split | None
+
+    @property
+    def names(self) -> list[str]:
+        """Every column that is read, each once."""
+        names: list[str] = []
+        for column in self.columns:
+            names += column.names if isinstance(column, Categorical) else [column.name]
+        names += self.target.names if self.target else ()
+        names += self.keep.names if self.keep else ()
+        if isinstance(self.test, Sample) and self.test.by:
+            names.append(self.test.by)
+        return list(dict.fromkeys(names))
+
+    @property
+    def number_names(self) -> list[str]:
+        """Those whose cells must be numbers (or empty)."""
+        names: list[str] = list(self.keep.names) if self.keep else []
+        for column in self.columns:
+            if isinstance(column, Numeric):
+                names.append(column.name)
+            elif column.by is not None:
+                names += column.names
+        if self.target and not isinstance(self.target.equals, str):
+            names += self.target.names
+        return list(dict.fromkeys(names))
+
+    @property
+    def full_names(self) -> list[str]:
+        """Those with no empty cell in a row that is kept."""
+        needed = [
+            column.name
+            for column in self.columns
+            if isinstance(column, Numeric) and column.missing is None
+        ]
+        return list(dict.fromkeys((*needed, *(self.target.names if self.target else ()))))
+
+
+def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
+    """Which rows to keep, and the bad ones among the others, each with the first thing that is
+    wrong.
+    """
+    bad = np.zeros(rows.size, bool)
+    found: list[tuple[int, str, str]] = []
+    kept = np.ones(rows.size, bool)
+
+    def check(name: str, wrong: Mask, reason: str) -> None:
+        new = np.flatnonzero(wrong & kept & ~bad)
+        bad[new] = True
+        found.extend((row, name, reason) for row in new.tolist())
+
+    def check_numbers(name: str) -> None:
+        cells = rows.column(name)
+        nan = np.isnan(cells.numbers)
+        if nan.any():
+            check(name, nan & ~cells.empty, "not a number")
+
+    if plan.keep is not None:
+        for name in plan.keep.names:
+            check_numbers(name)
+        arrays = [rows.column(name).numbers for name in plan.keep.names]
+        kept &= apply(plan.keep.by, arrays, f"where{plan.keep.names}").astype(bool)
+    for name in plan.number_names:
+        check_numbers(name)
+    for name in plan.full_names:
+        check(name, rows.column(name).empty, "empty")
+    if (
+        plan.target
+        and plan.target.classes
+        and not isinstance(plan.target.equals, str)
+        and plan.target.by is None
+    ):
+        classes = rows.column(plan.target.names[0]).numbers
+        check(
+            plan.target.names[0],
+            (classes < 0) | (classes != np.floor(classes)),
+            "not a class number",
+        )
+    lines = rows.lines() if found else ()
+    bad_rows = [
+        BadRow(
+            row=row, line=lines[row], column=name, text=rows.column(name).text(row), reason=reason
+        )
+        for row, name, reason in found
+    ]
+    return kept & ~bad, bad_rows
+
+
+def check_share(bad: Sequence[tuple[str, BadRow]], total: int) -> None:
+    """Refuse a column by which most rows are bad: it is not what the user says it is.
+
+    Raises:
+        SpecError: more than half of all rows are bad for one column and reason.
+    """
+    if not bad:
+        return
+    (column, reason), count = Counter((row.column, row.reason) for _, row in bad).most_common(1)[0]
+    if 2 * count <= total or not column:
+        return
+    file, first = next(
+        (file, row) for file, row in bad if (row.column, row.reason) == (column, reason)
+    )
+    numbers = reason == "not a number"
+    raise SpecError(
+        f"column {column!r}",
+        got=f"{first.text!r} in line {first.line} of {file}, and {count - 1} more such rows of "
+        f"{total}",
+        need="numbers" if numbers else "a value in most rows",
+        hint=f"brim.data.vocabulary({column!r})"
+        if numbers
+        else f"missing=0, or keep=where({column!r}, by=…)",
+    )

@@ -1,0 +1,116 @@
+"""Files as a source of rows: which they are, and how they are read; the columns are named when they
+are read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from brim.data.files import File, Paths, resolve
+from brim.data.tables import Rows
+from brim.data.text import check_text, read_text
+from brim.data.typed import Group, arrow_groups, parquet_groups
+
+NULL = ("", "NA", "NaN", "nan", "null", "NULL")
+_ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
+Groups = Callable[..., list[Group]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Some files and how to read them.
+
+    Args:
+        path: as the user gave it; it is looked for when rows are wanted.
+        typed: reads files that know their types; None for delimited text.
+        names: of text: the columns' names where the files have no header line.
+        delimiter: of text: between fields; None means a tab for .tsv files and a comma for others.
+        null: of text: texts that mean an empty cell.
+        in_memory: whether all rows are to be held; else row groups are read as they are needed.
+    """
+
+    path: Paths
+    typed: Groups | None = None
+    names: tuple[str, ...] | None = None
+    delimiter: str | None = None
+    null: tuple[str, ...] = NULL
+    in_memory: bool = True
+
+    def at(self, path: Paths) -> Source:
+        """Other files, read as these are, or as their suffix says."""
+        shown = shown_paths(path)
+        if all(name.endswith(_ARROW) for name in shown):
+            return replace(self, path=path, typed=arrow_groups)
+        if all(name.endswith(_PARQUET) for name in shown):
+            return replace(self, path=path, typed=parquet_groups)
+        text = any(
+            ending in name.rpartition("/")[2]
+            for name in shown
+            for ending in (".csv", ".tsv", ".txt")
+        )
+        return replace(self, path=path, typed=None if text else self.typed)
+
+    @property
+    def shown(self) -> list[str]:
+        """The path as the user gave it."""
+        return shown_paths(self.path)
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Changes when a file does, or how it is read."""
+        return (
+            *(file.identity for file in self._files()),
+            self.typed,
+            self.names,
+            self.delimiter,
+            self.null,
+        )
+
+    def groups(self, wanted: Sequence[str], numbers: Collection[str]) -> list[Group]:
+        """The row groups of typed files; `numbers` are the columns that must hold some."""
+        assert self.typed is not None, "text has no groups"
+        return self.typed(self._files(), wanted=wanted, numbers=set(numbers))
+
+    def read(self, wanted: Sequence[str], numbers: Collection[str] = ()) -> Iterator[Rows]:
+        """All rows, part by part in order.
+
+        Raises:
+            SpecError: a file or column is missing or not as described, or there are no rows.
+        """
+        if self.typed is not None:
+            yield from (group.read() for group in self.groups(wanted, numbers))
+            return
+        start = 0
+        for file in self._files():
+            part = read_text(
+                file,
+                wanted=wanted,
+                names=self.names,
+                delimiter=self._delimiter(file),
+                null=self.null,
+                start=start,
+            )
+            start += part.size
+            yield part
+
+    def check(self, wanted: Sequence[str]) -> None:
+        """Raises SpecError where a file lacks one of these columns."""
+        if self.typed is not None:
+            self.groups(wanted, ())
+            return
+        for file in self._files():
+            check_text(file, wanted=wanted, names=self.names, delimiter=self._delimiter(file))
+
+    def _files(self) -> list[File]:
+        return resolve(self.path)
+
+    def _delimiter(self, file: File) -> str:
+        return self.delimiter or ("\t" if ".tsv" in file.path.rpartition("/")[2] else ",")
+
+
+def shown_paths(path: Paths) -> list[str]:
+    """What a user wrote, as a list of texts."""
+    several = [path] if isinstance(path, str | os.PathLike) else list(path)
+    return [os.fspath(each) for each in several]

@@ -1,0 +1,101 @@
+"""One pass over all rows: who is a sample, of which split, what is bad,
+and what the columns hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from brim.data.encoding import Encoder, Fitter
+from brim.data.quarantine import write
+from brim.data.screening import Plan, check_share, screen
+from brim.data.tables import BadRow, Rows
+
+RUN_DIRECTORY = "BRIM_RUN_DIR"
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """How many rows were bad, and where they were written (None where nothing was)."""
+
+    count: int
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of a part are samples, and which belong to the test split; one bit per row.
+
+    Args:
+        size: rows that the reader could split.
+        skipped: the places, among all rows of the part, of those that it could not.
+    """
+
+    size: int
+    skipped: Sequence[int]
+    kept: npt.NDArray[np.uint8]
+    test: npt.NDArray[np.uint8]
+
+    def of(self, split: str | None) -> Mask:
+        kept: Mask = np.unpackbits(self.kept, count=self.size).astype(bool)
+        if split is None:
+            return kept
+        test: Mask = np.unpackbits(self.test, count=self.size).astype(bool)
+        return kept & (test if split == "test" else ~test)
+
+    @property
+    def total(self) -> int:
+        """Rows of the part, whatever they are like."""
+        return self.size + len(self.skipped)
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """The place, among all rows of the part, of each that the reader could split."""
+        return np.setdiff1d(
+            np.arange(self.total), np.array(self.skipped, np.int64), assume_unique=True
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one pass over all rows finds."""
+
+    parts: list[Part]
+    encoder: Encoder
+    quarantine: Quarantine
+
+
+def survey(rows: Iterable[Rows], total: int, plan: Plan, encoder: Encoder | None = None) -> Survey:
+    """Look at all rows once.
+
+    Args:
+        rows: part by part, in order.
+        total: how many there are.
+        plan: what is asked of them.
+        encoder: what was fitted elsewhere; None fits the columns to the training rows here.
+
+    Raises:
+        SpecError: most rows are bad.
+    """
+    refused = 0
+    bad: list[tuple[str, BadRow]] = []
+    parts: list[Part] = []
+    fitter = None if encoder else Fitter(plan.columns, plan.target)
+    for part in rows:
+        kept, bad_rows = screen(part, plan)
+        test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
+        parts.append(Part(part.size, part.skipped, np.packbits(kept), np.packbits(test)))
+        if fitter is not None:
+            fitter.observe(part, kept & ~test)
+        bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
+        refused += len(part.refused)
+    check_share(bad, total + refused)
+    path = write(os.environ.get(RUN_DIRECTORY, ""), bad)
+    return Survey(parts, encoder or fitter.finish(), Quarantine(len(bad), path))  # type: ignore[union-attr]

@@ -1,0 +1,57 @@
+"""The replays by name, and their results in the simulator's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from brim.domain.cluster import Cluster
+from brim.domain.workload import Job
+from brim.errors import SpecError
+from brim.simulator.as_coded.edf import edf
+from brim.simulator.as_coded.elasticflow import elasticflow
+from brim.simulator.as_coded.gandiva import gandiva
+from brim.simulator.as_coded.themis import themis
+from brim.simulator.as_coded.tiresias import tiresias
+from brim.simulator.as_coded.windows import Replayed
+from brim.simulator.run import Outcome, Run
+
+AS_CODED: dict[str, Callable[..., list[Replayed]]] = {
+    "elasticflow": elasticflow,
+    "edf-elastic": partial(elasticflow, admission=False),
+    "edf": edf,
+    "edf-admission": partial(edf, admission=True),
+    "gandiva": gandiva,
+    "tiresias": tiresias,
+    "themis": themis,
+}
+
+DEFAULT_SLOT = 240.0
+"""Seconds: the slot of the published runs of Fig 6, 9, 10 and 11; Fig 8 has 60."""
+
+
+def replay(name: str, jobs: Sequence[Job], cluster: Cluster, *, slot: float = DEFAULT_SLOT) -> Run:
+    """Replay `jobs` under the artifact's policy `name`.
+
+    Raises:
+        SpecError: a slot below a second, which the artifact cannot run with.
+    """
+    if slot < 1:
+        raise SpecError(
+            "--slot", got=f"{slot:g}", need="60 or 240 for :as-coded", hint="--slot 240"
+        )
+    replayed = AS_CODED[name](
+        sorted(jobs, key=lambda job: (job.submitted, job.id)), cluster, slot=slot
+    )
+    outcomes = tuple(
+        Outcome(
+            job=one.job,
+            started=one.started,
+            finished=one.finished,
+            admitted=one.admitted,
+            refused=one.refused,
+            judged=one.met,
+        )
+        for one in replayed
+    )
+    return Run(outcomes=outcomes, devices=cluster.devices)

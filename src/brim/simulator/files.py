@@ -1,0 +1,90 @@
+"""Writes what a simulation found: jobs.csv, decisions.jsonl, summary.json; and reads decisions
+back.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from brim.domain.schedule import Admitted
+from brim.errors import SpecError
+from brim.simulator.run import Run
+from brim.storage.files import nearby
+
+_COLUMNS = (
+    "policy", "job_id", "tenant", "label", "submitted", "deadline", "started", "finished", "jct_seconds",
+    "admitted", "refused", "met", "worker_seconds", "changes",
+)  # fmt: skip
+
+
+def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
+    """One row for each job under each policy."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        for policy, run in runs.items():
+            for one in run.outcomes:
+                job, done = one.job, one.finished
+                jct = "" if done is None else f"{done - job.submitted:.3f}"
+                who = [policy, job.id, job.tenant, job.label, job.submitted, _text(job.deadline)]
+                when = [_text(one.started), _text(done), jct]
+                writer.writerow(
+                    [
+                        *who, *when, int(one.admitted), int(one.refused), int(one.met), f"{one.attained:.1f}",
+                        one.changes,
+                    ]
+                )  # fmt: skip
+
+
+def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
+    """One JSON object a line, by time: verdicts and changes of workers, each with its reason."""
+    with path.open("w") as file:
+        for policy, run in runs.items():
+            rows: list[tuple[float, int, dict[str, Any]]] = []
+            for time, verdict in run.verdicts:
+                yes = isinstance(verdict, Admitted)
+                event = {"event": "admitted" if yes else "refused", "reason": str(verdict.reason)}
+                rows.append((time, 0, {"job": verdict.job, **event, "detail": verdict.detail}))
+            for change in run.changes:
+                body = {
+                    "job": change.job,
+                    "event": "workers",
+                    "before": change.before,
+                    "after": change.after,
+                }
+                rows.append(
+                    (change.time, 1, {**body, "reason": change.reason, "detail": change.detail})
+                )
+            for time, _, row in sorted(rows, key=lambda one: (one[0], one[1])):
+                file.write(json.dumps({"policy": policy, "time": round(time, 3), **row}) + "\n")
+
+
+def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
+    """The object that `--json` prints."""
+    path.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def read_decisions(folder: Path) -> Iterator[dict[str, Any]]:
+    """Every line of `folder`/decisions.jsonl.
+
+    Raises:
+        SpecError: there is none.
+    """
+    path = folder / "decisions.jsonl"
+    if not path.exists():
+        got = f"{folder}, " + (
+            "which has no decisions.jsonl" if folder.is_dir() else "no such folder"
+        )
+        need = "a folder that `brim simulate --out` wrote"
+        raise SpecError("--sim", got=got, need=need, hint=nearby(folder))
+    with path.open() as file:
+        for line in file:
+            yield json.loads(line)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

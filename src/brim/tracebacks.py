@@ -1,0 +1,47 @@
+"""Tracebacks of users' code as users want to see them."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from pathlib import Path
+
+import torch
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as the user wants it: from the first frame outside brim; that memory ran out is
+    said last.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).resolve().parent)
+    first = next(
+        (i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0
+    )
+    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
+    return "Traceback (most recent call last):\n" + "".join(lines) + _said_of_memory(error)
+
+
+def _said_of_memory(error: BaseException) -> str:
+    """A last line for an error that means that memory ran out; empty for others."""
+    if isinstance(error, torch.OutOfMemoryError):
+        where = "device"
+    elif isinstance(error, MemoryError) or _is_refusal(error):
+        where = "host"
+    else:
+        return ""
+    first = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+    return (
+        f"out of memory on this {where}: {first}; run fewer workers on it, have them do less at a "
+        "time "
+        "(--micro-batches), or hold less at once\n"
+    )
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the kernel refused memory: to Python, or to torch's allocator, whose error has no
+    type of its own.
+    """
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
