@@ -22,6 +22,15 @@ from torch.nn import functional
 
 from brim.errors import SpecError
 
+__all__ = [
+    "Metric",
+    "accuracy",
+    "auc",
+    "log_loss",
+    "mean_absolute_error",
+    "mean_squared_error",
+]
+
 
 @runtime_checkable
 class Metric(Protocol):
