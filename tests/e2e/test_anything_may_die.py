@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,22 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     told = [event["state"] for event in run.events("worker") if event["pid"] == victim]
     assert told[told.index("active") :] == ["active", "suspect", "lost"]
     assert ledger(tmp_path / "run")["exact"]
+
+
+def test_a_loop_that_sets_its_rate_may_lose_a_worker_within_any_step(tmp_path: Path) -> None:
+    """Its body has run in some workers by then, and not in those that read samples still."""
+
+    def digest(name: str, *options: str) -> str:
+        script = ("--", sys.executable, str(FILES / "rates_by_hand.py"))
+        with started(tmp_path / name, "run", "--micro-batches", "3", *options, *script) as run:
+            summary = run.finish()
+        assert summary["exit"] == "done", run.err
+        return str(summary["weights_sha256"])
+
+    kills = "kill rank 1 at step 3; kill rank 1 at step 6"
+    assert digest("disturbed", "--workers", "3", "--faults", kills) == digest(
+        "calm", "--workers", "1"
+    )
 
 
 def test_the_only_worker_may_die(tmp_path: Path) -> None:

@@ -658,6 +658,8 @@ class Job:
         if self._round is not None:
             self._stop_reading()
             self._round.exchange.close()
+        if self._step is not None and self._step.number == self.committed:
+            self._optimization.give_up()
         self._round = self._step = None
         self._contributions.reset()
         self._contributions.clear()

@@ -65,6 +65,8 @@ class Optimization:
         self._intervals = [_interval_of(each, interval) for each in schedulers]
         self._is_stepping = False
         self._rates: list[Any] | None = None
+        self._before: list[dict[str, Any]] = []
+        self._trained_before: list[bool] = []
         self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
@@ -101,10 +103,30 @@ class Optimization:
         return self._weights[key]
 
     def begin(self) -> None:
-        """A step begins: learning rates may have been changed since the last one, and stay until
+        """Begin a step: learning rates may have been changed since the last one, and stay until
         its end.
         """
         self._rates = None
+        self._before = [
+            {name: _copied(group[name]) for name in _BY_HAND if name in group}
+            for group in self._groups()
+        ]
+        self._trained_before = [parameter.requires_grad for parameter in self._parameters]
+
+    def give_up(self) -> None:
+        """Put back what the loop's body changed by hand in a step that does not count.
+
+        The body may have run on some workers and not on others, which fetched their samples still:
+        without this they would not agree where the step begins anew.
+        """
+        for group, before in zip(self._groups(), self._before, strict=False):
+            for name, value in before.items():
+                if isinstance(group[name], Tensor):
+                    group[name].copy_(value)
+                else:
+                    group[name] = value
+        for parameter, was_trained in zip(self._parameters, self._trained_before, strict=True):
+            parameter.requires_grad_(was_trained)
 
     def check_rates(self) -> None:
         """Check that nobody changed a learning rate, or what is trained, since the first
@@ -315,6 +337,10 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
     if given is not None:
         return given
     return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _plain(value: Any) -> Any:
