@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
+# A test mostly waits for the processes that it started: more of them run than there are cores.
+TESTS_AT_ONCE ?= $(shell expr 2 \* $$(nproc))
 
 .PHONY: demo test check core clean lock licences sbom audit
 .DELETE_ON_ERROR:
@@ -23,7 +25,7 @@ demo: $(VENV)/.all
 
 # Style, types, the direction of imports, doctests and every test.
 test: check
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .
@@ -31,9 +33,10 @@ check: $(VENV)/.all
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# The pure core alone: seconds.
+# The pure core alone, with a few cases of each property: seconds.
 core: $(VENV)/.all
-	$(BIN)/python -m pytest src/brim/errors.py src/brim/domain src/brim/coordination src/brim/policies \
+	BRIM_HYPOTHESIS=quick BRIM_SCHEDULES=100 $(BIN)/python -m pytest -q -m "not exhaustive" \
+	    src/brim/errors.py src/brim/domain src/brim/coordination src/brim/policies \
 	    tests/domain tests/coordination tests/policies
 
 # The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.

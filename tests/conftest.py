@@ -1,4 +1,7 @@
-"""Hypothesis draws the same examples in every run; `BRIM_HYPOTHESIS=thorough` draws many more."""
+"""Hypothesis draws the same examples in every run.
+
+`BRIM_HYPOTHESIS=thorough` draws many more, `BRIM_HYPOTHESIS=quick` a few.
+"""
 
 import os
 
@@ -6,6 +9,7 @@ from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=5_000)
+settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=10)
 settings.load_profile(os.environ.get("BRIM_HYPOTHESIS", "ci"))
 
 # What the tests run, in processes of its own.

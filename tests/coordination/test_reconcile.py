@@ -85,6 +85,7 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
         rows[name] = row
 
 
+@pytest.mark.exhaustive
 @given(st.integers(0, 10_000))
 def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
     rng = random.Random(seed)

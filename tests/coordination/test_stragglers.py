@@ -82,6 +82,7 @@ def test_a_faster_step_waits_longer_because_a_round_costs_more_of_them() -> None
     assert first(1.0) < 50 < first(0.002) < first(0.001)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("parts", "world", "seed"), list(product((8, 64), (2, 3, 4), range(4))))
 def test_noise_moves_nothing(parts: int, world: int, seed: int) -> None:
     """A third of all micro-batches take up to five times as long, as where more workers than cores
@@ -111,6 +112,7 @@ def test_a_worker_that_recovers_gets_its_share_back() -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_shares_cannot_swing() -> None:
     """A pace that follows every change out of spite: each change costs it twice as much as the one
     before.

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.scaling import ScalingCurve, ThroughputModel, concave_envelope
@@ -12,7 +12,6 @@ from brim.errors import SpecError
 rates = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=7)
 
 
-@settings(max_examples=40, deadline=None)
 @given(rates)
 def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> None:
     curve = ScalingCurve(points=tuple((2**k, rate) for k, rate in enumerate(values)))
@@ -21,7 +20,6 @@ def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> N
     assert all(high >= rate - 1e-9 for high, rate in zip(curve.envelope, curve.best, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
 @given(rates, st.floats(0.01, 120.0))
 def test_a_share_is_the_fewest_workers_that_reach_the_rate(
     values: list[float], rate: float

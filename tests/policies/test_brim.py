@@ -25,7 +25,6 @@ SMALL = Cluster.parse("2x8")
 COSTS = {**OVERHEADS, "ends": Overheads(name="ends", start=20.0, fixed=5.0, end=15.0)}
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 10_000),
     st.sampled_from(("none", "brim", "published", "restart", "ends")),
@@ -44,7 +43,6 @@ def test_an_admitted_deadline_is_kept(seed: int, overheads: str, slot: float, pl
     assert all(outcome.finished is not None for outcome in run.outcomes)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
 def test_no_two_jobs_preempt_each_other_in_a_loop(seed: int) -> None:
     jobs = tuple(

@@ -134,7 +134,6 @@ def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() 
     assert detail.endswith("this job gives 7 of 7, 20 s since its last checkpoint")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 4), st.integers(0, 4), st.sampled_from(Priority)), max_size=6

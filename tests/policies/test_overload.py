@@ -31,6 +31,7 @@ def _run(seed: int, world: Settings, count: int = 40) -> Metrics:
     return measure(simulate(random_jobs(seed, count), SMALL, brim, settings=world))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 100_000),
@@ -46,6 +47,7 @@ def test_no_promise_breaks_on_a_cluster_that_is_too_small(
     assert _run(seed, world).admitted_missed == 0
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 100_000),
@@ -62,6 +64,7 @@ def test_no_promise_breaks_where_the_last_plan_goes_on(
     assert found.admitted_missed == 0
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 100_000), st.sampled_from((0.1, 0.2, 0.5)))
 def test_no_promise_breaks_by_a_wrong_profile_where_promises_wait_for_measurements(
@@ -71,6 +74,7 @@ def test_no_promise_breaks_by_a_wrong_profile_where_promises_wait_for_measuremen
     assert _run(seed, world).admitted_missed == 0
 
 
+@pytest.mark.exhaustive
 def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wrong() -> None:
     promised = broken = 0
     for seed in range(6):
@@ -84,6 +88,7 @@ def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wr
     assert broken < 0.005 * promised  # 1 % where profiles are trusted all the same
 
 
+@pytest.mark.exhaustive
 def test_more_deadlines_are_met_than_by_elasticflow_on_a_cluster_that_is_too_small() -> None:
     ours = theirs = 0.0
     for seed in range(8):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.cluster import Cluster, Node
@@ -29,7 +29,6 @@ def _check(placement: Placement, wanted: dict[str, int], devices: int) -> None:
     assert set(placement.blocks) == {job for job, count in wanted.items() if count}
 
 
-@settings(max_examples=40, deadline=None)
 @given(steps, st.sampled_from((16, 24, 32, 40)))
 def test_what_fits_by_count_always_fits(changes: list[dict[str, int]], devices: int) -> None:
     placement = Placement(blocks={})
@@ -46,7 +45,6 @@ def test_what_fits_by_count_always_fits(changes: list[dict[str, int]], devices: 
             assert sum(block.size for block in before[job]) == wanted[job]
 
 
-@settings(max_examples=40, deadline=None)
 @given(steps)
 def test_a_power_of_two_is_one_block(changes: list[dict[str, int]]) -> None:
     blocks: dict[str, tuple[Block, ...]] = {}
@@ -121,7 +119,6 @@ def _snapshot(held: dict[str, dict[str, int]], cluster: Cluster) -> Snapshot:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps, st.sampled_from(("", "n1", "n3")), st.sampled_from(("", "n1", "n2")), st.booleans())
 def test_nodes_of_any_size_hold_what_fits_by_count(
     changes: list[dict[str, int]], lost: str, then: str, all_pinned: bool

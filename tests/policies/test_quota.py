@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.tenancy import Tenant
@@ -30,7 +30,6 @@ def cohorts(draw: st.DrawFn) -> tuple[list[Tenant], dict[str, int], int]:
     return tenants, wanted, capacity
 
 
-@settings(max_examples=40, deadline=None)
 @given(cohorts())
 def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
     tenants, wanted, capacity = case
@@ -54,7 +53,6 @@ def test_rights(case: tuple[list[Tenant], dict[str, int], int]) -> None:
     assert beyond <= unowned
 
 
-@settings(max_examples=40, deadline=None)
 @given(cohorts(), st.randoms())
 def test_the_order_of_tenants_does_not_matter(
     case: tuple[list[Tenant], dict[str, int], int], random: object

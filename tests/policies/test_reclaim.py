@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.policies.reclaim import Holding, give_back
@@ -88,7 +88,6 @@ def cases(draw: st.DrawFn) -> tuple[list[Holding], int]:
     return holdings, draw(st.integers(0, 40))
 
 
-@settings(max_examples=200, deadline=None)
 @given(cases(), st.randoms(use_true_random=False))
 def test_laws(case: tuple[list[Holding], int], random: object) -> None:
     holdings, most = case
@@ -114,7 +113,6 @@ def test_laws(case: tuple[list[Holding], int], random: object) -> None:
     assert give_back(shuffled, most) == found
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_no_smaller_set_gives_enough(case: tuple[list[Holding], int]) -> None:
     holdings, most = case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.policies.promises import promised
@@ -37,7 +37,6 @@ def _counted(pieces: list[Piece]) -> list[int]:
     return [DEVICES - sum(each) for each in taken]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 120))
 def test_as_many_are_free_as_are_left(seed: int, count: int) -> None:
     rng = random.Random(seed)
@@ -56,7 +55,6 @@ def test_as_many_are_free_as_are_left(seed: int, count: int) -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, 120), st.booleans())
 def test_what_fits_is_free_and_in_time(seed: int, count: int, stepped: bool) -> None:
     rng = random.Random(seed)
