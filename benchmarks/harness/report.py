@@ -197,12 +197,14 @@ class Report:
         self._sections.append(section)
 
     def write(self, data: dict[str, Any], figure: Any = None, *, name: str = "") -> Path:
-        """`report-<date>.md`, `.json` and, where there is a matplotlib figure, `.png`.
+        """Write `report.md`, `.json` and, where there is a matplotlib figure, `.png`.
+
+        What was there is replaced: an older report is in the history of the repository.
 
         Args:
-            name: comes behind the date, where a folder has several reports of a day.
+            name: of the part that this is about, where a folder has several reports.
         """
-        stem = f"report-{self._began:%Y-%m-%d}" + (f"-{name}" if name else "")
+        stem = f"report-{name}" if name else "report"
         passed = (datetime.datetime.now(datetime.UTC) - self._began).total_seconds()
         known = self._facts
         made_on = (

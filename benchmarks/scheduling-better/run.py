@@ -1,6 +1,6 @@
 """Every policy on every trace with one ruler, and what no policy can exceed.
 
-python benchmarks/scheduling-better/run.py DATA [TRACE...]
+python -m benchmarks.scheduling-better.run DATA [TRACE...]
 """
 
 from __future__ import annotations

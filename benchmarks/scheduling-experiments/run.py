@@ -1,4 +1,4 @@
-"""ElasticDL's experiments 1 and 2, simulated: python benchmarks/scheduling-experiments/run.py"""
+"""ElasticDL's experiments 1 and 2, simulated: python -m benchmarks.scheduling-experiments.run"""
 
 from __future__ import annotations
 

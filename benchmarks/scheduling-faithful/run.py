@@ -1,6 +1,6 @@
 """Replay every trace under every `:as-coded` policy; print what the artifact measured beside it.
 
-python benchmarks/scheduling-faithful/run.py DATA      (a folder with itp/, generated/, profiles/)
+python -m benchmarks.scheduling-faithful.run DATA      (a folder with itp/, generated/, profiles/)
 """
 
 from __future__ import annotations

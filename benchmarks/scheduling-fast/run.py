@@ -1,6 +1,6 @@
 """CPU time of simulations and of one scheduling cycle, and how it grows.
 
-python benchmarks/scheduling-fast/run.py DATA SCRATCH_FOLDER [cycles|large]    # only these
+python -m benchmarks.scheduling-fast.run DATA SCRATCH_FOLDER [cycles|large]    # only these
 """
 
 from __future__ import annotations

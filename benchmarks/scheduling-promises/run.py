@@ -1,7 +1,7 @@
 """How many promises break: with right profiles, with wrong ones, with failures; on traces and on
 random jobs.
 
-python benchmarks/scheduling-promises/run.py DATA
+python -m benchmarks.scheduling-promises.run DATA
 """
 
 from __future__ import annotations
